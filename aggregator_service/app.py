@@ -20,14 +20,42 @@ from aggregator_service.settings import AggregatorSettings
 from shared.web import problems, reference
 from shared.web.access import Observed, Timed
 from shared.web.built import build
+from shared.web.document import new_app
 from shared.web.head_requests import HeadAsGet
 from shared.web.pace import Buckets, Paced
 from shared.web.targets import DecodedTargets
 
+ABOUT = """
+The coordinator of a federation. Its operator starts runs and looks at them; the silos' clients send updates and fetch
+what these have led to. It holds no data of any silo.
+
+Calls of the operator show the token, as `Authorization: Bearer TOKEN`. Calls of clients are signed (RFC 9421, Ed25519),
+each once, and only by a client whose public key is registered; the client service makes them. A body is
+`application/json` where nothing else is said. Whatever is not declared here is refused. Every refusal is a problem
+document (RFC 9457), whose `code` is stable.
+
+```sh
+curl http://127.0.0.1:8800/v1/runs -H "Authorization: Bearer $KEY"
+```
+
+```python
+import httpx
+
+print(httpx.get("http://127.0.0.1:8800/v1/runs", headers={"Authorization": f"Bearer {key}"}).json())
+```
+
+```js
+const headers = {Authorization: `Bearer ${key}`};
+console.log(await (await fetch("http://127.0.0.1:8800/v1/runs", {headers})).json());
+```
+
+Each call of the operator has lines like these beside it, in `x-codeSamples`.
+"""
+
 
 def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> FastAPI:
     """The service. It opens its state directory when its lifespan begins; `app.state.coordinator` is its inside."""
-    app = FastAPI(title="LPSFed aggregator", lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app = new_app("LPSFed aggregator", ABOUT, "http://127.0.0.1:8800", _lifespan)
     coordinator = app.state.coordinator = Coordinator(settings, clock=clock)
     identities = app.state.identities = settings.identities()
     coordinator.metrics.watch_identities(identities)

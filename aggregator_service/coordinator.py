@@ -30,7 +30,7 @@ from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolEr
 from shared.method.anchor import choose_size, draw_anchor
 from shared.protocol.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.protocol.secure.server import Relayed
-from shared.protocol.signing.enrolment import registered_keys, registered_names
+from shared.protocol.signing.enrolment import registered_names
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.strategies import build_strategy
 
@@ -137,11 +137,11 @@ class Coordinator:
         async with here.conductor.lock:
             name = transitions.next_name(here.conductor.run)
             # Nobody waits for a client whose key was removed.
-            known = await off_loop(registered_keys, self.settings.registry)
+            known = await self.registered_names()
             run = transitions.start_run(
                 name,
                 request,
-                clients=here.members.names & known.keys(),
+                clients=here.members.names & known,
                 pledge=await self._new_pledge(here, name, request),
                 quarantined=await here.quarantines.quarantine_causes(),
                 now=self._clock(),
@@ -180,8 +180,8 @@ class Coordinator:
         found = await off_loop(run_history, self.federation.archive, name)
         if found.phase != "waiting":
             return found
-        known = await off_loop(registered_keys, self.settings.registry)
-        return found.model_copy(update={"missing": tuple(sorted(known.keys() - set(found.enrolled)))})
+        known = await self.registered_names()
+        return found.model_copy(update={"missing": tuple(sorted(known - set(found.enrolled)))})
 
     async def starting_body(self, name: str) -> Body:
         """The body that every client of the run starts from."""

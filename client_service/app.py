@@ -20,10 +20,39 @@ from shared.web import problems, reference
 from shared.web.access import Addressed, Limited, Observed, Timed
 from shared.web.built import build
 from shared.web.calling import Calling
+from shared.web.document import new_app
 from shared.web.head_requests import HeadAsGet
 from shared.web.pace import Buckets, Paced
 from shared.web.targets import DecodedTargets
 from shared.web.tls import Identity
+
+ABOUT = """
+One silo of a federation. Its applications ask it for recommendations and tell it what users did; its operator looks
+after it. Nothing that is asked or answered here leaves the silo.
+
+Every call under `/v1` shows a key, as `Authorization: Bearer KEY`: `recommendations`, `catalogue` and `feedback` the
+application's, `silo` the operator's. A body is `application/json`. Whatever is not declared here is refused. Every
+refusal is a problem document (RFC 9457), whose `code` is stable.
+
+```sh
+curl http://127.0.0.1:8801/v1/users/4711/recommendations?k=5 -H "Authorization: Bearer $KEY"
+```
+
+```python
+from lpsfed import Client
+
+with Client("http://127.0.0.1:8801", key) as silo:
+    print(silo.recommend("4711", k=5).items)
+```
+
+```js
+const headers = {Authorization: `Bearer ${key}`};
+const answer = await fetch("http://127.0.0.1:8801/v1/users/4711/recommendations?k=5", {headers});
+console.log((await answer.json()).items);
+```
+
+Each call has lines like these beside it, in `x-codeSamples`.
+"""
 
 
 def create_app(
@@ -36,13 +65,14 @@ def create_app(
     `outside`: what carries requests to the aggregator, beneath the gate; by default the network. `turns`: held
     while the silo computes, where several share a process.
     """
-    app = FastAPI(title="LPSFed client", lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app = new_app("LPSFed client", ABOUT, "http://127.0.0.1:8801", _lifespan)
     identities = app.state.identities = settings.identities()
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
     )
-    for router in (*asking.routers, feedback.router, routes.silo, routes.inside):
+    for router in (*asking.routers, routes.silo, routes.inside):
         app.include_router(router)
+    app.include_router(feedback.router, responses=routes.OTHER_TASK)
     pages.install(app, service)
     reference.install(app)
     return _finish(app, settings)

@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from client_service.callers import ForApplications
 from client_service.lookups import LookedUp
-from client_service.routes import COMMON, Service
+from client_service.routes import COMMON, OTHER_TASK, PROBLEMS, Service
 from client_service.serving.filters import MOST_FILTERS
 from client_service.serving.messages import (
     EXCLUDE,
@@ -39,28 +39,35 @@ MOST_EXCLUDED = 200  # items that a query can name; a body can name more
 LONGEST_WORDS = 200
 FURTHEST = 1 << 31  # place of an item in the catalogue
 
-recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **COMMON)
-catalogue = APIRouter(tags=["catalogue"], route_class=ForApplications, **COMMON)
-looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **COMMON)
+OF_ONE_TASK = COMMON | {"responses": PROBLEMS | OTHER_TASK}
+recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **OF_ONE_TASK)
+catalogue = APIRouter(tags=["catalogue"], route_class=ForApplications, **OF_ONE_TASK)
+looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **OF_ONE_TASK)
+served = APIRouter(tags=["catalogue"], route_class=ForApplications, **COMMON)
 LINES: dict[str, Any] = {
     "description": "the lists; with `Accept: application/x-ndjson` a line of JSON for each user",
     "content": {NDJSON: {"schema": {"type": "string", "description": "lines as `results` holds them"}}},
 }
-routers = (looked_up, recommendations, catalogue)
+routers = (looked_up, recommendations, catalogue, served)
 
 UserPath = Annotated[str, Path(min_length=1, max_length=512, description="the user's id", examples=["4711"])]
 ItemPath = Annotated[str, Path(min_length=1, max_length=512, description="the item's id", examples=["boots"])]
-Count = Annotated[int, Query(ge=1, le=DEEPEST, description="how many items at most")]
-Seen = Annotated[bool, Query(description=SEEN)]
-Filters = Annotated[list[FilterText], Query(max_length=MOST_FILTERS, description=FILTER)]
-Excluded = Annotated[list[Id], Query(max_length=MOST_EXCLUDED, description=EXCLUDE)]
+Count = Annotated[int, Query(ge=1, le=DEEPEST, description="how many items at most", examples=[5])]
+Seen = Annotated[bool, Query(description=SEEN, examples=[True])]
+Filters = Annotated[
+    list[FilterText],
+    Query(max_length=MOST_FILTERS, description=FILTER, examples=[["category:shoes", "colour:black|brown"]]),
+]
+Excluded = Annotated[list[Id], Query(max_length=MOST_EXCLUDED, description=EXCLUDE, examples=[["boots"]])]
 Words = Annotated[str, Query(max_length=LONGEST_WORDS, description="words of a title", examples=["winter boots"])]
-Place = Annotated[int, Query(ge=0, le=FURTHEST, description="items that come before the first answered one")]
-Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET)]
-Mmr = Annotated[float, Query(ge=0.0, le=1.0, description=MMR)]
-Freshness = Annotated[float, Query(ge=0.0, le=1.0, description=FRESHNESS)]
-Raw = Annotated[bool, Query(description=RAW)]
-Explain = Annotated[bool, Query(description=EXPLAIN)]
+Place = Annotated[
+    int, Query(ge=0, le=FURTHEST, description="items that come before the first answered one", examples=[20])
+]
+Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET, examples=[20])]
+Mmr = Annotated[float, Query(ge=0.0, le=1.0, description=MMR, examples=[0.3])]
+Freshness = Annotated[float, Query(ge=0.0, le=1.0, description=FRESHNESS, examples=[0.2])]
+Raw = Annotated[bool, Query(description=RAW, examples=[True])]
+Explain = Annotated[bool, Query(description=EXPLAIN, examples=[True])]
 
 
 @looked_up.get("/users/{user:path}/recommendations", response_model_exclude_none=True)
@@ -139,7 +146,7 @@ def read_item(item: ItemPath, service: Service) -> CatalogueItemOut:
     return service.recommender.catalogue.read(item)
 
 
-@catalogue.get("/model", response_model_exclude_none=True)
+@served.get("/model", response_model_exclude_none=True)
 async def read_model(service: Service) -> ModelOut:
     """The model that answers now, and whom and what it can answer."""
     return service.describe_model()

@@ -5,25 +5,21 @@ A route's key is asked for before anything of the request's body is read; then w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from fastapi import HTTPException, Request, Response
-from fastapi.routing import APIRoute
+from fastapi import HTTPException, Request
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from client_service.settings import ClientSettings
 from shared.errors import AuthenticationError, ForbiddenError
-from shared.web.content_types import require_content_type
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch
 from shared.web.pace import by_address
-from shared.web.undeclared import require_declared
+from shared.web.routes import DeclaredRoute
 
 Role = Literal["application", "operator"]
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed client"'}  # makes a browser ask for name and password
 
 
@@ -72,23 +68,12 @@ class CallerKeys:
         return self.application if role == "application" else self.operator
 
 
-class Guarded(APIRoute):
+class Guarded(DeclaredRoute):
     """A route for the holder of one key."""
 
     role: ClassVar[Role]
 
-    def get_route_handler(self) -> Handler:
-        answer = super().get_route_handler()
-
-        async def guarded(request: Request) -> Response:
-            self.admit(request)
-            await require_declared(request)
-            await require_content_type(request)
-            return await answer(request)
-
-        return guarded
-
-    def admit(self, request: Request) -> None:
+    async def admit(self, request: Request) -> None:
         keys: CallerKeys = request.app.state.keys
         keys.admit(self.role, request.method, request.headers.get("authorization"))
         if keys.asks(self.role):
@@ -110,9 +95,9 @@ class ForOperator(Guarded):
 class PageForOperator(ForOperator):
     """As `ForOperator`; the browser is told to ask for name and key where they are missing or wrong."""
 
-    def admit(self, request: Request) -> None:
+    async def admit(self, request: Request) -> None:
         try:
-            super().admit(request)
+            await super().admit(request)
         except ForbiddenError:
             raise
         except AuthenticationError:

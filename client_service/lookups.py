@@ -12,8 +12,10 @@ from typing import Final
 from fastapi import Request, Response
 from pydantic_core import to_json
 
-from client_service.callers import ForApplications, Handler
+from client_service.callers import ForApplications
 from client_service.serving.questions import Listed
+from shared.web.routes import Handler
+from shared.web.undeclared import announces_body
 
 PLAIN: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
 USUAL: Final = 20
@@ -29,9 +31,9 @@ class LookedUp(ForApplications):
 
         async def look_up(request: Request) -> Response:
             asked = PLAIN.fullmatch(request.scope["query_string"])
-            if asked is None:
+            if asked is None or announces_body(request.headers):
                 return await answer(request)
-            self.admit(request)
+            await self.admit(request)
             found = _find(request, int(asked["k"] or USUAL))
             return await answer(request) if found is None else found
 

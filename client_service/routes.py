@@ -14,9 +14,16 @@ from client_service.schemas import LedgerOut, ModelsOut, QualityOut, RefreshOut,
 from client_service.service import ClientService
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
-from shared.protocol.schemas import ProblemOut
+from shared.protocol.problem import ProblemOut
+from shared.web.health import LiveOut, ReadyOut
+from shared.web.refusals import MARK, describe_refusal
+from shared.web.routes import DeclaredRoute
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+Responses = dict[int | str, dict[str, Any]]
+PROBLEMS: Responses = {MARK: {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+OTHER_TASK: Responses = {
+    409: {"model": ProblemOut, "description": describe_refusal(409, "as from a silo whose task has no such answer")}
+}
 LEDGER_PAGE = 1000
 
 
@@ -29,11 +36,15 @@ async def forbid_storing(response: Response) -> None:
 SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
 COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
 silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
-inside = APIRouter(tags=["service"])
+inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
-VersionPath = Annotated[str, Path(min_length=1, max_length=200)]
-After = Annotated[int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known")]
-Limit = Annotated[int, Query(ge=1, le=LEDGER_PAGE)]
+VersionPath = Annotated[
+    str, Path(min_length=1, max_length=200, description="the version of a kept model", examples=["run-1.5"])
+]
+After = Annotated[
+    int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known", examples=[0])
+]
+Limit = Annotated[int, Query(ge=1, le=LEDGER_PAGE, description="how many entries at most", examples=[100])]
 
 
 async def service(request: Request) -> ClientService:
@@ -78,7 +89,7 @@ def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> Ledge
     return LedgerOut(entries=tuple(service.ledger.entries(after, limit)), total=total, verified=verified)
 
 
-@silo.get("/refresh", response_model_exclude_none=True)
+@silo.get("/refresh", response_model_exclude_none=True, responses=OTHER_TASK)
 async def read_refresh(service: Service) -> RefreshOut:
     """Where the refresh of shard and model stands."""
     return service.refresher.standing
@@ -109,22 +120,22 @@ async def probe_gate(service: Service) -> GateOut:
 
 
 @inside.get("/health/live")
-async def live(service: Service) -> dict[str, str]:
+async def live(service: Service) -> LiveOut:
     """The process answers, and its agent runs."""
     if not service.live:
         raise UnavailableError("the agent has ended; the log says why")
-    return {"status": "live"}
+    return LiveOut()
 
 
-@inside.get("/health/ready")
-async def ready(service: Service) -> dict[str, str]:
+@inside.get("/health/ready", response_model_exclude_none=True)
+async def ready(service: Service) -> ReadyOut:
     """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
-    return {"status": "ready", "model": "none yet" if service.answers.served is None else "serving"}
+    return ReadyOut(model="none yet" if service.answers.served is None else "serving")
 
 
-@inside.get("/metrics", response_class=Response)
+@inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
 async def metrics(service: Service) -> Response:
     """Counts and times, for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, computed_field, model_validator
 
 from shared.message import Message
 
+Number = Annotated[int, Field(ge=0)]
+"""Of a round, or of something counted."""
+Seconds = Annotated[float, Field(ge=0)]
+RunOf = Annotated[str, Field(examples=["run-1"])]
+VersionOf = Annotated[str, Field(examples=["run-1.5"])]
+Sha256 = Annotated[str, Field(examples=["9f" * 32])]
+
 
 class PrivacyOut(Message):
     """What the releases of this shard have spent, over all runs, of what the silo allows."""
 
-    mechanism: Literal["gaussian", "laplace"]
-    epsilon: float = Field(description="spent so far")
-    delta: float | None = Field(None, description="at which that epsilon holds; none with laplace: it is 0")
-    budget: float
+    mechanism: Literal["gaussian", "laplace"] = Field(description="the noise")
+    epsilon: float = Field(ge=0, description="spent so far")
+    delta: float | None = Field(None, ge=0, le=1, description="at which that epsilon holds; none with laplace: it is 0")
+    budget: float = Field(gt=0, description="the epsilon that the silo allows")
     exhausted: bool = Field(False, description="another update does not fit into the budget: none leaves")
 
 
 class BasisOut(Message):
     """The common basis that this silo keeps: sums over all silos, of which its own part is one."""
 
-    run: str = Field(description="the basis run that has summed it")
-    items: int = Field(description="of the catalogue, which all clients know")
-    digest: str
-    kept_at: str = Field(description="UTC, ISO 8601")
+    run: RunOf = Field(description="the basis run that has summed it")
+    items: Number = Field(description="of the catalogue, which all clients know")
+    digest: Sha256 = Field(description="sha256 over the sums")
+    kept_at: str = Field(description="UTC, ISO 8601", examples=["2026-01-31T12:00:00+00:00"])
 
 
 class RefreshOut(Message):
@@ -43,38 +50,38 @@ class RefreshOut(Message):
 
 
 class KeptModelOut(Message):
-    """A kept model. `values`: its measures on validation data."""
+    """A kept model."""
 
-    version: str
-    run: str = Field(
+    version: VersionOf = Field(description="by which it is asked for")
+    run: RunOf = Field(
         description="the run that trained it; refresh: computed without one, from a shard that had changed"
     )
-    round: int
-    served: bool
-    values: dict[str, float]
+    round: Number = Field(description="of that run")
+    served: bool = Field(description="it answers now")
+    values: dict[str, float] = Field(description="its measures on validation data", examples=[{"ndcg": 0.21}])
 
 
 class ModelsOut(Message):
     """The kept models; the one that answers is the first."""
 
-    models: tuple[KeptModelOut, ...]
+    models: tuple[KeptModelOut, ...] = Field(description="the served one first")
 
 
 class StatusOut(Message):
     """Where this client stands. No count of users, items or interactions."""
 
-    client: str
-    phase: str
-    run: str | None = None
-    round: int = 0
-    rounds: int = 0
-    model: str | None = Field(None, description="version of the model that answers")
-    listed: float = Field(0.0, description="share of the known users whose lists by this model are computed already")
-    shared_digest: str | None = Field(None, description="sha256 over the shared parameters as last applied")
-    device: str
-    device_reason: str
+    client: str = Field(description="the client's name", examples=["client-1"])
+    phase: str = Field(description="what it does", examples=["waiting for the round"])
+    run: RunOf | None = Field(None, description="the run that it takes part in")
+    round: Number = Field(0, description="of that run; 0 before the first")
+    rounds: Number = Field(0, description="of that run in all")
+    model: VersionOf | None = Field(None, description="version of the model that answers")
+    listed: float = Field(0.0, ge=0, le=1, description="share of the known users whose lists are computed already")
+    shared_digest: Sha256 | None = Field(None, description="sha256 over the shared parameters as last applied")
+    device: str = Field(description="where it trains", examples=["cpu"])
+    device_reason: str = Field(description="why there", examples=["no GPU is there"])
     problem: str | None = Field(None, description="what keeps the client from going on, if anything")
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = Field((), description="what the silo's operator must know")
     privacy: PrivacyOut | None = Field(None, description="differential privacy, where the silo has chosen it")
     basis: BasisOut | None = Field(None, description="the common basis, where there is one")
 
@@ -93,7 +100,7 @@ def nest_values(data: Any, field: str, names: tuple[str, ...]) -> Any:
 class MeasureValues(BaseModel):
     """The values of a model's measures by name; two of them are also fields, as in the answers of earlier versions."""
 
-    values: dict[str, float]
+    values: dict[str, float] = Field(description="by measure", examples=[{"ndcg": 0.21, "recall": 0.34}])
 
     @model_validator(mode="before")
     @classmethod
@@ -114,12 +121,14 @@ class MeasureValues(BaseModel):
 class RoundCosts(Message):
     """What a round took and what it sent, apart from what training gave."""
 
-    round: int
+    round: Number = Field(description="its place in the run")
     scalars: dict[str, float] = Field({}, description="those of the update")
-    train_seconds: float = 0.0
-    overhead_seconds: float = Field(0.0, description="everything of the round that is neither training nor evaluating")
-    bytes_up: int = 0
-    bytes_down: int = 0
+    train_seconds: Seconds = Field(0.0, description="of training")
+    overhead_seconds: Seconds = Field(
+        0.0, description="everything of the round that is neither training nor evaluating"
+    )
+    bytes_up: Number = Field(0, description="sent to the aggregator")
+    bytes_down: Number = Field(0, description="received from it")
 
     @model_validator(mode="before")
     @classmethod
@@ -140,88 +149,96 @@ class RoundCosts(Message):
 class RoundQuality(RoundCosts, MeasureValues):
     """One round as the silo sees it, judged on validation items."""
 
-    loss: float | None = None
-    saturated: float = Field(0.0, description="share of positives whose angle is at pi: they teach nothing")
+    loss: float | None = Field(None, description="mean training loss of the round")
+    saturated: float = Field(0.0, ge=0, le=1, description="share of positives whose angle is at pi: they teach nothing")
     with_margins: bool = Field(False, description="does the loss hold the margins, which a warm-up leaves out?")
-    evaluate_seconds: float = 0.0
+    evaluate_seconds: Seconds = Field(0.0, description="of judging on validation items")
 
 
 class FigureOut(Message):
     """A mean over users, and where it lies in 95 of 100 cases."""
 
-    mean: float
-    low: float
-    high: float
+    mean: float = Field(description="over the users", examples=[0.21])
+    low: float = Field(description="lower end of the interval", examples=[0.19])
+    high: float = Field(description="upper end of the interval", examples=[0.23])
 
 
 class GroupOut(Message):
-    """The same users' lists by popularity, by the silo alone and by the served model; gain: federated less alone."""
+    """The same users' lists by popularity, by closed forms, by the silo alone and by the served model."""
 
-    name: str
-    users: int
-    popularity: FigureOut
-    alone: FigureOut
-    federated: FigureOut
-    gain: FigureOut
+    name: str = Field(description="which users, or which items", examples=["all users"])
+    users: Number = Field(description="over whom the means are")
+    popularity: FigureOut = Field(description="of popular items")
+    floors: dict[str, FigureOut] = Field(
+        {}, description="of closed forms that need no training: lowpass, ridge, ease", examples=[{}]
+    )
+    alone: FigureOut = Field(description="of what the silo has by itself")
+    federated: FigureOut = Field(description="of what it serves")
+    gain: FigureOut = Field(description="federated less alone, user by user")
 
 
 class ComparisonOut(Message):
     """What a run was worth to this silo, on test items; it stays here."""
 
-    measure: str
-    users: int
+    measure: str = Field(description="the name of the figures", examples=["NDCG@20"])
+    users: Number = Field(description="who have test items")
     few: bool = Field(description="too few users for these figures to say much")
-    groups: tuple[GroupOut, ...] = ()
+    groups: tuple[GroupOut, ...] = Field((), description="all users first, then parts of them")
     validation_gain: FigureOut | None = Field(None, description="federated less alone on validation items")
+    left_out: tuple[str, ...] = Field((), description="floors that take too long to compute in a silo of this size")
 
 
 class EarlierRun(Message):
     """How well the model that an earlier run ended with did on test items."""
 
-    run: str
-    test: dict[str, float]
-    test_users: int
+    run: RunOf = Field(description="its name")
+    test: dict[str, float] = Field(description="by measure", examples=[{"ndcg@20": 0.21}])
+    test_users: Number = Field(description="over whom the means are")
 
 
 class QualityOut(Message):
     """What a run has taught this client: every round on validation items, the best round once on test items."""
 
-    client: str
-    run: str | None = None
-    finished: bool = False
-    failure: str | None = None
-    best_round: int | None = None
-    rounds: tuple[RoundQuality, ...] = ()
-    test: dict[str, float] | None = None
-    users: int = 0
-    items: int = 0
-    edges: int = 0
-    test_users: int = 0
-    valid_users: int | None = Field(
+    client: str = Field(description="the client's name", examples=["client-1"])
+    run: RunOf | None = Field(None, description="the run; none before the first")
+    finished: bool = Field(False, description="all rounds are done")
+    failure: str | None = Field(None, description="why the run has ended before its time")
+    best_round: Number | None = Field(None, description="the round that validation prefers, whose model is served")
+    rounds: tuple[RoundQuality, ...] = Field((), description="its rounds so far, the first one first")
+    test: dict[str, float] | None = Field(None, description="of the best round on test items, once the run is over")
+    users: Number = Field(0, description="of the shard")
+    items: Number = Field(0, description="of the shard")
+    edges: Number = Field(0, description="training pairs of the shard")
+    test_users: Number = Field(0, description="who have test items")
+    valid_users: Number | None = Field(
         None, description="users by whose validation items every choice is made; 0: nothing was chosen by own data"
     )
     comparison: ComparisonOut | None = Field(None, description="popularity, this silo alone, and what is served")
     earlier: tuple[EarlierRun, ...] = Field((), description="runs before this one that have ended, oldest first")
-    spectrum_seconds: float = 0.0
+    spectrum_seconds: Seconds = Field(0.0, description="of computing the shard's spectrum")
     start: dict[str, Any] | None = Field(None, description="the filter that training started at")
     recipe: dict[str, Any] | None = Field(
         None, description="what is fused with the trained score, and with which weights"
     )
     angles: dict[str, float] | None = Field(None, description="mean xi by log2 bucket of item popularity")
-    shared_digest: str | None = Field(None, description="sha256 over the shared parameters at the end of the run")
+    shared_digest: Sha256 | None = Field(None, description="sha256 over the shared parameters at the end of the run")
 
 
 class SpectrumOut(Message):
     """What rho (Eq. 11) compares: both kernels ascending, of the same length, each summing to 1."""
 
-    run: str | None = None
-    round: int = 0
-    own: tuple[float, ...] = ()
-    anchor: tuple[float, ...] = ()
-    rho: float | None = None
+    run: RunOf | None = Field(None, description="the run; none before the first")
+    round: Number = Field(0, description="of the latest comparison")
+    own: tuple[float, ...] = Field((), description="the shard's kernel", examples=[[0.2, 0.3, 0.5]])
+    anchor: tuple[float, ...] = Field((), description="the anchor's kernel", examples=[[0.3, 0.3, 0.4]])
+    rho: float | None = Field(None, description="their similarity")
 
 
 class LedgerOut(Message):
-    entries: tuple[dict[str, Any], ...]
-    total: int
-    verified: bool
+    """A page of the record of all that has left this client."""
+
+    entries: tuple[dict[str, Any], ...] = Field(
+        description="an intent and an outcome for each call", examples=[[{"sequence": 1, "kind": "request"}]]
+    )
+    total: Number = Field(description="entries of the whole ledger")
+    verified: bool = Field(description="no entry was changed or removed")

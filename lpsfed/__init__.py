@@ -1,4 +1,4 @@
-"""A client of a silo's own API, for applications: recommendations for its users, and what these did since.
+"""A client of a silo's own API: recommendations for its users, what these did since, and a few of its operator's calls.
 
 `Client` waits for each answer, `AsyncClient` is awaited; both have the same calls. docs/client.md shows them in use.
 """
@@ -7,11 +7,13 @@ from lpsfed.answers import (
     CatalogueItem,
     CataloguePage,
     Erasure,
+    KeptModel,
     Reason,
     Recommendations,
     RecommendedItem,
     SentInteractions,
     ServedModel,
+    ShardRefresh,
     SimilarItems,
 )
 from lpsfed.asynchronous import AsyncClient
@@ -28,6 +30,7 @@ __all__ = [
     "Client",
     "Erasure",
     "Interaction",
+    "KeptModel",
     "ListOptions",
     "Reason",
     "Recommendations",
@@ -36,6 +39,7 @@ __all__ = [
     "Retrying",
     "SentInteractions",
     "ServedModel",
+    "ShardRefresh",
     "SiloError",
     "SimilarItems",
     "UnreachableError",

@@ -84,6 +84,35 @@ class ServedModel:
 
 
 @dataclass(frozen=True)
+class KeptModel:
+    """A model that the silo keeps. values: its measures on validation data; served: it answers now."""
+
+    version: str
+    run: str
+    round: int
+    served: bool
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ShardRefresh:
+    """Where the refresh of shard and model stands: idle, waiting or working; and what the last one did.
+
+    changed: is the shard another one since? seconds: that it took, with its waiting. erasures: that were done by it.
+    problem: why it failed; it is tried again.
+    """
+
+    phase: str
+    asked_at: datetime | None = None
+    ended_at: datetime | None = None
+    seconds: float | None = None
+    changed: bool | None = None
+    model: str | None = None
+    erasures: int | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class SentInteractions:
     """What became of interactions.
 

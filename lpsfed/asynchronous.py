@@ -15,9 +15,11 @@ from lpsfed.answers import (
     CatalogueItem,
     CataloguePage,
     Erasure,
+    KeptModel,
     Recommendations,
     SentInteractions,
     ServedModel,
+    ShardRefresh,
     SimilarItems,
 )
 from lpsfed.calls import ApiCall, Interaction, ListOptions
@@ -28,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class AsyncClient:
-    """A silo's own API, asked with an application's key; arguments, calls and errors are those of `Client`."""
+    """A silo's own API; arguments, calls, keys and errors are those of `Client`."""
 
     def __init__(
         self,
@@ -135,15 +137,35 @@ class AsyncClient:
         """The model that answers now."""
         return await self._send(calls.read_model())
 
+    async def refresh(self) -> ShardRefresh:
+        """Let the shard absorb what was sent, and its model be computed anew; it begins soon. With the operator's key.
+
+        RefusedError with code `conflict` while one is under way. It is not repeated where it may have been done.
+        """
+        return await self._send(calls.refresh())
+
+    async def read_refresh(self) -> ShardRefresh:
+        """Where the refresh stands. With the operator's key."""
+        return await self._send(calls.read_refresh())
+
+    async def list_models(self) -> tuple[KeptModel, ...]:
+        """The models that are kept, the served one first. With the operator's key."""
+        return (await self._send(calls.list_models())).models
+
+    async def serve_model(self, version: str) -> tuple[KeptModel, ...]:
+        """Answer by an earlier model, until a run has a better one; all that are kept. With the operator's key."""
+        return (await self._send(calls.serve_model(version))).models
+
     async def _send(self, call: ApiCall[Answer]) -> Answer:
         request, attempts = call.build(self._http), self._retrying.attempts
         for attempt in range(1, attempts + 1):
             last = await self._try_once(request)
             if isinstance(last, httpx.Response) and not self._retrying.is_busy(last):
                 return call.read(last)
-            if attempt < attempts:
-                await asyncio.sleep(self._retrying.pause(attempt, last if isinstance(last, httpx.Response) else None))
-        raise describe_failure(call, attempts, last)
+            if attempt == attempts or not self._retrying.may_repeat(last, repeatable=call.repeatable):
+                break
+            await asyncio.sleep(self._retrying.pause(attempt, last if isinstance(last, httpx.Response) else None))
+        raise describe_failure(call, attempt, last)
 
     async def _try_once(self, request: httpx.Request) -> httpx.Response | httpx.TransportError:
         try:

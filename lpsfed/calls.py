@@ -1,6 +1,7 @@
 """A question to a silo -> a call over HTTP, and its answer -> a value. Nothing here sends anything.
 
-Every call may be sent again: it reads, or it says what it said before, or its interactions have event ids.
+Every call but one may be sent again: it reads, or it says what it said before, or its interactions have event ids. A
+refresh that is asked for again is another one.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from lpsfed.answers import (
     CatalogueItem,
     CataloguePage,
     Erasure,
+    KeptModel,
     Recommendations,
     SentInteractions,
     ServedModel,
+    ShardRefresh,
     SimilarItems,
 )
 from lpsfed.errors import AnswerError, RefusedError
@@ -74,7 +77,10 @@ class Interaction:
 
 @dataclass(frozen=True)
 class ApiCall(Generic[Answer]):
-    """A call. name: what errors say, without any id. answer: the type that its answer is read as."""
+    """A call. name: what errors say, without any id. answer: the type that its answer is read as.
+
+    repeatable: sent again, it does nothing more.
+    """
 
     name: str
     method: str
@@ -82,6 +88,7 @@ class ApiCall(Generic[Answer]):
     answer: type[Answer]
     query: Mapping[str, Any] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
+    repeatable: bool = True
 
     def build(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
         """The request, for the address and with the headers of `http`."""
@@ -113,6 +120,13 @@ def _reader(answer: Any) -> TypeAdapter[Any]:
 @dataclass(frozen=True)
 class _Batch:
     results: tuple[Recommendations, ...]
+
+
+@dataclass(frozen=True)
+class KeptModels:
+    """As the silo answers them, the served one first."""
+
+    models: tuple[KeptModel, ...]
 
 
 def read_problem(answer: httpx.Response) -> dict[str, str]:
@@ -204,6 +218,27 @@ def read_erasure(receipt: str) -> ApiCall[Erasure]:
 def read_model() -> ApiCall[ServedModel]:
     """The model that answers now."""
     return ApiCall("GET /v1/model", "GET", "/v1/model", ServedModel)
+
+
+def refresh() -> ApiCall[ShardRefresh]:
+    """Ask for a refresh."""
+    return ApiCall("POST /v1/refresh", "POST", "/v1/refresh", ShardRefresh, repeatable=False)
+
+
+def read_refresh() -> ApiCall[ShardRefresh]:
+    """Where the refresh stands."""
+    return ApiCall("GET /v1/refresh", "GET", "/v1/refresh", ShardRefresh)
+
+
+def list_models() -> ApiCall[KeptModels]:
+    """The models that are kept."""
+    return ApiCall("GET /v1/models", "GET", "/v1/models", KeptModels)
+
+
+def serve_model(version: str) -> ApiCall[KeptModels]:
+    """Answer by an earlier model."""
+    path = f"/v1/models/{_escape(version)}/serve"
+    return ApiCall("POST /v1/models/{version}/serve", "POST", path, KeptModels)
 
 
 def split_chunks(values: Iterable[One], size: int) -> Iterator[tuple[One, ...]]:

@@ -11,6 +11,7 @@ import httpx
 
 from lpsfed.calls import ApiCall, read_problem
 from lpsfed.errors import UnreachableError
+from lpsfed.retrying import NOT_DONE, NOT_SENT, find_tls_error
 
 TIMEOUT_SECONDS = 30.0  # of one attempt
 
@@ -41,9 +42,22 @@ def silence_request_log() -> None:
 def describe_failure(
     call: ApiCall[Any], attempts: int, last: httpx.TransportError | httpx.Response
 ) -> UnreachableError:
-    """The error of a call whose last attempt ended so."""
+    """The error of a call whose last attempt ended so, after so many."""
     if isinstance(last, httpx.Response):
-        what = f"{last.status_code} {read_problem(last).get('detail', '')}"
+        what, undone = _describe_answer(last), last.status_code in NOT_DONE
     else:
-        what = type(last).__name__
-    return UnreachableError(f"{call.name}: expected an answer within {attempts} attempts, got {what.strip()}")
+        what, undone = _describe_transport(last), isinstance(last, NOT_SENT)
+    if not call.repeatable and not undone:
+        return UnreachableError(f"{call.name}: expected an answer, got {what}; it may have been done")
+    return UnreachableError(f"{call.name}: expected an answer within {attempts} attempts, got {what}")
+
+
+def _describe_answer(answer: httpx.Response) -> str:
+    return f"{answer.status_code} {read_problem(answer).get('detail', '')}".strip()
+
+
+def _describe_transport(error: httpx.TransportError) -> str:
+    failed = find_tls_error(error)
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        return f"none: the certificate is not believed ({failed.verify_message})"
+    return type(error).__name__ if failed is None else f"none: TLS failed ({failed.reason or 'no reason'})"

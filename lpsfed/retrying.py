@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import ssl
 from dataclasses import dataclass
 
 import httpx
 
 BUSY = frozenset({429, 502, 503, 504})  # another attempt may be answered
+NOT_DONE = frozenset({429, 503})  # by the silo itself; the others are of a server before it, which does not know
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,23 @@ class Retrying:
         """Is this no answer yet?"""
         return answer.status_code in BUSY
 
+    def may_repeat(self, last: httpx.TransportError | httpx.Response, *, repeatable: bool) -> bool:
+        """May a call be sent again? One that must not be done twice may if the last attempt has done nothing."""
+        if isinstance(last, httpx.Response):
+            return repeatable or last.status_code in NOT_DONE
+        return find_tls_error(last) is None and (repeatable or isinstance(last, NOT_SENT))
+
     def pause(self, attempt: int, answer: httpx.Response | None = None) -> float:
         """Seconds before another attempt, once `attempt` of them have failed, the last one with this answer."""
         own = random.uniform(0.0, self.pause_seconds * 2 ** (attempt - 1))
         return min(max(own, _asked_seconds(answer)), self.longest_seconds)
+
+
+def find_tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """What TLS has failed by, where an error comes from that; another attempt would fail alike."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _asked_seconds(answer: httpx.Response | None) -> float:

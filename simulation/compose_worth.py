@@ -118,7 +118,7 @@ def show_worth(folder: Path, evidence: Sequence[Path]) -> None:
     OUT.print("No figure leaves a silo by the services: for this demonstration alone each silo was asked for its own.")
     OUT.print(worth_table(ways))
     for line in crossed_lines(ways):
-        OUT.print(line, markup=False, highlight=False)
+        OUT.print(line, markup=False)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,8 +18,8 @@ from simulation.federation import Progress as RunProgress
 from simulation.operate import describe_round, describe_run
 from simulation.operator_calls import ignore_line
 
-OUT = Console()
-ERR = Console(stderr=True)
+OUT = Console(highlight=False)
+ERR = Console(stderr=True, highlight=False)
 QUIET_SECONDS = 30.0  # without a word about a run that goes on
 BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round named is done
 
@@ -42,7 +42,7 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
 
 def tell_on_stderr(line: str) -> None:
     """A line of progress, as it is."""
-    ERR.print(line, highlight=False, markup=False, soft_wrap=True)
+    ERR.print(line, markup=False, soft_wrap=True)
 
 
 @contextmanager

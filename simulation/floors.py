@@ -12,7 +12,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from client_service.learning.evaluate import TopItems, on_test
-from client_service.learning.filters import best_ease, best_filter, best_low_pass, popularity_top
+from client_service.learning.filters import best_filter, popularity_top
+from client_service.learning.floors import CLOSED_FORMS, closed_form_tops
 from client_service.learning.fusing import fused_top
 from client_service.learning.quality import Measures
 from client_service.learning.spectra import cached_spectrum
@@ -20,7 +21,7 @@ from client_service.shard import Shard, read_shard
 from client_service.shard.files import replace_file
 from simulation.pooled import pool_items, pool_shards
 
-FLOORS = ("popularity", "lowpass", "ridge", "ease")
+FLOORS = ("popularity", *CLOSED_FORMS)
 START = "start"  # the fused score before any training: it tells what training adds, and is nobody's floor but our own
 VERSION = 3  # of the figures: raise it with every change of code that changes one, so that no kept file answers for it
 POOLED_ITEMS = 25_000  # in all silos: up to so many the ceiling is computed
@@ -53,15 +54,9 @@ def measure_floors(shard: Shard, cutoff: int, cache: Path | None) -> ByName:
 def floor_tops(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, TopItems | None]:
     """The lists of every floor and of the untrained model, each with the settings that validation items choose."""
     spectrum = cached_spectrum(shard, cutoff, cache)
-    ease = best_ease(shard)
-    ridge = best_filter(shard, spectrum)
-    return {
-        "popularity": popularity_top(shard),
-        "lowpass": best_low_pass(shard, spectrum).top,
-        "ridge": ridge.top,
-        "ease": None if ease is None else ease.top,
-        START: fused_top(shard, spectrum, ridge.choice),
-    }
+    ridge = best_filter(shard, spectrum).choice
+    closed = closed_form_tops(shard, spectrum, ridge)
+    return {"popularity": popularity_top(shard), **closed, START: fused_top(shard, spectrum, ridge)}
 
 
 def measure_all_floors(

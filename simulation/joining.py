@@ -21,7 +21,8 @@ from client_service.shard.storage import ShardHead
 from shared.errors import AuthenticationError, FederationError, ProtocolError, SettingsError, UnavailableError
 from shared.method.settings import MethodSettings
 from shared.new_files import PUBLIC, create_secret, write_new
-from shared.protocol.schemas import EnrolmentOut, ProblemOut
+from shared.protocol.problem import ProblemOut
+from shared.protocol.schemas import EnrolmentOut
 from shared.protocol.signing.enrolment import KeyFiles, kept_pair
 from shared.protocol.signing.invitation import EnrolmentIn, Invitation
 from shared.protocol.signing.keys import public_key, raw_hex, read_public

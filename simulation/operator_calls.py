@@ -1,4 +1,4 @@
-"""An operator's calls to an aggregator or a client: with its secret, again while nobody answers, errors in one line."""
+"""An operator's calls to an aggregator: with its token, again while nobody answers, errors in one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import httpx
 from pydantic import ValidationError
 
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
-from shared.protocol.schemas import ProblemOut
+from shared.protocol.problem import ProblemOut
 from shared.web.address import require_url
 from shared.web.calling import Calling, failure, reason
 
@@ -33,12 +33,11 @@ def ignore_line(line: str) -> None:
 @dataclass(frozen=True)
 class Operator:
     """A connection as the operator. `patience`: seconds for which a call is repeated while the aggregator does not
-    answer; `tell`: receives a line about the waiting; `whom`: who is called."""
+    answer; `tell`: receives a line about the waiting."""
 
     http: httpx.Client
     patience: float = PATIENCE_SECONDS
     tell: Tell = ignore_line
-    whom: str = "aggregator"
 
 
 @contextmanager
@@ -49,7 +48,6 @@ def open_operator(
     *,
     patience: float = PATIENCE_SECONDS,
     tell: Tell = ignore_line,
-    whom: str = "aggregator",
 ) -> Iterator[Operator]:
     """A connection with the operator's token. Without `calling` the authorities of httpx are trusted. SettingsError for
     a token file that is empty or not readable."""
@@ -63,7 +61,7 @@ def open_operator(
     headers = {"Authorization": f"Bearer {token}"}
     verify = (calling or Calling()).context
     with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=verify) as http:
-        yield Operator(http, patience, tell, whom)
+        yield Operator(http, patience, tell)
 
 
 def call_as_operator(operator: Operator, method: str, path: str, body: str | None = None) -> object:
@@ -77,13 +75,13 @@ def call_as_operator(operator: Operator, method: str, path: str, body: str | Non
                 raise
             if waited - last_told >= TELL_SECONDS:
                 bound = f"{waited:.0f} of at most {operator.patience:g} s"
-                operator.tell(f"waiting for the {operator.whom}, {bound}: {error}")
+                operator.tell(f"waiting for the aggregator, {bound}: {error}")
                 last_told = waited
             time.sleep(POLL_SECONDS)
 
 
 def _ask_once(operator: Operator, method: str, path: str, body: str | None) -> object:
-    http, expected = operator.http, f"{operator.http.base_url}: expected the {operator.whom}"
+    http, expected = operator.http, f"{operator.http.base_url}: expected the aggregator"
     headers = {} if body is None else {"Content-Type": "application/json"}
     try:
         answer = http.request(method, path, content=body, headers=headers)

@@ -192,11 +192,13 @@ def _loss_notes(events: pl.DataFrame, parts: Sequence[ClientPart]) -> tuple[str,
     lost = {split: whole.get(split, 0) - sum(getattr(part.sizes, split) for part in parts) for split in SPLITS}
     users = events["user"].n_unique() - sum(part.sizes.users for part in parts)
     items = events["item"].n_unique() - pl.concat([part.items for part in parts]).n_unique()
+    whole_silo = len(parts) == 1 and lost["train"] == 0
+    where = "of items without a training interaction" if whole_silo else "outside their user's client"
     counted = [
         (lost["train"], "training pair", "between clients dropped"),
-        (lost["valid"], "validation pair", "outside their user's client dropped"),
-        (lost["test"], "test pair", "outside their user's client dropped"),
-        (users, "user", "without a training item inside a client dropped"),
-        (items, "item", "without a training interaction or a client dropped"),
+        (lost["valid"], "validation pair", f"{where} dropped"),
+        (lost["test"], "test pair", f"{where} dropped"),
+        (users, "user", f"without a training item{'' if whole_silo else ' inside a client'} dropped"),
+        (items, "item", f"without a training interaction{'' if whole_silo else ' or a client'} dropped"),
     ]
     return tuple(counted_lines(counted))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import Depends, HTTPException, Request, Response
+from fastapi import Depends, HTTPException, Request
 from fastapi.routing import APIRoute
 
 from aggregator_service.coordinator import Coordinator
@@ -13,10 +12,9 @@ from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.lengths import longest_join, longest_message, with_room
 from shared.protocol.secure.messages import FromClient
 from shared.protocol.signing.messages import HEADERS
-from shared.web.content_types import require_content_type
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch
-from shared.web.undeclared import require_declared
+from shared.web.routes import DeclaredRoute
 from shared.web.whole import read_whole
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a browser ask for name and password
@@ -52,21 +50,15 @@ async def caller(service: Service, name: Signer) -> str:
 Caller = Annotated[str, Depends(caller)]
 
 
-class SignedRoute(APIRoute):
+class SignedRoute(DeclaredRoute):
     """A route for clients: of what nobody known has signed, no body is read, not even to find it malformed; and of
     what a client has signed, no more than such a message can be long."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
+    async def admit(self, request: Request) -> None:
+        await signer(request)
 
-        async def handle(request: Request) -> Response:
-            await signer(request)
-            await require_content_type(request)
-            if self.body_field is not None:  # read here: the framework hides what goes wrong where it reads itself
-                await read_whole(request, await longest_body(request, await coordinator(request)))
-            return await handler(request)
-
-        return handle
+    async def read_body(self, request: Request) -> None:  # the framework hides what goes wrong where it reads itself
+        await read_whole(request, await longest_body(request, await coordinator(request)))
 
 
 async def operator(request: Request, service: Service) -> None:
@@ -84,21 +76,14 @@ def _require_token(request: Request, service: Coordinator, secret: str) -> None:
     vouch(request.scope)
 
 
-class OperatedRoute(APIRoute):
+class OperatedRoute(DeclaredRoute):
     """A route for the operator: of what comes from anybody else, or says something undeclared, no body is read."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
+    async def admit(self, request: Request) -> None:
+        await operator(request, await coordinator(request))
 
-        async def handle(request: Request) -> Response:
-            await require_declared(request)
-            await operator(request, await coordinator(request))
-            await require_content_type(request)
-            if self.body_field is not None:
-                await read_whole(request, LONGEST_BY_OPERATOR)
-            return await handler(request)
-
-        return handle
+    async def read_body(self, request: Request) -> None:
+        await read_whole(request, LONGEST_BY_OPERATOR)
 
 
 async def operator_at_browser(request: Request, service: Service) -> None:

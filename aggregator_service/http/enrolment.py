@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.routing import APIRoute
 
 from aggregator_service.http.callers import Service
-from aggregator_service.http.routes import PRIVATE, PROBLEMS, operated
+from aggregator_service.http.routes import PRIVATE, PROBLEMS, Responses, operated
 from shared.errors import ForbiddenError, SettingsError, UnavailableError
+from shared.protocol.problem import ProblemOut
 from shared.protocol.schemas import EnrolmentOut
 from shared.protocol.signing.invitation import (
     LONGEST_ENROLMENT,
@@ -24,27 +22,27 @@ from shared.protocol.signing.invitation import (
     redeem,
 )
 from shared.protocol.signing.keys import raw_hex
-from shared.web.undeclared import require_declared
+from shared.web.refusals import describe_refusal
+from shared.web.routes import DeclaredRoute
 from shared.web.whole import read_whole
 
 
-class InvitedRoute(APIRoute):
+class InvitedRoute(DeclaredRoute):
     """Of whoever calls no more is read than a code and a key."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
+    async def admit(self, request: Request) -> None:
+        if hasattr(request.state, "client"):
+            raise ForbiddenError("expected nobody who has a key already")
 
-        async def handle(request: Request) -> Response:
-            await require_declared(request)
-            if hasattr(request.state, "client"):
-                raise ForbiddenError("expected nobody who has a key already")
-            await read_whole(request, LONGEST_ENROLMENT)
-            return await handler(request)
-
-        return handle
+    async def read_body(self, request: Request) -> None:
+        await read_whole(request, LONGEST_ENROLMENT)
 
 
-router = APIRouter(prefix="/v1", tags=["enrolment"], responses=PROBLEMS, route_class=InvitedRoute)
+REFUSED: Responses = {
+    status: {"model": ProblemOut, "description": describe_refusal(status, when)}
+    for status, when in ((401, "for any other code"), (403, "for who has a key already"))
+}
+router = APIRouter(prefix="/v1", tags=["enrolment"], responses=PROBLEMS | REFUSED, route_class=InvitedRoute)
 UNWRITABLE = "the folder of registered keys cannot be written: the operator has to enrol with `lpsfed keys register`"
 
 

@@ -15,13 +15,13 @@ from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.rows import instant
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
 from shared.method.declaration import Declaration
+from shared.protocol.problem import ProblemOut
 from shared.protocol.schemas import (
     AnchorOut,
     ArrivalsOut,
     JoinIn,
     JoinOut,
     MemberOut,
-    ProblemOut,
     QuarantineIn,
     ReceiptOut,
     RunHistoryOut,
@@ -31,17 +31,29 @@ from shared.protocol.schemas import (
 from shared.protocol.signing.messages import DIGEST, body_digest
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
-from shared.web.undeclared import require_declared
+from shared.web.health import LiveOut, ReadyOut
+from shared.web.refusals import MARK
+from shared.web.routes import DeclaredRoute
 
 PRIVATE = {"Cache-Control": "no-store"}
 OWN = "/v1/runs/{run}/rounds/{number}/clients/{client}"
 
-RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$")]
-RoundPath = Annotated[int, Path(ge=1, le=100_000)]
-ClientPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
-Wait = Annotated[float, Query(ge=0, allow_inf_nan=False, description="seconds; clamped by the aggregator")]
-After = Annotated[int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known")]
-Limit = Annotated[int, Query(ge=1, le=1000)]
+RunPath = Annotated[str, Path(pattern=r"^run-[0-9]{1,9}$", description="the run's name", examples=["run-1"])]
+RoundPath = Annotated[int, Path(ge=1, le=100_000, description="the round's place in the run", examples=[1])]
+ClientPath = Annotated[
+    str, Path(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="the client's name", examples=["client-1"])
+]
+Wait = Annotated[
+    float, Query(ge=0, allow_inf_nan=False, description="seconds; clamped by the aggregator", examples=[20.0])
+]
+Known = Annotated[
+    int | None,
+    Query(ge=0, lt=1 << 53, description="the sequence that is known; another one is waited for", examples=[7]),
+]
+After = Annotated[
+    int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known", examples=[0])
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="how many entries at most", examples=[100])]
 
 
 # Dependencies are async because the framework sends each plain function through a worker thread.
@@ -65,20 +77,20 @@ async def require_acceptable(request: Request, service: Service, caller: Caller)
 
 Place = Annotated[Address, Depends(address)]
 Responses = dict[int | str, dict[str, Any]]
-PROBLEMS: Responses = {"4XX": {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+PROBLEMS: Responses = {MARK: {"model": ProblemOut, "description": "RFC 9457 problem document"}}
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 PARAMETERS: Responses = {200: {"content": {MEDIA_TYPE: BINARY}, "description": "parameters"}}
 NOT_YET: Responses = {204: {"description": "the wait is over, the round is not aggregated"}}
 REPEATED: Responses = {201: {"model": ReceiptOut, "description": "accepted; 200: it came before"}}
 UPDATE_BODY = {"requestBody": {"required": True, "content": {MEDIA_TYPE: BINARY}}}
 # The first of each is for /docs alone; who is calling is decided by `Signed` and `OperatedRoute`.
-SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False)), Depends(require_declared)]
+SIGNED = [Depends(APIKeyHeader(name="Signature", auto_error=False))]
 BY_TOKEN = [Depends(HTTPBearer(auto_error=False))]
 clients = APIRouter(prefix="/v1", tags=["clients"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute)
 operated = APIRouter(
     prefix="/v1", tags=["operator"], dependencies=BY_TOKEN, responses=PROBLEMS, route_class=OperatedRoute
 )
-inside = APIRouter(tags=["service"])
+inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
 
 @clients.post("/clients")
@@ -89,7 +101,7 @@ async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
 
 @clients.get("/runs/current")
 async def read_current(
-    service: Service, caller: Caller, response: Response, after: int | None = None, wait: Wait = 0.0
+    service: Service, caller: Caller, response: Response, after: Known = None, wait: Wait = 0.0
 ) -> RunOut:
     """Where the run stands, and the asking client in it; with `after` and `wait` a long poll."""
     response.headers.update(PRIVATE)
@@ -187,20 +199,20 @@ async def read_declaration(service: Service) -> Declaration:
 
 
 @inside.get("/health/live")
-async def live() -> dict[str, str]:
+async def live() -> LiveOut:
     """The process answers."""
-    return {"status": "live"}
+    return LiveOut()
 
 
-@inside.get("/health/ready")
-async def ready(service: Service) -> dict[str, str]:
+@inside.get("/health/ready", response_model_exclude_none=True)
+async def ready(service: Service) -> ReadyOut:
     """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
-    return {"status": "ready"}
+    return ReadyOut()
 
 
-@inside.get("/metrics", response_class=Response)
+@inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
 async def metrics(service: Service) -> Response:
     """Counts and times, for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -23,7 +23,8 @@ def _add_put(call: str, kind: type[Message]) -> None:
         await service.relay_message(place, message)
 
     put.__annotations__["message"] = kind
-    router.put(f"/{call}", name=f"put_{call}", status_code=204, response_class=Response)(put)
+    said = f"A client's message: {_first_line(kind)}"
+    router.put(f"/{call}", name=f"put_{call}", description=said, status_code=204, response_class=Response)(put)
 
 
 def _add_read(call: str, kind: type[Message], phase: Phase) -> None:
@@ -33,7 +34,12 @@ def _add_read(call: str, kind: type[Message], phase: Phase) -> None:
             return not_yet()
         return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)
 
-    router.get(f"/{call}", name=f"read_{call}", response_model=kind, responses=NOT_YET)(read)
+    said = f"What the phase before has led to: {_first_line(kind)} With `wait` a long poll."
+    router.get(f"/{call}", name=f"read_{call}", description=said, response_model=kind, responses=NOT_YET)(read)
+
+
+def _first_line(kind: type[Message]) -> str:
+    return (kind.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
 
 
 _add_put("keys", messages.PublicKeys)

@@ -10,18 +10,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from aggregator_service.http.callers import Service, operator_at_browser, operator_at_form
 from aggregator_service.http.routes import RunPath
-from aggregator_service.pages.forms import FIELDS, read_form, read_start
+from aggregator_service.pages.forms import read_form
+from aggregator_service.pages.starting import FIELDS, read_start
 from aggregator_service.pages.view import PageQuestion, collect_figures, render_page
 from aggregator_service.process import off_loop
 from shared.errors import ConflictError, FederationError, ForbiddenError, NotFoundError, ProtocolError, SettingsError
+from shared.web.content_types import FORM
 from shared.web.pages import page, refused_page, statics
 from shared.web.problems import status_of
+from shared.web.routes import DeclaredRoute
 
 REFUSALS = (ConflictError, ForbiddenError, NotFoundError, ProtocolError, SettingsError)
 RUN: TypeAdapter[str] = TypeAdapter(RunPath)
 
-router = APIRouter(include_in_schema=False, dependencies=[Depends(operator_at_browser)])
-forms = APIRouter(include_in_schema=False, dependencies=[Depends(operator_at_form)])
+FORM_BODY = {"requestBody": {"required": True, "content": {FORM: {}}}}
+
+router = APIRouter(include_in_schema=False, dependencies=[Depends(operator_at_browser)], route_class=DeclaredRoute)
+forms = APIRouter(include_in_schema=False, dependencies=[Depends(operator_at_form)], route_class=DeclaredRoute)
 
 
 def install(app: FastAPI) -> None:
@@ -42,7 +47,7 @@ async def show(
     return page(request, await off_loop(render_page, seen))
 
 
-@forms.post("/start")
+@forms.post("/start", openapi_extra=FORM_BODY)
 async def start(request: Request, service: Service) -> Response:
     """Start a run as the form says, and show it; or the page again, with the reason."""
     fields: dict[str, str] = {}
@@ -54,7 +59,7 @@ async def start(request: Request, service: Service) -> Response:
     return RedirectResponse("./", 303)
 
 
-@forms.post("/cancel")
+@forms.post("/cancel", openapi_extra=FORM_BODY)
 async def cancel(request: Request, service: Service) -> Response:
     """Cancel the run that the form names, and show it; or the page again, with the reason."""
     try:

@@ -9,12 +9,14 @@ from urllib.parse import urlencode
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.pages.curves import constant_scalars, curves
-from aggregator_service.pages.forms import form_guard, start_form
+from aggregator_service.pages.forms import form_guard
 from aggregator_service.pages.grid import build_grid
 from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, clients, rounds, window
 from aggregator_service.pages.standing import standing
+from aggregator_service.pages.starting import errors_by_field, start_form
 from aggregator_service.pages.states import LEGEND, RunWatch, Sightings
 from shared.method.declaration import Declaration
+from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
 from shared.web.declared import declared_out
 from shared.web.pages import PageHead, templates
@@ -42,7 +44,8 @@ class PageQuestion:
 
 @dataclass(frozen=True)
 class FederationView:
-    """All that the page shows; `history` is the chosen run's. `guard`: the word that its forms carry."""
+    """All that the page shows; `history` is the chosen run's. `guard`: the word that its forms carry; `method`: the
+    federation's own settings."""
 
     asked: PageQuestion
     guard: str
@@ -54,6 +57,7 @@ class FederationView:
     quarantined: list[MemberOut]
     arrivals: ArrivalsOut
     declaration: Declaration
+    method: MethodSettings
 
 
 async def collect_figures(service: Coordinator, asked: PageQuestion) -> FederationView:
@@ -72,6 +76,7 @@ async def collect_figures(service: Coordinator, asked: PageQuestion) -> Federati
         quarantined=[one for one in await service.federation.quarantines.members() if one.quarantine is not None],
         arrivals=await arrivals.page(after, limit),
         declaration=service.declaration,
+        method=service.settings.method,
     )
 
 
@@ -80,15 +85,16 @@ def render_page(seen: FederationView) -> str:
     run, asked = seen.history, seen.asked
     watch = None if run is None else RunWatch(run, seen.at)
     active = next((one.run for one in seen.runs[-1:] if one.phase not in ("finished", "failed")), None)
-    form = start_form(seen.runs, len(seen.joined))
+    form = start_form(seen.runs, len(seen.joined), seen.method)
     return TEMPLATE.render(
         head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", asked.address, SECTIONS),
         standing=standing(run, seen.joined, url=asked.url),
         refused=asked.refused,
         guard=seen.guard,
         active=active,
-        form={**form.values, **(asked.typed or {})},
-        form_source=form.source,
+        form=form,
+        typed={**form.values, **(asked.typed or {})},
+        errors=errors_by_field(asked.refused or ""),
         run=run,
         grid=build_grid(watch, seen.joined, seen.registered, seen.at),
         legend=LEGEND,

@@ -27,7 +27,7 @@ from client_service.serving.served import Served
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
 from client_service.tasks.items import ITEMS
-from client_service.worth.comparison import alone_lists
+from client_service.worth.own import alone_lists
 from shared.errors import DataError
 from shared.method.graph import degrees
 from simulation.catalogue import CATALOGUE

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 import numpy as np
+from pydantic import Field
 from safetensors.numpy import save
 
 from client_service.boundary.gate import Boundary, GateTransport
@@ -62,9 +63,13 @@ class Nowhere(httpx.AsyncBaseTransport):
 class GateOut(Message):
     """What the gate has made of messages that must not leave, and by which code. It is this client's own word."""
 
-    client: str
-    verdicts: dict[str, str]
-    code: dict[str, str]
+    client: str = Field(description="the client's name", examples=["client-1"])
+    verdicts: dict[str, str] = Field(
+        description="by message, whether it was refused or passed", examples=[{"ids in a query": "refused"}]
+    )
+    code: dict[str, str] = Field(
+        description="sha256 of each file of the running code", examples=[{"client_service/boundary/gate.py": "9f" * 32}]
+    )
 
 
 async def check_gate(gate: GateTransport) -> dict[str, str]:

@@ -73,9 +73,9 @@ def best_filter(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) 
     return _best_of(shard, spectrum, [*fine, *LOW_PASS], interrupt)
 
 
-def best_low_pass(shard: Shard, spectrum: Spectrum) -> BestChoice[Filter]:
+def best_low_pass(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> BestChoice[Filter]:
     """The ideal low-pass filter h = 1 with the best of 16, 32 or 64 components."""
-    return _best_of(shard, spectrum, LOW_PASS, NEVER)
+    return _best_of(shard, spectrum, LOW_PASS, interrupt)
 
 
 def popularity_top(shard: Shard) -> TopItems:
@@ -91,11 +91,12 @@ def popularity_top(shard: Shard) -> TopItems:
     return ranked_by(lambda rows: np.broadcast_to(places, (len(rows), len(places))))
 
 
-def best_ease(shard: Shard) -> BestChoice[float] | None:
-    """EASE with the best ridge; None where the smaller side of the graph is too large."""
-    if min(shard.train.shape) > EASE_SIDE:
+def best_ease(shard: Shard, side: int = EASE_SIDE, interrupt: Interrupt = NEVER) -> BestChoice[float] | None:
+    """EASE with the best ridge; None where the smaller side of the graph is larger than `side`."""
+    if min(shard.train.shape) > side:
         return None
-    return _best(shard, ((ridge, ranked_by(ease_scores(shard.train, ridge))) for ridge in EASE_RIDGES))
+    ridges = interrupt.each(EASE_RIDGES)
+    return _best(shard, ((ridge, ranked_by(ease_scores(shard.train, ridge))) for ridge in ridges))
 
 
 def _best_of(shard: Shard, spectrum: Spectrum, filters: Sequence[Filter], interrupt: Interrupt) -> BestChoice[Filter]:

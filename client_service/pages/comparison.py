@@ -1,4 +1,5 @@
-"""What runs ended with -> the page's first chart (popular items, the silo alone, federated), and a table of runs."""
+"""What runs ended with -> the page's first chart (popular items, other floors, the silo alone, federated), and a table
+of runs."""
 
 from __future__ import annotations
 
@@ -8,11 +9,15 @@ from dataclasses import dataclass
 from client_service.learning.quality import MeasureLabel
 from client_service.pages.nouns import USERS, Nouns
 from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut
+from client_service.worth.comparison import EASE_SIDE
 from shared.web.intervals import IntervalChart, IntervalGroup
 from shared.web.pages import figure
 from shared.words import count_noun
 
 NAMES = ("popular items", "this silo alone", "federated, as served")
+FLOORS = {"lowpass": "low-pass filter", "ridge": "ridge filter", "ease": "EASE"}
+COLOURS = {NAMES[0]: 4, "low-pass filter": 3, "ridge filter": 0, "EASE": 1, NAMES[1]: 5, NAMES[2]: 2}
+TOO_DEAR = {"ease": f"EASE is left out: beyond {EASE_SIDE:,} users and as many items it takes too long."}
 
 
 @dataclass(frozen=True)
@@ -54,16 +59,19 @@ def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart
     """What the run was worth to this silo, overall, by its users' activity and by how frequent items are."""
     found = quality.comparison
     groups = () if found is None else tuple(_interval_group(group, nouns) for group in found.groups)
+    floors = () if found is None or not found.groups else tuple(FLOORS[name] for name in found.groups[0].floors)
+    names = (NAMES[0], *floors, *NAMES[1:])
     said = "Appears when a run has ended." if not groups else _describe(quality, groups, nouns)
     notices = () if found is None else worth_notices(found, nouns)
     return IntervalChart(
         "comparison",
         "Popular items, this silo alone, and with the federation",
         said,
-        NAMES,
+        names,
         groups,
         "federated less alone",
         notices,
+        tuple(COLOURS[name] for name in names),
     )
 
 
@@ -83,15 +91,19 @@ def worth_notices(found: ComparisonOut, nouns: Nouns = USERS) -> tuple[str, ...]
 
 def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nouns) -> str:
     assert quality.comparison is not None, "groups come from a comparison"
-    measure, whole = quality.comparison.measure.upper(), groups[0]
+    found, whole = quality.comparison, groups[0]
+    floors = "Filters and EASE are closed forms that need no training either. " if found.groups[0].floors else ""
+    dear = "".join(f"{TOO_DEAR[name]} " for name in found.left_out)
     return (
-        f"{measure} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s with its 95 % interval. "
-        f"Over {whole.note} federated less alone is {whole.more}. None of these figures leaves the silo."
+        f"{found.measure.upper()} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s with its "
+        f"95 % interval. Over {whole.note} federated less alone is {whole.more}. {floors}{dear}"
+        "None of these figures leaves the silo."
     )
 
 
 def _interval_group(group: GroupOut, nouns: Nouns) -> IntervalGroup:
-    figures = tuple((one.mean, one.low, one.high) for one in (group.popularity, group.alone, group.federated))
+    shown = (group.popularity, *group.floors.values(), group.alone, group.federated)
+    figures = tuple((one.mean, one.low, one.high) for one in shown)
     more = f"{group.gain.mean:+.4f} ({_range(group.gain)})"
     return IntervalGroup(group.name, count_noun(group.users, nouns.judged), figures, more)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from client_service.serving.filters import LONGEST_FILTER, MOST_FILTERS
 from client_service.serving.questions import DEEPEST, POOL
 from shared.message import Message
 
-Id = Annotated[str, Field(min_length=1, max_length=512)]
+Id = Annotated[str, Field(min_length=1, max_length=512, examples=["boots"])]
 FilterText = Annotated[str, StringConstraints(max_length=LONGEST_FILTER)]
+Version = Annotated[str, Field(examples=["run-1.5"])]
 Fallback = Literal["unknown user", "no model yet", "no known item in the basket"]
 FILTER = (
     "KEY:VALUE or KEY:VALUE|VALUE: items with one of these values of an attribute, or of the key `category`; of "
@@ -52,6 +53,8 @@ SEEN = "leave out what the user has met, or what the basket holds"
 class RecommendationsIn(Message):
     """A batch of users, or one basket of somebody who is in no graph."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"basket": ["boots", "hat"], "k": 5}]})
+
     users: tuple[Id, ...] | None = Field(
         None, min_length=1, max_length=MOST_STREAMED, description=USERS, examples=[["4711"]]
     )
@@ -60,8 +63,10 @@ class RecommendationsIn(Message):
     )
     k: int = Field(20, ge=1, le=DEEPEST, description="length of each list")
     exclude_seen: bool = Field(True, description=SEEN)
-    allow: tuple[Id, ...] | None = Field(None, max_length=100_000, description="only these items")
-    exclude: tuple[Id, ...] = Field((), max_length=100_000, description=EXCLUDE)
+    allow: tuple[Id, ...] | None = Field(
+        None, max_length=100_000, description="only these items", examples=[["boots", "hat"]]
+    )
+    exclude: tuple[Id, ...] = Field((), max_length=100_000, description=EXCLUDE, examples=[["hat"]])
     filter: tuple[FilterText, ...] = Field(
         (), max_length=MOST_FILTERS, description=FILTER, examples=[["genre:Comedy|Drama", "category:film"]]
     )
@@ -81,17 +86,17 @@ class RecommendationsIn(Message):
 class ReasonOut(Message):
     """An item of the user's own that counts for a recommended one."""
 
-    item: str = Field(description="an item that the user has, or of the basket")
-    title: str | None = Field(None, description="where one is known")
-    contribution: float = Field(gt=0, description="what it adds to `explained`")
+    item: str = Field(description="an item that the user has, or of the basket", examples=["hat"])
+    title: str | None = Field(None, description="where one is known", examples=["Woollen hat"])
+    contribution: float = Field(gt=0, description="what it adds to `explained`", examples=[0.86])
 
 
 class ItemOut(Message):
     """One item of a list."""
 
-    item: str = Field(description="the item's id")
-    score: float = Field(description=SCORE)
-    title: str | None = Field(None, description="where one is known")
+    item: str = Field(description="the item's id", examples=["boots"])
+    score: float = Field(description=SCORE, examples=[0.062])
+    title: str | None = Field(None, description="where one is known", examples=["Winter boots"])
     because: tuple[ReasonOut, ...] | None = Field(None, max_length=MOST_REASONS, description=BECAUSE)
     explained: float | None = Field(None, description=EXPLAINED)
 
@@ -99,8 +104,8 @@ class ItemOut(Message):
 class RecommendationsOut(Message):
     """Best first. `fallback` says why these are popular items instead of personal ones."""
 
-    user: str | None = Field(None, description="who was asked for; not for a basket")
-    model: str | None = Field(None, description="version of the model that answered")
+    user: str | None = Field(None, description="who was asked for; not for a basket", examples=["4711"])
+    model: Version | None = Field(None, description="version of the model that answered")
     fallback: Fallback | None = Field(None, description="why these are popular items; not there for a personal list")
     unknown_items: int = Field(0, ge=0, description="items of the request that the catalogue does not hold")
     items: tuple[ItemOut, ...] = Field(description="at most k; fewer where no more are allowed")
@@ -109,24 +114,26 @@ class RecommendationsOut(Message):
 class BatchOut(Message):
     """A list for each user, in the order of the request, or one for the basket."""
 
-    results: tuple[RecommendationsOut, ...]
+    results: tuple[RecommendationsOut, ...] = Field(description="a list each")
 
 
 class SimilarOut(Message):
     """Items like an item, nearest first."""
 
-    item: str = Field(description="the item that was asked for")
-    model: str | None = Field(None, description="version of the model that answered; none while there is no model")
+    item: str = Field(description="the item that was asked for", examples=["boots"])
+    model: Version | None = Field(None, description="version of the model that answered; none while there is no model")
     items: tuple[ItemOut, ...] = Field(description="score: the cosine of both items' embeddings, in [-1, 1]")
 
 
 class CatalogueItemOut(Message):
     """What is known of an item: by its shard, and over that what applications have told."""
 
-    item: str = Field(description="its id")
-    title: str | None = Field(None, description="where one is known")
-    categories: tuple[str, ...] = Field((), description="what `filter=category:...` asks for")
-    attributes: dict[str, str | float | bool] = Field({}, description="what `filter=KEY:...` asks for")
+    item: str = Field(description="its id", examples=["boots"])
+    title: str | None = Field(None, description="where one is known", examples=["Winter boots"])
+    categories: tuple[str, ...] = Field((), description="what `filter=category:...` asks for", examples=[["shoes"]])
+    attributes: dict[str, str | float | bool] = Field(
+        {}, description="what `filter=KEY:...` asks for", examples=[{"colour": "black", "year": 1999}]
+    )
     hidden: bool = Field(False, description="it appears in no list")
     in_catalogue: bool = Field(True, description="the shard has it, so that it can be recommended")
 
@@ -141,12 +148,14 @@ class ItemsOut(Message):
 class ModelOut(Message):
     """The model that answers now."""
 
-    version: str | None = Field(None, description="as in each answer's `model`; none while there is no model")
-    kept_at: str | None = Field(None, description="when it was written to the disk: UTC, ISO 8601")
+    version: Version | None = Field(None, description="as in each answer's `model`; none while there is no model")
+    kept_at: str | None = Field(
+        None, description="when it was written to the disk: UTC, ISO 8601", examples=["2026-01-31T12:00:00+00:00"]
+    )
     run: str | None = Field(
-        None, description="the run that trained it; none for one that was made from the shard alone"
+        None, description="the run that trained it; none for one of the shard alone", examples=["run-1"]
     )
     round: int | None = Field(None, ge=0, description="the round of that run")
     users: int = Field(ge=0, description="who get a list of their own: the shard's users who have not been erased")
     items: int = Field(ge=0, description="which can be recommended: the shard's, without hidden ones")
-    score: str = Field(description="what the score of a recommended item means")
+    score: str = Field(description="what the score of a recommended item means", examples=["relevance from 0 to 1"])

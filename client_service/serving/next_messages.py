@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from client_service.serving.messages import Id
 from client_service.serving.questions import DEEPEST
@@ -21,6 +21,8 @@ NEXT_SCORE = (
 
 class NextIn(Message):
     """The items that somebody has clicked, in this order, or several such sessions."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"session": ["boots", "socks"], "k": 5}]})
 
     session: Session | None = Field(
         None, description="ids of items, the last click last, repeats and all", examples=[["boots", "socks", "boots"]]
@@ -49,8 +51,8 @@ class NextIn(Message):
 class NextItemOut(Message):
     """One item of a list."""
 
-    item: str = Field(description="the item's id")
-    score: float = Field(description=NEXT_SCORE)
+    item: str = Field(description="the item's id", examples=["boots"])
+    score: float = Field(description=NEXT_SCORE, examples=[0.04])
     title: str | None = Field(None, description="where one is known")
 
 
@@ -66,4 +68,4 @@ class NextOut(Message):
 class NextListOut(Message):
     """A list for each session, in the order of the request."""
 
-    results: tuple[NextOut, ...]
+    results: tuple[NextOut, ...] = Field(description="a list each")

@@ -1,4 +1,4 @@
-"""After a run: popular items, the silo alone and what is served, each with an interval over the silo's own users.
+"""After a run: popular items, closed forms, the silo alone and what is served, with intervals over the silo's users.
 
 Alone is the fused start that the silo's validation items choose without any federation. The figures stay in the silo.
 """
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.learning.beginning import Choice, keep_choice, kept_choice
 from client_service.learning.evaluate import CHUNK, TopItems, list_hits, validation_users
 from client_service.learning.filters import popularity_top
+from client_service.learning.floors import CLOSED_FORMS, closed_form_tops
 from client_service.learning.interrupt import NEVER, Interrupt
 from client_service.learning.quality import LABELS, METRICS, PRIMARY, K
 from client_service.learning.spectra import cached_spectrum
@@ -22,9 +22,10 @@ from client_service.models.ranker import Rows
 from client_service.schemas import ComparisonOut, FigureOut, GroupOut
 from client_service.serving.served import Served
 from client_service.shard import Shard
-from client_service.worth.own import OwnChoice, own_choice, own_lists
+from client_service.worth.own import kept_own_choice, own_lists
 from shared.method.graph import Float64, degrees
 
+EASE_SIDE = 4_000  # users or items, the fewer of both: 2 s on one core for each of five ridges
 FEW_USERS = 50  # of fewer an interval says little
 NORMAL = 1.96  # standard errors: 95 in 100
 ACTIVITY = ("users with few items", "users with a middling number", "users with many items")
@@ -40,12 +41,9 @@ def compare_with_alone(
 
     folder: where a run keeps what follows from the shard alone.
     """
-    tops = {
-        "popularity": popularity_top(shard),
-        "alone": alone_lists(shard, cutoff, folder, interrupt),
-        "federated": served.ranker.top,
-    }
-    tops = {name: interrupt.before(top) for name, top in tops.items()}
+    own = _own_tops(shard, cutoff, folder, interrupt)
+    known = {**own, "federated": served.ranker.top}
+    tops = {name: interrupt.before(top) for name, top in known.items() if top is not None}
     seen = sparse.csr_array(shard.train + shard.valid)
     users = np.flatnonzero(np.diff(shard.test.indptr) > 0)
     lists = {name: _ranked(top, seen, users) for name, top in tops.items()}
@@ -69,17 +67,16 @@ def compare_with_alone(
         few=len(users) < FEW_USERS,
         groups=tuple(group for group in groups if group is not None),
         validation_gain=_validation_gain(shard, tops),
+        left_out=tuple(name for name, top in own.items() if top is None),
     )
 
 
-def alone_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = NEVER) -> TopItems:
-    """Of the silo's own fused start, with the choices that a run without a common basis keeps beside the spectrum."""
-    spectrum, known = cached_spectrum(shard, cutoff, folder), kept_choice(shard, cutoff, folder)
-    if known.start is not None and known.recipe is not None:
-        return own_lists(shard, spectrum, OwnChoice(known.start, known.recipe))
-    chosen = own_choice(shard, spectrum, interrupt)
-    keep_choice(shard, cutoff, folder, Choice(start=chosen.start, recipe=chosen.recipe))
-    return own_lists(shard, spectrum, chosen)
+def _own_tops(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt) -> dict[str, TopItems | None]:
+    """What the silo has without anybody, by name; None for what takes too long to compute."""
+    spectrum = cached_spectrum(shard, cutoff, folder)
+    chosen = kept_own_choice(shard, spectrum, cutoff, folder, interrupt)
+    closed = closed_form_tops(shard, spectrum, chosen.start, ease_side=EASE_SIDE, interrupt=interrupt)
+    return {"popularity": popularity_top(shard), **closed, "alone": own_lists(shard, spectrum, chosen)}
 
 
 def mean_interval(values: Float64, floor: float | None = None) -> FigureOut:
@@ -109,9 +106,9 @@ def _group(name: str, lists: Lists, target: sparse.csr_array, items: NDArray[np.
         return None
     values = {who: _per_user(ranked[has], wanted[has]) for who, ranked in lists.items()}
     figures = {who: mean_interval(of_users, 0.0) for who, of_users in values.items()}
-    return GroupOut(
-        name=name, users=int(has.sum()), **figures, gain=mean_interval(values["federated"] - values["alone"])
-    )
+    floors = {who: figures.pop(who) for who in CLOSED_FORMS if who in figures}
+    gain = mean_interval(values["federated"] - values["alone"])
+    return GroupOut(name=name, users=int(has.sum()), **figures, floors=floors, gain=gain)
 
 
 def _per_user(ranked: Rows, target: sparse.csr_array) -> Float64:

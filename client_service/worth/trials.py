@@ -82,13 +82,20 @@ def draw_gains(shard: Shard, number: int, cutoff: int, observe: Observe) -> CutT
     users = shard.train.shape[0]
     judged = (np.random.default_rng(number // 2).permutation(users) % 2 == 0) == (number % 2 == 0)
     drawn = np.random.default_rng([number, 1]).permutation(users)[:MOST_USERS]
-    levels = [
-        _train_level(shard, np.array_split(drawn, 2**level), ~judged, cutoff, observe)
-        for level in range(halvings(len(drawn)), -1, -1)
-    ]
+    cuts = cut_nested(drawn, halvings(len(drawn)))
+    levels = [_train_level(shard, cut, ~judged, cutoff, observe) for cut in cuts]
     whole = _figures(shard, levels[-1][0], levels[-1][0], judged)
     pairs = [(low, high) for low in range(len(levels)) for high in range(low + 1, len(levels))]
     return CutTrial(len(drawn), whole, tuple(_gain(shard, levels, pair, judged) for pair in pairs))
+
+
+def cut_nested(users: Rows, halved: int) -> Sequence[Sequence[Rows]]:
+    """The users in 2^halved parts, in half as many and so on to all of them. Two neighbours make one of the next."""
+    cuts = [np.array_split(users, 2**halved)]
+    for _ in range(halved):
+        finer = cuts[-1]
+        cuts.append([np.concatenate(pair) for pair in zip(finer[::2], finer[1::2], strict=True)])
+    return cuts
 
 
 def _train_level(

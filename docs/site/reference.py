@@ -92,8 +92,11 @@ def _setting_row(name: str, field: Any) -> str:
 
 
 def api_page(title: str, document: Mapping[str, Any]) -> str:
-    """Every call of an OpenAPI document with its parameters and statuses."""
-    words = "`/openapi.json` at the service's own port has the schemas; `/docs` tries each call."
+    """Every call of an OpenAPI document with its parameters, its statuses, and the line of curl that makes it."""
+    words = "`/openapi.json` at the service's own port has the schemas, and the same calls in Python and JavaScript; "
+    words += (
+        "`/docs` tries each call. KEY stands for the application's key, the operator's key or the operator's token."
+    )
     parts = [f"{GENERATED}# {title}\n\n{words}\n"]
     for path, methods in document["paths"].items():
         for method, call in methods.items():
@@ -107,7 +110,9 @@ def _call_parts(method: str, path: str, call: Mapping[str, Any]) -> Iterator[str
     rows = [f"| `{one['name']}` | {one['in']} | {_cell(one.get('description') or '')} |" for one in asked]
     if rows:
         yield "| parameter | in | meaning |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
-    answers = ", ".join(f"{status} {_cell(one['description'])}" for status, one in call["responses"].items())
+    for one in call.get("x-codeSamples", ())[:1]:
+        yield f"```sh\n{one['source']}\n```\n"
+    answers = ", ".join(f"{status} {_cell(one['description'])}" for status, one in sorted(call["responses"].items()))
     yield f"Answers: {answers}.\n"
 
 

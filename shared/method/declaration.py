@@ -25,9 +25,11 @@ class TensorSpec(Message):
     round has the sum over its clients modulo 2^32.
     """
 
-    name: str = Field(pattern=r"^[a-z0-9_.]{1,120}$")
-    dtype: DType = "F32"
-    shape: tuple[Annotated[int, Field(ge=0, le=1 << 30)], ...] = Field(max_length=8)
+    name: str = Field(pattern=r"^[a-z0-9_.]{1,120}$", description="by which it is sent", examples=["pooling.weight"])
+    dtype: DType = Field("F32", description="F32: float32; U32: integers modulo 2^32")
+    shape: tuple[Annotated[int, Field(ge=0, le=1 << 30)], ...] = Field(
+        max_length=8, description="lengths of its axes; empty: one number", examples=[[64, 64]]
+    )
 
     @property
     def form(self) -> Form:
@@ -43,12 +45,18 @@ class Declaration(Message):
     declares as visible. basis: what a basis run sends, in a federation that has a common basis.
     """
 
-    strategy: str = Field(max_length=60)
-    tensors: tuple[TensorSpec, ...] = Field(max_length=10_000)
-    scalars: tuple[str, ...] = Field(max_length=20)
-    secure: bool = False
-    reports: tuple[TensorSpec, ...] = Field((), max_length=10_000, exclude_if=lambda reports: not reports)
-    basis: Declaration | None = Field(None, exclude_if=lambda basis: basis is None)
+    strategy: str = Field(max_length=60, description="the strategy's name", examples=["lpsfed"])
+    tensors: tuple[TensorSpec, ...] = Field(max_length=10_000, description="sent in both directions")
+    scalars: tuple[str, ...] = Field(max_length=20, description="names of single numbers", examples=[["margin", "rho"]])
+    secure: bool = Field(False, description="masked: only the sum over the clients can be read")
+    reports: tuple[TensorSpec, ...] = Field(
+        (), max_length=10_000, description="sent by the clients alone", exclude_if=lambda reports: not reports
+    )
+    basis: Declaration | None = Field(
+        None,
+        description="what a basis run sends; none: there is no common basis",
+        exclude_if=lambda basis: basis is None,
+    )
 
     def of_part(self, part: Part) -> Declaration:
         """What a run of this part may send. ProtocolError where the federation has no such part."""
@@ -77,9 +85,9 @@ class Declaration(Message):
 class Counts(Message):
     """Graph sizes that a client may agree to give for the anchor (opt-in)."""
 
-    users: int = Field(ge=1, lt=1 << 40)
-    items: int = Field(ge=1, lt=1 << 40)
-    edges: int = Field(ge=1, lt=1 << 40)
+    users: int = Field(ge=1, lt=1 << 40, description="users of the graph", examples=[1000])
+    items: int = Field(ge=1, lt=1 << 40, description="items of the graph", examples=[1000])
+    edges: int = Field(ge=1, lt=1 << 40, description="pairs of a user and an item", examples=[20_000])
 
 
 def describe_difference(expected: Declaration, observed: Declaration) -> str | None:

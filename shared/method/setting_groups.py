@@ -19,9 +19,9 @@ class AnchorSettings(Message):
     size: Literal["declared", "counts"] = Field(
         "declared", description="size from these settings, or the mean of what clients agreed to count"
     )
-    users: int = Field(1000, ge=8, le=1_000_000)
-    items: int = Field(1000, ge=8, le=1_000_000)
-    edges: int = Field(20_000, ge=8, le=100_000_000)
+    users: int = Field(1000, ge=8, le=1_000_000, description="users of the drawn graph")
+    items: int = Field(1000, ge=8, le=1_000_000, description="items of the drawn graph")
+    edges: int = Field(20_000, ge=8, le=100_000_000, description="edges of the drawn graph")
     every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
 
 

@@ -30,16 +30,16 @@ class MethodSettings(Message):
         "exact", description="start at the low-pass filter of the own graph, or of the common basis, or at normal noise"
     )
     fusion: bool = Field(True, description="rank by the trained score together with closed-form full-spectrum scores")
-    optimiser: Literal["adam", "rmsprop", "sgd"] = "adam"
+    optimiser: Literal["adam", "rmsprop", "sgd"] = Field("adam", description="by which each client trains")
     learning_rate: float = Field(1e-3, gt=0, le=1, description="of embeddings and kernels")
     mlp_learning_rate: float = Field(3e-5, gt=0, le=1, description="of both MLPs")
     table_learning_rate: float = Field(0.05, gt=0, le=10, description="rate of the popularity tables")
     decay: float = Field(0.0, ge=0, le=1e3, description="pull of the embeddings toward their start")
-    local_epochs: int = Field(1, ge=1, le=100)
+    local_epochs: int = Field(1, ge=1, le=100, description="passes over a client's training pairs in a round")
     leave_one_out: bool = Field(True, description="score a training pair as if its own edge were not in the graph")
-    batch_size: int = Field(2048, ge=1, le=1_000_000)
+    batch_size: int = Field(2048, ge=1, le=1_000_000, description="training pairs of one step")
     negatives: int = Field(16, ge=1, le=4096, description="sampled items that each batch of pairs is held against")
-    loss: Literal["bc", "bpr"] = "bc"
+    loss: Literal["bc", "bpr"] = Field("bc", description="bc: Eq. 7 to 9; bpr: pairwise")
     temperature: float = Field(0.1, gt=0, le=10, description="tau of Eq. 7 and Eq. 9")
     margin_strength: float = Field(0.1, ge=0, le=1, description="gamma of Eq. 8; 0 turns the margin off")
     margin_reading: MarginReading = Field(
@@ -73,11 +73,20 @@ class MethodSettings(Message):
         exclude_if=lambda server: server == "none",
     )
     server_step: ServerStepSettings = Field(
-        ServerStepSettings(), exclude_if=lambda settings: settings == ServerStepSettings()
+        ServerStepSettings(),
+        description="of the server's optimiser",
+        exclude_if=lambda settings: settings == ServerStepSettings(),
     )
-    sessions: SessionSettings = Field(SessionSettings(), exclude_if=lambda settings: settings == SessionSettings())
-    anchor: AnchorSettings = AnchorSettings()
-    basis: BasisSettings = Field(BasisSettings(), validate_default=True, exclude_if=lambda basis: basis.kind == "off")
+    sessions: SessionSettings = Field(
+        SessionSettings(), description="of session models", exclude_if=lambda settings: settings == SessionSettings()
+    )
+    anchor: AnchorSettings = Field(AnchorSettings(), description="of the neutral graph")
+    basis: BasisSettings = Field(
+        BasisSettings(),
+        description="of the common basis",
+        validate_default=True,
+        exclude_if=lambda basis: basis.kind == "off",
+    )
     strategy: dict[str, str | float | bool] = Field(
         {}, description="the strategy's own settings, such as FedProx's mu", exclude_if=lambda settings: not settings
     )

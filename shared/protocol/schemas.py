@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, computed_field, model_validator
+from pydantic import ConfigDict, Field, computed_field, model_validator
 
 from shared.message import Message
 from shared.method.declaration import Counts, Declaration, Part
 from shared.method.settings import MethodSettings
 from shared.timeouts import DEADLINE_SECONDS
 
-ClientName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="given by the operator")]
-RunName = Annotated[str, Field(pattern=r"^run-[0-9]{1,9}$")]
-Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+ClientName = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="the client's name", examples=["client-1"])
+]
+RunName = Annotated[str, Field(pattern=r"^run-[0-9]{1,9}$", description="the run's name", examples=["run-1"])]
+Number = Annotated[int, Field(ge=0, le=100_000, examples=[3])]
+"""Of a round; rounds count from 1, and 0 is before the first."""
+Digest = Annotated[str, Field(examples=["9f" * 32])]
+"""A sha256 in hexadecimal."""
+Instant = Annotated[str, Field(examples=["2026-01-31T12:00:00+00:00"])]
+"""UTC, ISO 8601."""
+Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["3f" * 16])]
 """Of a request's signature: the beginning of the hash of the request's entry in its client's ledger."""
 
 
@@ -21,15 +29,17 @@ class JoinIn(Message):
     """Client -> aggregator. The name must be the one whose key has signed this call."""
 
     client: ClientName
-    declaration: Declaration
-    counts: Counts | None = None
+    declaration: Declaration = Field(description="all that this client may send")
+    counts: Counts | None = Field(None, description="sizes of its graph, where the silo gives them for the anchor")
 
 
 class JoinOut(Message):
+    """Aggregator -> a client that has joined."""
+
     client: ClientName
-    clients: int = Field(description="clients enrolled in the federation")
-    warnings: tuple[str, ...] = ()
-    signature_seconds: float | None = Field(None, description="by which a request may be late")
+    clients: int = Field(ge=1, description="clients enrolled in the federation")
+    warnings: tuple[str, ...] = Field((), description="what this client's operator should know of the federation")
+    signature_seconds: float | None = Field(None, gt=0, description="by which a request may be late")
     nonce: Nonce | None = Field(None, description="of the client's last update that was accepted")
 
 
@@ -37,20 +47,24 @@ class EnrolmentOut(Message):
     """Aggregator -> a silo whose key is registered now: what the federation is, for the silo's own settings."""
 
     name: ClientName
-    strategy: str
+    strategy: str = Field(description="what this federation exchanges, and how it is combined", examples=["lpsfed"])
     secure: bool = Field(description="updates must be masked")
-    method: MethodSettings
+    method: MethodSettings = Field(description="the settings that runs begin with, where nothing else is said")
 
 
 class RunIn(Message):
     """Operator -> aggregator: start a run."""
 
-    rounds: int = Field(10, ge=1, le=100_000)
-    seed: int = Field(0, ge=0, lt=1 << 32)
+    model_config = ConfigDict(json_schema_extra={"examples": [{"clients": 3, "rounds": 10}]})
+
+    rounds: int = Field(10, ge=1, le=100_000, description="after which the run has finished")
+    seed: int = Field(0, ge=0, lt=1 << 32, description="from which every client's random draws follow")
     clients: int = Field(2, ge=1, le=10_000, description="round 1 opens when so many have joined")
-    quorum: int | None = Field(None, ge=1, description="updates a round needs at its deadline; default: clients")
+    quorum: int | None = Field(
+        None, ge=1, le=10_000, description="updates a round needs at its deadline; default: clients"
+    )
     deadline_seconds: float = Field(DEADLINE_SECONDS, gt=0, le=30 * 86400, description="longest wait in any one phase")
-    method: MethodSettings = MethodSettings()
+    method: MethodSettings = Field(MethodSettings(), description="the method's settings for the whole run")
     changing_members: bool = Field(
         False, description="secure runs: may a single client whose silo allows it leave or join between rounds?"
     )
@@ -82,20 +96,20 @@ proven to be none, by hand."""
 class RunOut(Message):
     """Aggregator -> client: where the federation stands, and this client in it. Others are only counted."""
 
-    sequence: int = Field(description="grows with every change; hand it back as ?after= to wait for the next")
-    run: RunName | None = None
-    phase: Phase | None = None
-    round: int = 0
-    rounds: int = 0
-    seed: int = 0
-    seconds_left: float | None = None
-    deadline_seconds: float | None = Field(None, description="of each phase of the run")
+    sequence: int = Field(ge=0, description="grows with every change; hand it back as ?after= to wait for the next")
+    run: RunName | None = Field(None, description="the newest run; none where there has been none")
+    phase: Phase | None = Field(None, description="where it stands; failed: it has ended before its time")
+    round: Number = Field(0, description="the current round; 0 before the first")
+    rounds: Number = Field(0, description="of the whole run")
+    seed: int = Field(0, ge=0, lt=1 << 32, description="from which the clients' random draws follow")
+    seconds_left: float | None = Field(None, description="until the current wait ends")
+    deadline_seconds: float | None = Field(None, gt=0, description="of each phase of the run")
     standing: Standing = Field("absent", description="of the asking client, in the current round")
-    joined: int = 0
-    received: int = 0
-    threshold: int | None = Field(None, description="secure rounds: so many clients' shares restore a secret")
+    joined: int = Field(0, ge=0, description="clients enrolled in the federation")
+    received: int = Field(0, ge=0, description="updates of the current round that have come")
+    threshold: int | None = Field(None, ge=0, description="secure rounds: so many clients' shares restore a secret")
     changing_members: bool = Field(False, description="as the operator has started the run")
-    method: MethodSettings | None = None
+    method: MethodSettings | None = Field(None, description="the run's settings")
     part: Part = Field("training", description="what the run is for", exclude_if=lambda part: part == "training")
     basis: RunName | None = Field(
         None, description="the basis run whose sums a training run uses", exclude_if=lambda name: name is None
@@ -106,9 +120,9 @@ class AnchorOut(Message):
     """The anchor's kernel K^R: the non-zero low eigenvalues of G_R over their sum, ascending."""
 
     run: RunName
-    round: int
-    kernel: tuple[float, ...]
-    source: str = Field(description="where the anchor's size came from")
+    round: Number = Field(description="for which the anchor is drawn")
+    kernel: tuple[float, ...] = Field(description="K^R, which sums to 1", examples=[[0.2, 0.3, 0.5]])
+    source: str = Field(description="where the anchor's size came from", examples=["declared"])
     size: Counts | None = Field(None, description="of G_R, which each client draws by itself")
 
 
@@ -116,27 +130,27 @@ class ReceiptOut(Message):
     """What the aggregator holds of one upload."""
 
     run: RunName
-    round: int
+    round: Number = Field(description="of the update")
     client: ClientName
-    digest: str = Field(description="sha256 of the body as received")
-    size: int = Field(description="bytes of the body")
-    received_at: str = Field(description="UTC, ISO 8601")
+    digest: Digest = Field(description="sha256 of the body as received")
+    size: int = Field(ge=0, description="bytes of the body", examples=[591_702])
+    received_at: Instant = Field(description="when it was whole: UTC, ISO 8601")
 
 
 class HeaderOut(Message):
     """A header that no client sends. What it said is not kept."""
 
-    name: str = Field(max_length=40)
-    bytes: int = Field(description="of its name and its value")
+    name: str = Field(max_length=40, description="as it came", examples=["x-forwarded-for"])
+    bytes: int = Field(ge=0, description="of its name and its value")
 
 
 class HeadOut(Message):
     """The head of a request as it came."""
 
-    bytes: int | None = Field(None, description="none: a trusted proxy has changed it on the way")
-    sha256: str = Field(description="of its first line and its listed headers but the signature's, sorted")
+    bytes: int | None = Field(None, ge=0, description="none: a trusted proxy has changed it on the way")
+    sha256: Digest = Field(description="of its first line and its listed headers but the signature's, sorted")
     others: tuple[HeaderOut, ...] = Field((), description="headers beyond the list of those that a client sends")
-    more: int = Field(0, description="such headers that are not told one by one")
+    more: int = Field(0, ge=0, description="such headers that are not told one by one")
 
 
 class ArrivalOut(Message):
@@ -147,15 +161,17 @@ class ArrivalOut(Message):
     client's.
     """
 
-    sequence: int
-    time: str = Field(description="UTC, ISO 8601")
+    sequence: int = Field(ge=1, description="its number in the record")
+    time: Instant = Field(description="when it was answered: UTC, ISO 8601")
     client: ClientName
-    call: Literal["join", "update", "keys", "shares", "checks", "consents", "answers", "other"]
-    run: RunName | None = None
-    round: int | None = None
-    size: int = Field(description="bytes of the body that came")
-    digest: str = Field(description="sha256 of these bytes")
-    status: int = Field(description="HTTP status that was answered")
+    call: Literal["join", "update", "keys", "shares", "checks", "consents", "answers", "other"] = Field(
+        description="what the request was; other: something that no client sends"
+    )
+    run: RunName | None = Field(None, description="which the request named")
+    round: Number | None = Field(None, description="which the request named")
+    size: int = Field(ge=0, description="bytes of the body that came")
+    digest: Digest = Field(description="sha256 of these bytes")
+    status: int = Field(ge=100, le=599, description="HTTP status that was answered", examples=[201])
     code: str | None = Field(None, description="stable code of the problem, where it was refused")
     nonce: Nonce | None = Field(None, description="none: recorded before nonces were")
     head: HeadOut | None = Field(None, description="none: recorded before heads were")
@@ -164,19 +180,19 @@ class ArrivalOut(Message):
 class ArrivalsOut(Message):
     """Operator's view of all that arrived, oldest first."""
 
-    entries: tuple[ArrivalOut, ...]
-    total: int
+    entries: tuple[ArrivalOut, ...] = Field(description="one for each request, a page of them")
+    total: int = Field(ge=0, description="entries of the whole record")
 
 
 class ParticipantOut(Message):
     """One client in one round, as the operator sees it."""
 
     client: ClientName
-    received: bool
+    received: bool = Field(description="its update is in")
     quarantined: bool = Field(False, description="shut out of this round; nobody waited for it")
-    size: int = 0
-    digest: str | None = None
-    received_at: str | None = None
+    size: int = Field(0, ge=0, description="bytes of its update")
+    digest: Digest | None = Field(None, description="sha256 of its update; none before it came")
+    received_at: Instant | None = Field(None, description="when it came: UTC, ISO 8601")
     scalars: dict[str, float] = Field({}, description="those of its update that the aggregator needs by themselves")
     told: dict[str, float] = Field({}, description="scalars that it is told for mixing, once the round is aggregated")
 
@@ -210,68 +226,64 @@ Step = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
 class SecureOut(Message):
     """How an open secure round stands. `came`: by phase, how many clients have said what belongs to it."""
 
-    step: Step
-    threshold: int = Field(description="clients without whom no phase can close")
-    came: dict[Step, int]
+    step: Step = Field(description="what the round waits for")
+    threshold: int = Field(ge=0, description="clients without whom no phase can close")
+    came: dict[Step, int] = Field(description="by step, how many clients have said what belongs to it")
     waiting_for: tuple[ClientName, ...] = Field((), description="in this step; who dropped out before is not in it")
     expelled: tuple[ClientName, ...] = Field((), description="proven to have sealed shares that are none")
 
 
 class RoundOut(Message):
-    number: int
-    phase: Phase
+    """One round of a run, as the operator sees it."""
+
+    number: Number = Field(description="its place in the run")
+    phase: Phase = Field(description="where it stands")
     secure: SecureOut | None = Field(None, description="of a secure round, as long as it is open")
-    opened_at: str
-    closed_at: str | None = None
-    missing: tuple[ClientName, ...] = ()
-    participants: tuple[ParticipantOut, ...] = ()
+    opened_at: Instant = Field(description="UTC, ISO 8601")
+    closed_at: Instant | None = Field(None, description="UTC, ISO 8601; none while it is open")
+    missing: tuple[ClientName, ...] = Field((), description="clients whose updates are not in")
+    participants: tuple[ParticipantOut, ...] = Field((), description="one for each client that was waited for")
 
 
 class QuarantineIn(Message):
     """Operator -> aggregator: shut a client out."""
 
-    reason: str = Field(min_length=1, max_length=200, description="for operators; the client is not told it")
+    reason: str = Field(
+        min_length=1,
+        max_length=200,
+        description="for operators; the client is not told it",
+        examples=["asked to leave"],
+    )
 
 
 class QuarantineOut(Message):
     """Why nothing of a client is taken, for the operator."""
 
-    cause: Cause
-    reason: str
-    run: RunName | None = None
-    round: int | None = None
-    since: str = Field(description="UTC, ISO 8601")
+    cause: Cause = Field(description="the rule that it follows from, or the operator")
+    reason: str = Field(description="in words", examples=["3 of its updates were not what is declared"])
+    run: RunName | None = Field(None, description="in which a rule has shut it out")
+    round: Number | None = Field(None, description="in which a rule has shut it out")
+    since: Instant = Field(description="UTC, ISO 8601")
 
 
 class MemberOut(Message):
     """One client of the federation, as the operator sees it."""
 
     client: ClientName
-    joined_at: str = Field(description="UTC, ISO 8601")
-    refused: int = Field(description="its updates that the newest run has refused for what they were")
-    quarantine: QuarantineOut | None = None
+    joined_at: Instant = Field(description="UTC, ISO 8601")
+    refused: int = Field(ge=0, description="its updates that the newest run has refused for what they were")
+    quarantine: QuarantineOut | None = Field(None, description="why nothing of it is taken; none: all is")
 
 
 class RunHistoryOut(Message):
     """Operator's view of a run."""
 
     run: RunName
-    phase: Phase
-    reason: str | None = None
-    request: RunIn
-    started_at: str
-    deadline_at: str | None = Field(None, description="UTC, ISO 8601; when the current wait ends")
-    enrolled: tuple[ClientName, ...] = ()
+    phase: Phase = Field(description="where it stands; failed: it has ended before its time")
+    reason: str | None = Field(None, description="why it has failed")
+    request: RunIn = Field(description="as it was asked for")
+    started_at: Instant = Field(description="UTC, ISO 8601")
+    deadline_at: Instant | None = Field(None, description="UTC, ISO 8601; when the current wait ends")
+    enrolled: tuple[ClientName, ...] = Field((), description="clients that take part")
     missing: tuple[ClientName, ...] = Field((), description="registered and not there, or whose update is not in")
-    rounds: tuple[RoundOut, ...] = ()
-
-
-class ProblemOut(BaseModel):
-    """RFC 9457 problem document. `code` is stable; the words of `detail` are not."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str
-    code: str
-    request_id: str | None = Field(None, description="as in the service's log and in X-Request-ID")
+    rounds: tuple[RoundOut, ...] = Field((), description="its rounds, the first one first; a list of runs has none")

@@ -29,7 +29,9 @@ from shared.web.whole import CLOSE
 
 LONGEST_HEAD = 32 << 10  # bytes of a request's first line and headers
 NO_ROOM = "expected at most so many connections at once, got one more"
-MOST_UNREAD = 2 << 20  # bytes of a body that go on coming after its refusal
+NO_HTTP = "expected a request of HTTP/1.1, got something else"
+TOO_LONG = f"expected a head of at most {LONGEST_HEAD} bytes, got a longer one"
+MOST_UNREAD = 2 << 20  # bytes that go on coming after a refusal
 # asyncio sets so many bytes aside for each connection by TLS; by itself 256 KiB, a gigabyte for four thousand callers
 # who say nothing. A record of TLS has at most 16.
 sslproto.SSLProtocol.max_size = 32 << 10
@@ -46,13 +48,15 @@ class Connection(H11Protocol):
     """A clock runs while no request is under way; a byte does not set it back, and at its end the connection goes."""
 
     config: Admitting
+    conn: MeasuredConnection
     _late: asyncio.TimerHandle | None = None
     _handshake: asyncio.Task[None] | None = None
-    _unread = 0  # bytes of a refused body that may still come
+    _unread = 0  # bytes that may still come of what was refused
+    _refused = False  # what came is no request, or one whose head is too long
 
     def __init__(self, config: Admitting, server_state: ServerState, app_state: dict[str, Any], **more: Any) -> None:
         super().__init__(config, server_state, {**app_state, VOUCH: self._vouch}, **more)
-        self.conn = MeasuredConnection(config.h11_max_incomplete_event_size, self._note_head)
+        self.conn = MeasuredConnection(config.h11_max_incomplete_event_size or LONGEST_HEAD, self._note_head)
         self._early: bytearray | None = bytearray()  # what comes before this is a connection; None once it is
 
     def _note_head(self, size: int, names: tuple[str, ...]) -> None:
@@ -99,7 +103,8 @@ class Connection(H11Protocol):
         if self._early is not None:  # a caller may speak in the moment in which hands are shaken
             self._early += data
             return
-        super().data_received(data)
+        if not self._refused:
+            super().data_received(data)
         if self._is_refused_unread():
             self._unread -= len(data)
             if self._unread < 0:
@@ -107,19 +112,21 @@ class Connection(H11Protocol):
         self._watch(HEAD_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP is refused here, before anybody knows whose request it would be."""
-        detail = f"expected a request of HTTP/1.1 whose head has at most {LONGEST_HEAD} bytes, got another one"
-        refusal = problem(
-            400, code=CODES[HTTPStatus.BAD_REQUEST], detail=f"{detail} ({msg.rstrip('.').lower()})", headers=CLOSE
-        )
-        status = HTTPStatus.BAD_REQUEST
+        """What is no HTTP, or too much of it, is refused here, before anybody knows whose request it would be."""
+        del msg  # the server's, which says nothing of what came
+        too_long = self.conn.too_long
+        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_long else HTTPStatus.BAD_REQUEST
+        refusal = problem(status, code=CODES[status], detail=TOO_LONG if too_long else NO_HTTP, headers=CLOSE)
         for event in (
             h11.Response(status_code=status, headers=refusal.raw_headers, reason=status.phrase.encode()),
             h11.Data(data=bytes(refusal.body)),
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        self._refused, self._unread = True, MOST_UNREAD
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._watch(UNREAD_SECONDS)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -132,8 +139,10 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _is_refused_unread(self) -> bool:
-        """Is a body still coming in whose answer has gone out? Nobody reads it, but a caller whose sending is cut off
-        at once would not come to read why: so it goes on for a moment, and up to so many bytes."""
+        """Is something still coming in whose refusal has gone out? Nobody reads it, but a caller whose sending is cut
+        off at once would not come to read why: so it goes on for a moment, and up to so many bytes."""
+        if self._refused:
+            return True
         answered = self.cycle is not None and self.cycle.response_complete
         return answered and self.conn.their_state is h11.SEND_BODY
 

@@ -36,6 +36,11 @@ class CorkedTransport:
         self._flush()
         self._transport.close()
 
+    def write_eof(self) -> None:
+        """What was written leaves first; what comes can still be read."""
+        self._flush()
+        self._transport.write_eof()
+
     def abort(self) -> None:
         """What was written and has not left is dropped."""
         self._take()

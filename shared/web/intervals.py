@@ -10,10 +10,10 @@ STEPS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)  # times a power of 
 
 @dataclass(frozen=True)
 class IntervalBar:
-    """One figure with its interval; `width`, `left` and `right` in percent of the axis."""
+    """One figure with its interval; `width`, `left` and `right` in percent of the axis; `colour`: of the lines'."""
 
     name: str
-    order: int
+    colour: int
     value: float
     width: float
     left: float
@@ -32,7 +32,10 @@ class IntervalGroup:
 
 @dataclass(frozen=True)
 class IntervalChart:
-    """A chart in words and numbers. `key`: unique on the page; names: whose figures; more: of the last column."""
+    """A chart in words and numbers. `key`: unique on the page; names: whose figures; more: of the last column.
+
+    colours: of each name, as those of a chart's lines are numbered.
+    """
 
     key: str
     title: str
@@ -41,6 +44,7 @@ class IntervalChart:
     groups: tuple[IntervalGroup, ...]
     more: str = ""
     notices: tuple[str, ...] = ()
+    colours: tuple[int, ...] = (4, 5, 2)
 
     @property
     def end(self) -> float:
@@ -65,4 +69,4 @@ class IntervalChart:
 
     def _bar(self, order: int, figure: tuple[float, float, float]) -> IntervalBar:
         width, left, right = (round(100.0 * min(max(one / self.end, 0.0), 1.0), 2) for one in figure)
-        return IntervalBar(self.names[order], order, figure[0], width, left, right)
+        return IntervalBar(self.names[order], self.colours[order], figure[0], width, left, right)

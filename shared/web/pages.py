@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.errors import NotFoundError
+from shared.web.routes import DeclaredRoute
 
 FOLDER = Path(__file__).parent
 KINDS = {
@@ -24,7 +25,7 @@ HTML = "text/html; charset=utf-8"
 NOTHING = "–"
 SHORT = 12  # characters of a digest that are shown; the whole is in the title
 
-statics = APIRouter(include_in_schema=False)
+statics = APIRouter(include_in_schema=False, route_class=DeclaredRoute)
 
 
 def guard_headers(images: str = "'self'") -> dict[str, str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,13 +11,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from shared import errors
-from shared.protocol.schemas import ProblemOut
+from shared.protocol.problem import ProblemOut
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web import request_ids
-from shared.web.refusals import list_refusals
 from shared.web.whole import CLOSE
 
-MEDIA_TYPE, JSON = "application/problem+json", "application/json"
+MEDIA_TYPE = "application/problem+json"
 INTERNAL = "internal"  # the code of our own mistakes
 LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
 STATUS: dict[type[errors.FederationError], int] = {
@@ -48,6 +45,7 @@ CODES = {
     408: "too-slow",
     413: "too-large",
     415: "media-type",
+    431: "head-too-large",
 }
 TITLES = {
     400: "Bad request",
@@ -61,31 +59,19 @@ TITLES = {
     415: "Unsupported media type",
     422: "Not as declared",
     429: "Too many requests",
+    431: "Head too large",
     503: "Not available now",
     507: "No room",
 }
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of this app with a problem document, and describe it so."""
-    app.openapi = partial(_describe, app.openapi)  # type: ignore[method-assign]
+    """Answer every error of this app with a problem document."""
     app.add_exception_handler(errors.FederationError, _federation)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(ClientDisconnect, _cut_off)
     app.add_exception_handler(Exception, _answer_unexpected)
-
-
-def _describe(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The app's OpenAPI document. The framework writes problems down as plain JSON, which they are not answered as."""
-    document = describe()
-    operations = [said for path in document["paths"].values() for said in path.values()]
-    for answered in (one for said in operations for one in said["responses"].values()):
-        content = answered.get("content", {})
-        if str(content.get(JSON, {}).get("schema", {}).get("$ref", "")).endswith(f"/{ProblemOut.__name__}"):
-            content[MEDIA_TYPE] = content.pop(JSON)
-    list_refusals(document)
-    return document
 
 
 def problem(status: int, *, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:

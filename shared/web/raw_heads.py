@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -31,19 +32,30 @@ def raw_head(scope: Scope) -> RawHead | None:
 
 
 class MeasuredConnection(h11.Connection):
-    """Tells `note` of each request's head: its bytes and its names, before anybody acts on it."""
+    """Tells `note` of each request's head: its bytes and its names, before anybody acts on it.
 
-    def __init__(self, most: int | None, note: Callable[[int, tuple[str, ...]], None]) -> None:
-        limit: dict[str, Any] = {} if most is None else {"max_incomplete_event_size": most}
-        super().__init__(h11.SERVER, **limit)
-        self._note = note
+    No head has more than `most` bytes: h11 itself takes a longer one that is there in one piece. `too_long`: one has.
+    """
+
+    def __init__(self, most: int, note: Callable[[int, tuple[str, ...]], None]) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=most)
+        self._most, self._note, self.too_long = most, note, False
 
     def next_event(self) -> Any:
         if self.their_state is not h11.IDLE:
             return super().next_event()
         before = len(self.trailing_data[0])
-        event = super().next_event()
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            self.too_long = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise
         if isinstance(event, h11.Request):
-            names = tuple(name.decode("latin-1") for name, _ in event.headers.raw_items())
-            self._note(before - len(self.trailing_data[0]), names)
+            self._look(event, before - len(self.trailing_data[0]))
         return event
+
+    def _look(self, request: h11.Request, size: int) -> None:
+        if size > self._most:
+            self.too_long = True
+            raise h11.RemoteProtocolError("the head is too long")
+        self._note(size, tuple(name.decode("latin-1") for name, _ in request.headers.raw_items()))

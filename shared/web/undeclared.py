@@ -1,4 +1,4 @@
-"""A query parameter or a GET's body that a route does not declare -> refused, and never repeated in the answer."""
+"""A query parameter or a body that a route does not declare -> refused, and never repeated in the answer."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from shared.errors import ProtocolError
 
 
 async def require_declared(request: Request) -> None:
-    """ProtocolError for a query parameter that the route does not know, for one that comes twice and is no list, for a
-    GET's body."""
+    """ProtocolError for a query parameter that the route does not know, for one that comes twice and is no list, and
+    for a body where none is expected."""
     route: APIRoute = request.scope["route"]
     known = declared_parameters(route.dependant)
     asked = request.query_params
     expected = sum(len(asked.getlist(name)) if known[name] else 1 for name in known.keys() & set(asked))
     if others := _count_parameters(request) - expected:
         raise ProtocolError(f"expected at most the query parameters {_describe(known)}, got {others} more")
-    if request.method == "GET" and announces_body(request.headers):
-        raise ProtocolError("expected no body of a GET, got one")
+    if announces_body(request.headers) and not _expects_body(route):
+        raise ProtocolError("expected no body, got one")
+
+
+def _expects_body(route: APIRoute) -> bool:
+    """Does the route declare one, to be read by the framework or by itself?"""
+    return route.body_field is not None or "requestBody" in (route.openapi_extra or {})
 
 
 def _describe(known: dict[str, bool]) -> str:

@@ -9,6 +9,7 @@ import typer
 from audit.entry import run_command_line
 from simulation.cli.lazy import LazyCommands
 from simulation.command import version_line
+from simulation.plain_lines import tell_plainly
 
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True)
 
@@ -30,4 +31,5 @@ def take_general_options(
 
 def main() -> None:
     """Entry point."""
+    tell_plainly()
     run_command_line(app)

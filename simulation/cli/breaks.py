@@ -64,7 +64,7 @@ def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, ke
     """Plant, and print what the report names: true where that is every break. After an error, mend what is planted."""
     breaks = known_breaks(federation.silos)
     for kind in kinds:
-        OUT.print(f"[bold]{kind}[/]: {escape(breaks[kind].description)}", highlight=False)
+        OUT.print(f"[bold]{kind}[/]: {escape(breaks[kind].description)}")
     try:
         plant.plant_breaks(federation, kinds)
         plant.repeat_probes(federation, kinds)
@@ -82,15 +82,15 @@ def _print_faults(report: PrivacyReport, breaks: Mapping[str, Break]) -> bool:
     matches = [(kind, *match) for kind, planted in breaks.items() for match in plant.match_faults(planted, report)]
     for kind, wanted, line in matches:
         shown = f"[bold red]not named: {escape(wanted)}[/]" if line is None else escape(plain_text(line).plain)
-        OUT.print(f"- {kind}: {shown}", highlight=False, soft_wrap=True)
+        OUT.print(f"- {kind}: {shown}", soft_wrap=True)
     more = {fault for finding in report.findings for fault in finding.faults} - {line for _, _, line in matches}
     if more:
-        OUT.print(f"- and {count_noun(len(more), 'line')} more in the same report", highlight=False)
+        OUT.print(f"- and {count_noun(len(more), 'line')} more in the same report")
     return all(line is not None for _, _, line in matches)
 
 
 def _print_verdict(report: PrivacyReport) -> None:
-    OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]", highlight=False)
+    OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]")
 
 
 def _mend_and_report(federation: ComposeFederation) -> bool:

@@ -62,8 +62,8 @@ def compose(
     own = _require_given(data, "--data", "the silo's own interactions")
     silo = SiloCompose(folder or Path(asked.name), own, choose_owner(), port, min_rating, subnets or SUBNET)
     path = write_compose_silo(silo, asked, out or Path(TEMPLATE))
-    ERR.print(f"{path}: docker compose -f {path} up --build --wait", highlight=False, soft_wrap=True)
-    ERR.print(f"http://127.0.0.1:{port} answers then; keys: {silo.folder}", highlight=False, soft_wrap=True)
+    ERR.print(f"{path}: docker compose -f {path} up --build --wait", soft_wrap=True)
+    ERR.print(f"http://127.0.0.1:{port} answers then; keys: {silo.folder}", soft_wrap=True)
 
 
 def _require_given(value: Path | None, flag: str, what: str) -> Path:
@@ -96,9 +96,9 @@ def kubernetes(
     script = write_kubernetes_silo(
         client_settings(own / SETTINGS), SiloCluster(folder, address, image), out or own / "kubernetes"
     )
-    ERR.print(f"sh {script}", highlight=False, soft_wrap=True)
+    ERR.print(f"sh {script}", soft_wrap=True)
 
 
 def _print_paths(paths: Sequence[Path], silos: int) -> None:
     for path in paths:
-        ERR.print(f"{path}: written for {count_noun(silos, 'silo')}", highlight=False, soft_wrap=True)
+        ERR.print(f"{path}: written for {count_noun(silos, 'silo')}", soft_wrap=True)

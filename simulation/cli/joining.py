@@ -16,12 +16,13 @@ from shared.web.address import require_url
 from shared.web.calling import Calling
 from shared.words import count_noun
 from simulation.cli import options
-from simulation.console import ERR
+from simulation.console import tell_on_stderr
 from simulation.datasets import load_dataset
 from simulation.detached import serve_detached
 from simulation.inviting import write_invitation
 from simulation.joining import (
     APPLICATION,
+    OPERATOR,
     SiloFolder,
     enrol_silo,
     keep_shard,
@@ -58,7 +59,7 @@ def invite(
             typer.echo(one.model_dump_json(indent=1))
         else:
             path = write_invitation(one, options.ensure_folder(out))
-            ERR.print(f"{path}: for {one.name} alone; it expires at {one.expires:%Y-%m-%d %H:%M} UTC", soft_wrap=True)
+            tell_on_stderr(f"{path}: for {one.name} alone; it expires at {one.expires:%Y-%m-%d %H:%M} UTC")
 
 
 def _invite_silo(operator: Operator, name: str, url: str, days: float, ca: Path | None) -> Invitation:
@@ -92,7 +93,7 @@ def join(
         _keep_data(silo, asked.name, data, min_rating, options.split_kind(split))
         enrolled = enrol_silo(asked, silo)
         write_settings(asked, silo, enrolled, {} if port is None else {"port": port})
-        ERR.print(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}", soft_wrap=True)
+        tell_on_stderr(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}")
     if start:
         _serve(silo, detach=detach)
 
@@ -106,10 +107,10 @@ def _keep_data(
             raise SettingsError("--data: expected the silo's own interactions, got none")
         dataset = load_dataset(data, SPLIT_SEED, "usual" if min_rating is None else min_rating, split)
         head = keep_shard(silo, name, dataset)
-        for note in dataset.notes:
-            ERR.print(f"- {note}", highlight=False, soft_wrap=True)
+        for note in head.notes:
+            tell_on_stderr(f"- {note}")
     nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}"
-    ERR.print(f"{silo.shard}: {nodes}, {head.train + head.valid + head.test:,} interactions", soft_wrap=True)
+    tell_on_stderr(f"{silo.shard}: {nodes}, {head.train + head.valid + head.test:,} interactions")
 
 
 def _serve(silo: SiloFolder, *, detach: bool) -> None:
@@ -118,5 +119,6 @@ def _serve(silo: SiloFolder, *, detach: bool) -> None:
         return serve_client(settings)
     url = f"http://127.0.0.1:{settings.port}"
     pid = serve_detached(["client", "--settings", str(silo.settings)], silo.path / "client.log", url)
-    ERR.print(f"{url} answers; `kill {pid}` ends it; log: {silo.path / 'client.log'}", soft_wrap=True)
-    ERR.print(f"applications show the key in {silo.path / APPLICATION}", soft_wrap=True)
+    tell_on_stderr(f"{url} answers until `kill {pid}`; log: {silo.path / 'client.log'}")
+    tell_on_stderr(f"applications show the key in {silo.path / APPLICATION}")
+    tell_on_stderr(f"its page is for the user operator; the password is in {silo.path / OPERATOR}")

@@ -225,7 +225,7 @@ def ensure_folder(folder: Path, flag: str = "--out") -> Path:
 def print_notes(notes: Iterable[str]) -> None:
     """Print lines about data on stderr, before what is computed of them."""
     for note in notes:
-        ERR.print(f"- {note}", highlight=False, soft_wrap=True)
+        ERR.print(f"- {note}", soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

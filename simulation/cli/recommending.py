@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 
 from client_service.shard import read_shard
-from lpsfed import Client, ListOptions, Recommendations, RefusedError, SiloError, UnreachableError
-from shared.errors import DataError, FederationError, ProtocolError, SettingsError, UnavailableError
+from lpsfed import ListOptions, Recommendations
+from shared.errors import DataError, SettingsError
 from simulation.cli import options
 from simulation.console import ERR, OUT, answer_table, count_bar
 from simulation.lists_file import SINKS, require_format, save_lists
 from simulation.silo_address import SiloAddress, read_silo_address
+from simulation.silo_calls import open_silo
 
 Users = Annotated[list[str] | None, typer.Argument(help="ids of users")]
 SETTINGS = Path("silo.toml")
@@ -51,8 +52,8 @@ def recommend(
     given = read_silo_address(silo or (SETTINGS if SETTINGS.is_file() else None))
     place = given.change(client_url, application_key_file, shard)
     asked = _choose_users(users, users_file, place, everyone=everyone)
-    with _open_client(place, ca) as client:
-        lists = _ask_lists(client, asked, wanted)
+    with open_silo(place.url, place.read_key(), ca) as client:
+        lists = client.recommend_users(asked, **wanted)
         if out is not None:
             _save(lists, len(asked), out, as_json=as_json)
         else:
@@ -80,25 +81,6 @@ def _read_users(file: Path | None) -> list[str]:
     return found
 
 
-def _open_client(place: SiloAddress, ca: Path | None) -> Client:
-    try:
-        return Client(place.url, place.read_key(), ca=ca)
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-
-
-def _ask_lists(client: Client, users: Iterable[str], wanted: ListOptions) -> Iterator[Recommendations]:
-    """The lists, with errors of this project's tree."""
-    try:
-        yield from client.recommend_users(users, **wanted)
-    except UnreachableError as error:
-        raise UnavailableError(str(error)) from None
-    except RefusedError as error:
-        raise FederationError(str(error)) from None
-    except SiloError as error:
-        raise ProtocolError(str(error)) from None
-
-
 def _save(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: bool) -> None:
     with count_bar("users", total, shown=not as_json) as advance:
 
@@ -110,7 +92,7 @@ def _save(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: b
         count = save_lists(observe(), out)
     if as_json:
         return options.print_json({"file": str(out), "users": count})
-    ERR.print(f"{out}: lists of {count:,} users", highlight=False, soft_wrap=True)
+    ERR.print(f"{out}: lists of {count:,} users", soft_wrap=True)
 
 
 def _show(lists: Iterable[Recommendations], *, as_json: bool) -> None:
@@ -119,8 +101,8 @@ def _show(lists: Iterable[Recommendations], *, as_json: bool) -> None:
     for one in lists:
         OUT.print(answer_table(f"For {one.user}", asdict(one)))
         if one.fallback is not None:
-            OUT.print(f"popular items: {one.fallback}", highlight=False)
+            OUT.print(f"popular items: {one.fallback}")
         for item in one.items:
             reasons = ", ".join(reason.title or reason.item for reason in item.because)
             if reasons:
-                OUT.print(f"{item.title or item.item}: because of {reasons}", highlight=False, soft_wrap=True)
+                OUT.print(f"{item.title or item.item}: because of {reasons}", soft_wrap=True)

@@ -10,6 +10,7 @@ from shared.errors import FederationError, NotFoundError
 from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
 from shared.protocol.schemas import RunIn
 from shared.web.calling import Calling
+from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import OUT, round_lines, tell_on_stderr
 from simulation.operate import (
@@ -82,7 +83,9 @@ def run(
         with round_lines(shown=not as_json) as observe:
             history = follow_run(operator, started.run, observe)
     if as_json:
-        options.print_json(history.model_dump(mode="json"))
+        return options.print_json(history.model_dump(mode="json"))
+    rounds_held = count_noun(len(history.rounds), "round")
+    tell_on_stderr(f"{history.run} is over after {rounds_held}; each silo answers by the best model it has had")
 
 
 def status(
@@ -101,7 +104,7 @@ def status(
     if as_json:
         options.print_json(None if history is None else history.model_dump(mode="json"))
     elif history is None or history.phase != "failed":
-        OUT.print("no run yet" if history is None else describe_run(history), highlight=False, soft_wrap=True)
+        OUT.print("no run yet" if history is None else describe_run(history), soft_wrap=True)
     if history is not None and history.phase == "failed":
         raise FederationError(describe_run(history))
 
@@ -125,4 +128,4 @@ def cancel(
     if as_json:
         options.print_json(history.model_dump(mode="json"))
     else:
-        OUT.print(describe_run(history), highlight=False, soft_wrap=True)
+        OUT.print(describe_run(history), soft_wrap=True)

@@ -16,7 +16,7 @@ from client_service.settings import client_settings
 from shared.errors import SettingsError
 from shared.new_files import create_secret
 from simulation.cli import options
-from simulation.console import ERR
+from simulation.console import tell_on_stderr
 from simulation.detached import serve_detached
 from simulation.inviting import write_invitations
 
@@ -51,7 +51,7 @@ def aggregator(
         flags["operator_token_file"] = made
     settings = aggregator_settings(**flags)
     for path in write_invitations(settings, invite or (), url, Path()):
-        ERR.print(f"{path}: an invitation, for that silo alone", soft_wrap=True)
+        tell_on_stderr(f"{path}: an invitation, for that silo alone")
     if not detach:
         return serve_aggregator(settings)
     log, url = settings.state_directory / "aggregator.log", f"http://127.0.0.1:{settings.port}"
@@ -59,7 +59,9 @@ def aggregator(
         raise SettingsError("--detach: expected a port without TLS, got one with it: start it as a service")
     words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     pid = serve_detached(["aggregator", *words], log, url)
-    ERR.print(f"{url} answers; `kill {pid}` ends it; log: {log}", soft_wrap=True)
+    tell_on_stderr(f"{url} answers until `kill {pid}`; log: {log}")
+    if settings.operator_token_file is not None:
+        tell_on_stderr(f"its page is for the user operator; the password is in {settings.operator_token_file}")
 
 
 def _made_token(flags: Mapping[str, Any]) -> Path | None:
@@ -70,7 +72,7 @@ def _made_token(flags: Mapping[str, Any]) -> Path | None:
         return None
     path = Path(folder) / "operator.token"
     if create_secret(path):
-        ERR.print(f"{path}: made; who has it operates this aggregator", soft_wrap=True)
+        tell_on_stderr(f"{path}: made; who has it operates this aggregator")
     return path
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from client_service.schemas import ModelsOut, RefreshOut
+from lpsfed import Client, ShardRefresh
 from shared.errors import FederationError
-from shared.web.calling import Calling
 from simulation.cli import options
 from simulation.console import ERR, OUT
-from simulation.operator_calls import Operator, call_as_operator, open_operator
+from simulation.silo_address import SiloAddress
+from simulation.silo_calls import open_silo
 
 Url = Annotated[str, typer.Option("--client-url", help="of the client")]
 OperatorKey = Annotated[Path, typer.Option(help="whose content is the silo's operator key")]
@@ -23,9 +24,9 @@ LOOK_SECONDS = 0.2
 
 
 @contextmanager
-def _open_silo(url: str, key_file: Path, ca: Path | None) -> Iterator[Operator]:
-    with open_operator(url, key_file, Calling(ca), whom="client") as operator:
-        yield operator
+def _open_as_operator(url: str, key_file: Path, ca: Path | None) -> Iterator[Client]:
+    with open_silo(url, SiloAddress(url, key_file).read_key(), ca) as silo:
+        yield silo
 
 
 def refresh(
@@ -37,15 +38,17 @@ def refresh(
 ) -> None:
     """Let a client's shard absorb what applications have posted, and compute its model anew. During a run it waits for
     the end of the round."""
-    with _open_silo(client_url, operator_key_file, ca) as silo:
-        standing = RefreshOut.model_validate(call_as_operator(silo, "POST", "/v1/refresh"))
+    with _open_as_operator(client_url, operator_key_file, ca) as silo:
+        standing = silo.refresh()
         if wait:
             with ERR.status("waiting for the refresh"):
                 standing = _wait_for_refresh(silo)
     if as_json:
-        options.print_json(standing.model_dump(mode="json", exclude_none=True))
+        told = {name: value for name, value in asdict(standing).items() if value is not None}
+        times = {name: told[name].isoformat() for name in ("asked_at", "ended_at") if name in told}
+        options.print_json(told | times)
     else:
-        OUT.print(_describe_refresh(standing), highlight=False, soft_wrap=True)
+        OUT.print(_describe_refresh(standing), soft_wrap=True)
     if standing.problem is not None:
         raise FederationError(f"the shard was not refreshed: {standing.problem}")
 
@@ -59,25 +62,22 @@ def models(
 ) -> None:
     """List the models that a client keeps, or roll back to an earlier one. It answers until a run has one that
     validation prefers."""
-    with _open_silo(client_url, operator_key_file, ca) as silo:
-        call = ("GET", "/v1/models") if serve is None else ("POST", f"/v1/models/{serve}/serve")
-        kept = ModelsOut.model_validate(call_as_operator(silo, *call))
+    with _open_as_operator(client_url, operator_key_file, ca) as silo:
+        kept = silo.list_models() if serve is None else silo.serve_model(serve)
     if as_json:
-        return options.print_json(kept.model_dump(mode="json"))
-    for one in kept.models:
+        return options.print_json({"models": [asdict(one) for one in kept]})
+    for one in kept:
         values = ", ".join(f"{name} {value:.4f}" for name, value in one.values.items())
-        OUT.print(f"{'*' if one.served else ' '} {one.version:<16} {values}", highlight=False, soft_wrap=True)
+        OUT.print(f"{'*' if one.served else ' '} {one.version:<16} {values}", soft_wrap=True)
 
 
-def _wait_for_refresh(silo: Operator) -> RefreshOut:
-    while True:
-        standing = RefreshOut.model_validate(call_as_operator(silo, "GET", "/v1/refresh"))
-        if standing.phase == "idle":
-            return standing
+def _wait_for_refresh(silo: Client) -> ShardRefresh:
+    while (standing := silo.read_refresh()).phase != "idle":
         time.sleep(LOOK_SECONDS)
+    return standing
 
 
-def _describe_refresh(standing: RefreshOut) -> str:
+def _describe_refresh(standing: ShardRefresh) -> str:
     if standing.phase != "idle" or standing.problem is not None:
         return f"refresh: {standing.phase}"
     if not standing.changed:

@@ -36,4 +36,4 @@ def worth(
     if estimate.measured:
         OUT.print(forecast_table(estimate))
     for sentence in estimate.sentences:
-        OUT.print(f"- {sentence}", highlight=False, soft_wrap=True)
+        OUT.print(f"- {sentence}", soft_wrap=True)

@@ -20,6 +20,7 @@ from tests.support.federation import Federation
 from tests.support.given import Federate
 
 NOW = datetime.now(UTC)
+JSON = {"Content-Type": "application/json"}
 
 
 def key() -> str:
@@ -140,7 +141,7 @@ async def test_what_is_no_enrolment_is_refused_and_not_repeated(federation: Fede
         assert answer.status_code == 422 and "c" * 43 not in answer.text and "zz" not in answer.text
         assert (await stranger.post("/v1/enrolments?x=1", json=content)).status_code == 422
         long = json.dumps({**content, "name": "n" * 2000})
-        assert (await stranger.post("/v1/enrolments", content=long)).status_code == 413
+        assert (await stranger.post("/v1/enrolments", content=long, headers=JSON)).status_code == 413
         assert sorted(path.name for path in folder_of(running).rglob("*north*")) == []
 
 

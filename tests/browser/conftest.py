@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,8 @@ FLAGS = (
     "--no-first-run",
 )
 LONGEST_SECONDS = 30.0
-SCREENSHOTS = Path(os.environ.get("LPSFED_SCREENSHOTS", Path(__file__).parents[2] / "build" / "screenshots"))
+ARTEFACTS = Path(__file__).parents[2] / "build" / "artefacts"
+SCREENSHOTS = Path(os.environ.get("LPSFED_SCREENSHOTS", ARTEFACTS / "screenshots"))
 WIDTHS = (390, 1280)
 
 # What sticks out of the viewport at the sides, but for what a box of its own scrolls or hides.
@@ -93,6 +94,7 @@ class Browser:
         """Load a page, wide, in the light and without motion, as if nothing had been before."""
         self.shape(1280, 900)
         self.scheme("light")
+        self.driver.get("about:blank")  # the page before asks a service that may be gone
         self.driver.get_log("browser"), self.driver.get_log("performance")
         self.driver.get(url)
 
@@ -146,6 +148,16 @@ class Browser:
     def _clip(self) -> dict[str, float]:
         width, height = self.run("const e = document.documentElement; return [e.clientWidth, e.scrollHeight]")
         return {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the page as it is where a test of it fails."""
+    report = yield
+    browser = getattr(item, "funcargs", {}).get("browser")
+    if report.when == "call" and report.failed and browser is not None:
+        browser.keep(f"failed-{item.name}")
+    return report
 
 
 @pytest.fixture(scope="module")

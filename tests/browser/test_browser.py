@@ -260,7 +260,7 @@ def test_bars_begin_at_zero_and_are_as_long_as_their_figures(browser: Browser, p
       }));
     """
     found = browser.run(script)
-    assert len(found) == 3 and browser.text("#comparison .ticks") == "00.51"
+    assert len(found) == 6 and browser.text("#comparison .ticks") == "00.51"
     assert all(start < 2 and abs(share - value) < 0.02 for start, share, value in found)
 
 

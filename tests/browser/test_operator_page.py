@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import numpy as np
 import pytest
+from selenium.webdriver.support.select import Select
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
 from shared.method.exchanged import Parameters
+from shared.method.setting_groups import BasisSettings
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
 from shared.protocol.wire import MEDIA_TYPE, encode
 from tests.support.clock import LeapingClock
 from tests.support.serving import serve
 from tests.support.signing import Signing
-from tests.support.small import BEARER, TOKEN, small_aggregator
+from tests.support.small import BEARER, SMALL, TOKEN, small_aggregator
 
 if TYPE_CHECKING:
     from conftest import Browser
@@ -93,6 +95,17 @@ def stage(browser: Browser, tmp_path: Path) -> Iterator[Stage]:
         yield Stage(url, settings, clock)
 
 
+@pytest.fixture
+def stage_with_basis(browser: Browser, tmp_path: Path) -> Iterator[Stage]:
+    """The same in a federation that has declared an iterated basis."""
+    del browser
+    clock, basis = LeapingClock(), BasisSettings(kind="iterated", rank=5, rounds=3)
+    settings = small_aggregator(tmp_path / "state", method=SMALL.model_copy(update={"catalogue": 12, "basis": basis}))
+    app = create_app(settings, clock=clock)
+    with serve(app, wind_down=app.state.coordinator.wind_down) as url:
+        yield Stage(url, settings, clock)
+
+
 def start(stage: Stage, rounds: int = 9, quorum: int = 2) -> None:
     method = stage.settings.method.model_dump(mode="json")
     stage.operate("POST", "/v1/runs", json={"rounds": rounds, "clients": 4, "quorum": quorum, "method": method})
@@ -153,7 +166,7 @@ def test_a_run_is_cancelled_by_its_button_and_the_next_one_started_by_the_form(b
     typed.send_keys("4")
     browser.keep_all("operator-start")
     stage.join("later")  # the page changes while the form is filled in, and what is typed stays
-    browser.until(lambda: "later" in browser.text("#grid"))
+    browser.until(lambda: browser.run(GRID).get("later", ["never joined"])[0] != "never joined")
     assert browser.run("return document.getElementById('start-rounds').value") == "4"
     browser.driver.find_element("css selector", "#start button").click()
     browser.until(lambda: "run-2, round 1 of 4" in browser.text("#phase"))
@@ -174,6 +187,45 @@ def test_a_refused_form_comes_back_with_what_was_typed(browser: Browser, stage: 
     browser.until(lambda: browser.text("#connection") == "Live")
     assert browser.run("return document.getElementById('start-quorum').value") == "5"
     assert browser.run("return document.getElementById('start').open")
+
+
+def fill_in(browser: Browser, **fields: str) -> None:
+    """Type into fields of the start form, or choose."""
+    for name, text in fields.items():
+        field = browser.driver.find_element("id", f"start-{name}")
+        if field.tag_name == "select":
+            Select(field).select_by_value(text)
+        else:
+            field.clear()
+            field.send_keys(text)
+
+
+def test_settings_of_the_method_and_a_basis_run_are_typed_into_the_form(
+    browser: Browser, stage_with_basis: Stage
+) -> None:
+    stage = stage_with_basis
+    for name in NAMES[:2]:
+        stage.join(name)
+    browser.open(stage.page)
+    browser.driver.find_element("css selector", "#start summary").click()
+    fill_in(browser, settings="local_epochs=0", part="basis", basis_kind="iterated", basis_rounds="4")
+    stage.join("later")  # the page changes, and what is typed and chosen stays
+    browser.until(lambda: browser.run(GRID).get("later", ["never joined"])[0] != "never joined")
+    kept = "return ['settings', 'part', 'basis_rounds'].map((name) => document.getElementById(`start-${name}`).value)"
+    assert browser.run(kept) == ["local_epochs=0", "basis", "4"]
+    browser.driver.find_element("css selector", "#start button").click()
+    browser.until(lambda: browser.text("#error-settings"))
+    described = browser.driver.find_element("id", "start-settings").get_attribute("aria-describedby")
+    assert "local_epochs: Input should be greater than or equal to 1" in browser.text(f"#{described}")
+    assert browser.run(kept) == ["local_epochs=0", "basis", "4"]
+    browser.keep_all("operator-start-refused")
+    browser.shape(1280, 900)
+    fill_in(browser, settings="local_epochs=2")
+    browser.driver.find_element("css selector", "#start button").click()
+    browser.until(lambda: "run-1 (common basis), round 1 of 4" in browser.text("#phase"))
+    method = stage.operate("GET", "/v1/runs/run-1")["request"]["method"]
+    assert method["local_epochs"] == 2 and method["basis"]["rounds"] == 4
+    assert [line for line in browser.complaints() if "422" not in line] == []
 
 
 def test_lines_have_colours_of_their_own_and_are_put_away_by_their_legend(browser: Browser, stage: Stage) -> None:

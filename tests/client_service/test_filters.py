@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import client_service.learning.filters
 from client_service.learning.evaluate import on_validation, ranked_by, validation_users
 from client_service.learning.filters import (
     EASE_RIDGES,
@@ -95,12 +94,9 @@ def test_ease_has_the_ridge_that_validation_prefers(planted: Shard) -> None:
     assert judged[found.choice] == max(judged.values()) == found.validation.primary_value
 
 
-def test_ease_is_left_out_where_its_matrix_would_not_fit(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ease_is_left_out_where_its_matrix_would_not_fit(planted: Shard) -> None:
     side = min(planted.train.shape)
-    monkeypatch.setattr(client_service.learning.filters, "EASE_SIDE", side - 1)
-    assert best_ease(planted) is None
-    monkeypatch.setattr(client_service.learning.filters, "EASE_SIDE", side)
-    assert best_ease(planted) is not None
+    assert best_ease(planted, side - 1) is None and best_ease(planted, side) is not None
 
 
 def test_the_low_pass_floor_is_the_candidate_that_validation_prefers(planted: Shard) -> None:

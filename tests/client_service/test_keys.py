@@ -111,7 +111,7 @@ async def ask(http: httpx.AsyncClient, route: tuple[str, str], authorization: st
     for place, value in PLACES.items():
         path = path.replace(place, value)
     headers = {} if authorization is None else {"Authorization": authorization}
-    return await http.request(method, path, headers=headers, json=BODIES.get(path, {}) if method != "GET" else None)
+    return await http.request(method, path, headers=headers, json=BODIES.get(path, {} if method == "PUT" else None))
 
 
 def test_every_route_is_in_the_table_of_this_test() -> None:

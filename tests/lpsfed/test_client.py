@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from client_service.shard import Shard
-from lpsfed import AsyncClient, Client, Interaction, RefusedError, Retrying, UnreachableError, calls
+from lpsfed import AsyncClient, Client, Interaction, RefusedError, Retrying, ShardRefresh, UnreachableError, calls
 from tests.lpsfed.conftest import KEY
 
 ONCE = Retrying(attempts=1)
@@ -113,6 +114,29 @@ def test_whoever_wants_the_log_of_requests_keeps_it(caplog: pytest.LogCaptureFix
     assert "/v1/model" in caplog.text
 
 
+def test_the_operator_refreshes_the_shard_and_chooses_the_model(client: Client) -> None:
+    client.send_interactions([Interaction("new", "item-01")])
+    asked = client.refresh()
+    assert asked.phase in ("waiting", "working") and asked.asked_at is not None
+    done = wait_for_refresh(client)
+    assert (done.phase, done.changed, done.model, done.problem) == ("idle", True, "refresh.1", None)
+    assert done.seconds is not None and done.ended_at is not None and done.asked_at is not None
+    [served] = client.list_models()
+    assert served.served and (served.version, served.run, served.round) == ("refresh.1", "refresh", 1)
+    assert client.serve_model("refresh.1") == client.list_models()
+    with pytest.raises(RefusedError) as refused:
+        client.serve_model("run-7.0")
+    assert refused.value.code == "not-found" and "POST /v1/models/{version}/serve" in str(refused.value)
+
+
+def wait_for_refresh(client: Client) -> ShardRefresh:
+    until = time.monotonic() + 60
+    while (standing := client.read_refresh()).phase != "idle":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return standing
+
+
 @pytest.mark.anyio
 async def test_the_awaited_client_answers_the_same(client: Client, silo: str, shard: Shard) -> None:
     async with AsyncClient(silo, KEY) as awaited:
@@ -127,6 +151,9 @@ async def test_the_awaited_client_answers_the_same(client: Client, silo: str, sh
         assert (await awaited.read_item("item-00")).title == "Boots"
         await awaited.delete_item("item-00")
         assert (await awaited.send_interactions([Interaction("new", "item-01")])).accepted == 1
+        assert await awaited.list_models() == client.list_models()
+        assert await awaited.serve_model("run-1.0") == client.list_models()
+        assert (await awaited.refresh()).phase != "idle" and (await awaited.read_refresh()).asked_at is not None
         receipt = (await awaited.erase_user("new")).receipt
         assert (await awaited.read_erasure(receipt)).receipt == receipt
 

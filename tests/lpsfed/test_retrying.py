@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 
 import httpx
 import pytest
@@ -86,6 +87,61 @@ def test_an_interaction_has_the_same_event_id_in_each_attempt(pauses: list[float
     with Client(URL, transport=httpx.MockTransport(script)) as client:
         client.send_interactions([Interaction("u", "i")])
     assert len({request.content for request in script.requests}) == 1 and len(pauses) == 2
+
+
+NOT_DONE = [429, 503, httpx.ConnectError, httpx.ConnectTimeout]
+PERHAPS_DONE = [502, 504, httpx.ReadTimeout, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError]
+
+
+@pytest.mark.parametrize("step", NOT_DONE)
+def test_a_call_that_must_not_come_twice_is_repeated_where_the_first_one_did_nothing(
+    step: int | type[httpx.TransportError], pauses: list[float]
+) -> None:
+    script = Script(step, 403)
+    with pytest.raises(RefusedError):
+        refresh(script)
+    assert len(script.requests) == 2 and len(pauses) == 1
+
+
+@pytest.mark.parametrize("step", PERHAPS_DONE)
+def test_a_call_that_must_not_come_twice_ends_where_the_first_one_may_have_been_done(
+    step: int | type[httpx.TransportError], pauses: list[float]
+) -> None:
+    with pytest.raises(UnreachableError, match=r"POST /v1/refresh: expected an answer, .* it may have been done"):
+        refresh(script := Script(step, 403))
+    assert len(script.requests) == 1 and pauses == []
+
+
+def refresh(script: Script) -> None:
+    """Both kinds of client do the same."""
+    with Client(URL, transport=httpx.MockTransport(script)) as client:
+        client.refresh()
+
+
+def test_the_awaited_client_does_not_repeat_it_either(pauses: list[float]) -> None:
+    async def ask_awaited() -> None:
+        async with AsyncClient(URL, transport=httpx.MockTransport(script)) as client:
+            await client.refresh()
+
+    script = Script(httpx.ReadTimeout, 403)
+    with pytest.raises(UnreachableError, match="it may have been done"):
+        asyncio.run(ask_awaited())
+    assert len(script.requests) == 1 and pauses == []
+
+
+@pytest.mark.parametrize("words", ["unable to get local issuer certificate", "certificate has expired"])
+def test_a_certificate_that_is_not_believed_is_said_at_once(pauses: list[float], words: str) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        cause = ssl.SSLCertVerificationError(1, words)
+        cause.verify_message = words
+        raise httpx.ConnectError("down", request=request) from cause
+
+    with (
+        Client("https://silo", transport=httpx.MockTransport(refuse)) as client,
+        pytest.raises(UnreachableError, match=f"certificate is not believed \\({words}\\)"),
+    ):
+        client.read_model()
+    assert pauses == []
 
 
 def test_the_awaited_client_does_the_same(pauses: list[float]) -> None:

@@ -25,7 +25,7 @@ def mode(path: Path) -> int:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_a_pair_is_two_files_of_which_one_is_its_owner_s_alone(tmp_path: Path) -> None:

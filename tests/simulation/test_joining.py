@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -79,6 +83,43 @@ def test_one_command_makes_a_silo_of_a_file_of_ratings(
     pinned = raw_hex(read_registry(silo.members).aggregator)
     assert pinned == raw_hex(read_private(settings.state_directory / "aggregator.key").public_key())
     assert silo.key("application_key") != silo.key("operator_key")
+
+
+def test_whatever_is_left_out_is_counted_in_words_of_a_silo(aggregator: str, tmp_path: Path, data: Path) -> None:
+    alone = "".join(f"user-0,own-{number},5,{1_700_000_000 + number}\n" for number in range(30))
+    data.write_text(RATINGS.rstrip() + "\n" + alone)
+    invite(aggregator, tmp_path, "north")
+    done = join(tmp_path, data)
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stderr.split())
+    pairs = r"(\d+) (?:validation|test) pairs? of items without a training interaction dropped"
+    dropped = [int(count) for count in re.findall(pairs, said)]
+    shard = read_shard(tmp_path / "north" / "shard")
+    assert len(dropped) == 2 and shard.train.nnz + shard.valid.nnz + shard.test.nnz == 110 - sum(dropped)
+    assert f"{sum(dropped)} items without a training interaction dropped" in said and "client dropped" not in said
+
+
+def test_who_serves_in_the_background_is_told_what_to_do_next(
+    aggregator: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulation.cli.joining.serve_detached", lambda *_: 4711)
+    invite(aggregator, tmp_path, "north")
+    own = ("--data", data, "--folder", tmp_path / "north", "--detach", "--port", "8999")
+    done = call("join", tmp_path / "north.invite", *own)
+    assert done.exit_code == 0, done.output
+    address, key, page = done.stderr.splitlines()[-3:]
+    assert address == f"http://127.0.0.1:8999 answers until `kill 4711`; log: {tmp_path / 'north' / 'client.log'}"
+    assert key == f"applications show the key in {tmp_path / 'north' / 'application.key'}"
+    assert page == f"its page is for the user operator; the password is in {tmp_path / 'north' / 'operator.key'}"
+
+
+def test_lines_have_no_colours_of_their_own() -> None:
+    """Addresses and names would be coloured in parts, and an address with the sign that follows it."""
+    line = "shop-1: http://a:8800; 17 of 3"
+    words = [sys.executable, "-c", f"from simulation.console import ERR, OUT; OUT.print({line!r}); ERR.print({line!r})"]
+    forced = os.environ | {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    done = subprocess.run(words, env=forced, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == done.stderr == f"{line}\n"
 
 
 def test_what_was_cut_off_is_gone_on_with_and_what_is_there_stays(aggregator: str, tmp_path: Path, data: Path) -> None:

@@ -65,8 +65,9 @@ def test_a_run_is_started_as_asked_and_told_round_by_round(operate: Operate) -> 
     assert first.method == "POST" and first.headers["authorization"] == "Bearer the operator's token"
     asked = json.loads(first.content)
     assert (asked["clients"], asked["rounds"], asked["method"]["width"]) == (2, 3, 8)
-    lines = [line.split(":")[0] for line in done.stderr.splitlines()]
+    *lines, last = [line.split(":")[0] for line in done.stderr.splitlines()]
     assert lines == ["run-1 waits for clients", *(f"run-1, round {n} of 3" for n in (1, 2, 3))]
+    assert last == "run-1 is over after 3 rounds; each silo answers by the best model it has had"
 
 
 def test_the_run_there_is_is_followed_and_none_is_started(operate: Operate) -> None:
@@ -119,7 +120,7 @@ def test_whoever_waits_for_the_aggregator_is_told_so_at_once_and_from_time_to_ti
     monkeypatch.setattr(subject, "TELL_SECONDS", 0.0)
     there.absent = 3
     told = operate(there, "run").stderr.splitlines()
-    assert [line.startswith("waiting for the aggregator") for line in told] == [True] * 3 + [False] * 3
+    assert [line.startswith("waiting for the aggregator") for line in told] == [True] * 3 + [False] * 4
 
 
 def test_who_is_missing_is_told_at_once_and_whenever_that_changes(operate: Operate) -> None:

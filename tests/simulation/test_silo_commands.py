@@ -6,16 +6,17 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
 from client_service.app import create_app
 from client_service.settings import client_settings
 from client_service.shard.commit import only_writer
+from lpsfed import Client, Interaction
+from shared.errors import FederationError, SettingsError, UnavailableError
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.cli import app
-from tests.support.federation import Unreachable, bearer
+from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.kept import keep_first_model
 from tests.support.serving import serve
@@ -50,13 +51,12 @@ def ask(silo: str, tmp_path: Path, *words: str) -> Result:
 
 def test_a_refresh_is_waited_for_and_told(silo: str, tmp_path: Path) -> None:
     assert "nothing is changed" in ask(silo, tmp_path, "refresh").stdout
-    event = {"event": "e", "user": "new", "item": "item-00"}
-    headers = bearer(APPLICATION)
-    httpx.post(f"{silo}/v1/interactions", json={"interactions": [event]}, headers=headers).raise_for_status()
-    told = ask(silo, tmp_path, "refresh", "--json")
-    assert told.exit_code == 0 and json.loads(told.stdout)["changed"] is True
-    answer = httpx.get(f"{silo}/v1/users/new/recommendations", headers=headers).json()
-    assert answer["model"] == "refresh.1" and "fallback" not in answer
+    with Client(silo, APPLICATION) as application:
+        application.send_interactions([Interaction("new", "item-00")])
+        told = ask(silo, tmp_path, "refresh", "--json")
+        assert told.exit_code == 0 and json.loads(told.stdout)["changed"] is True
+        answer = application.recommend("new")
+    assert (answer.model, answer.fallback) == ("refresh.1", None)
 
 
 def test_a_refresh_that_fails_ends_with_1_and_why(silo: str, shard: Path, tmp_path: Path) -> None:
@@ -75,21 +75,28 @@ def test_models_are_listed_and_an_earlier_one_is_served(silo: str, tmp_path: Pat
 
 
 def test_nobody_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.operator_calls.time", Clockwork())
+    monkeypatch.setattr("lpsfed.client.time.sleep", lambda _: None)
     (tmp_path / "operator.key").write_text(OPERATOR)
     refused = ask("http://127.0.0.1:1", tmp_path, "models")
-    assert refused.exit_code == 1 and "expected the client, got ConnectError" in str(refused.exception)
+    assert refused.exit_code == 1 and isinstance(refused.exception, UnavailableError)
+    assert "http://127.0.0.1:1: GET /v1/models: expected an answer within 5 attempts, got ConnectError" in str(
+        refused.exception
+    )
 
 
-class Clockwork:
-    """A time in which a minute passes with each look."""
+@pytest.mark.parametrize("words", [["refresh"], ["models"]])
+def test_what_is_no_key_or_no_address_is_named(tmp_path: Path, words: list[str]) -> None:
+    missing = ask("http://127.0.0.1:1", tmp_path, *words)
+    assert isinstance(missing.exception, SettingsError) and "operator.key: expected a file" in str(missing.exception)
+    (tmp_path / "operator.key").write_text(OPERATOR)
+    wrong = ask("silo:8801", tmp_path, *words)
+    assert isinstance(wrong.exception, SettingsError) and "expected http://HOST:PORT" in str(wrong.exception)
+    none = ask("https://127.0.0.1:1", tmp_path, *words, "--ca", str(tmp_path / "none.crt"))
+    assert isinstance(none.exception, SettingsError) and "none.crt" in str(none.exception)
 
-    def __init__(self) -> None:
-        self._now = 0.0
 
-    def monotonic(self) -> float:
-        self._now += 61.0
-        return self._now
-
-    def sleep(self, seconds: float) -> None:
-        del seconds
+def test_another_key_is_refused_in_words(silo: str, tmp_path: Path) -> None:
+    (tmp_path / "operator.key").write_text(APPLICATION)
+    refused = ask(silo, tmp_path, "models")
+    assert isinstance(refused.exception, FederationError)
+    assert "403 expected the operator's key, got the application's" in str(refused.exception)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
+from aggregator_service.app import create_app as create_aggregator
+from client_service.app import create_app as create_client
+from client_service.settings import ClientSettings
+from shared.protocol.signing.enrolment import kept_pair
 from simulation.certificates import IssuedCertificate, issue_certificate, make_authority, write_files
+from tests.support.federation import Unreachable
+from tests.support.given import Silos
+from tests.support.kept import keep_first_model
 from tests.support.serving import HOST, serve
+from tests.support.small import BEARER, small_aggregator, small_client
 
 HOSTS = ("localhost", HOST)
 Served = Callable[..., AbstractContextManager[str]]
@@ -56,3 +67,44 @@ class Papers:
 @pytest.fixture
 def papers(tmp_path: Path) -> Papers:
     return Papers(tmp_path / "papers")
+
+
+@pytest.fixture
+def settings(silos: Silos, tmp_path: Path) -> ClientSettings:
+    plain = small_client(silos(1)[0], tmp_path)
+    kept_pair(plain.name, plain.state_directory)
+    keep_first_model(plain)
+    return plain
+
+
+@pytest.fixture(params=("aggregator", "client"))
+def service(request: pytest.FixtureRequest, settings: ClientSettings, tmp_path: Path) -> tuple[str, FastAPI]:
+    """Both services, one after the other, by name."""
+    if request.param == "client":
+        return request.param, create_client(settings, Unreachable())
+    return request.param, create_aggregator(small_aggregator(tmp_path / "aggregator"))
+
+
+@pytest.fixture
+def url(service: tuple[str, FastAPI]) -> Iterator[str]:
+    name, app = service
+    wind_down = app.state.coordinator.wind_down if name == "aggregator" else lambda: None
+    with serve(app, wind_down=wind_down) as url:
+        if name == "client":
+            wait_for_model(url)
+        yield url
+
+
+def wait_for_model(url: str) -> None:
+    """Popular items are answered until the kept model is loaded."""
+    until = time.monotonic() + 60
+    while "version" not in httpx.get(f"{url}/v1/model", headers=BEARER, trust_env=False).json():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """With the operator's token, or a silo's key."""
+    async with httpx.AsyncClient(base_url=url, trust_env=False, headers=BEARER) as http:
+        yield http

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -31,6 +32,7 @@ from schemathesis.specs.openapi.checks import (
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
+from client_service.settings import ClientSettings
 from shared.protocol.heads import CONSTANT, WORDS, replace_library_headers
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import enrol
@@ -38,6 +40,7 @@ from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE
 from simulation.experiment import Experiment
+from tests.support.visits import session_silo
 
 if TYPE_CHECKING:
     from conftest import Served
@@ -184,14 +187,27 @@ def test_a_client_answers_as_it_says(
     experiment: Described, served: Served, who: str, statuses: set[int], examples: int
 ) -> None:
     described = experiment("described")
-    app = create_client(described.make_client_settings(described.shards[0], aggregator_url="http://127.0.0.1:9"))
-    keys = {
-        "nobody": None,
-        "application": Bearer(described.application_key),
-        "operator": Bearer(described.operator_key),
-    }
+    settings = described.make_client_settings(described.shards[0], aggregator_url="http://127.0.0.1:9")
+    own = {"application": described.application_key, "operator": described.operator_key}
+    require_described(settings, served, own.get(who), statuses, examples)
+
+
+@callers("application", nobody={200, 401}, application={200, 403, 409, 422}, operator={200, 403, 409, 422})
+def test_a_client_of_sessions_answers_as_it_says(
+    tmp_path: Path, served: Served, who: str, statuses: set[int], examples: int
+) -> None:
+    own = {name: secrets.token_hex(32) for name in ("application", "operator")}
+    settings = session_silo(tmp_path, application_key=own["application"], operator_key=own["operator"])
+    require_described(settings, served, own.get(who), statuses, examples)
+
+
+def require_described(
+    settings: ClientSettings, served: Served, key: str | None, statuses: set[int], examples: int
+) -> None:
+    """A silo's answers to whoever has this key are those of its document, these statuses among them."""
+    app = create_client(settings)
     with served(app) as url:
         assert httpx.get(f"{url}/health/ready", trust_env=False).status_code == 200
-        found = Calls(url, keys[who], examples).of(app)
+        found = Calls(url, None if key is None else Bearer(key), examples).of(app)
     assert found.faults == []
     assert found.statuses >= statuses

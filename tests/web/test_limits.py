@@ -148,7 +148,7 @@ def test_a_head_is_cut_off_behind_tls_too(
 def test_a_head_that_is_too_long_is_refused(app: FastAPI, served: Served) -> None:
     with served(app) as url, connected(url) as line:
         line.sendall(b"GET / HTTP/1.1\r\nHost: silo\r\n" + b"X-More: aaaaaaaaaaaaaaaa\r\n" * 4000)
-        assert read_to_end(line).startswith(b"HTTP/1.1 400")
+        assert read_to_end(line).startswith(b"HTTP/1.1 431")
 
 
 def test_a_body_that_trickles_in_is_cut_off(app: FastAPI, served: Served) -> None:

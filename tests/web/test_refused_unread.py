@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from shared.errors import ForbiddenError
+from shared.web import connection, problems
+from shared.web.connection import LONGEST_HEAD
 from shared.web.listening import Listening
 from shared.web.problems import answer
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 BODY = bytes(300_000)  # more than fits into what the system buffers by itself
 CALLERS, CALLS = 8, 5
+TOO_LONG = [LONGEST_HEAD + 1, 60_000, 200_000, 1_000_000]  # at once, in one piece for the system, in several, for long
 
 
 async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,3 +47,44 @@ def test_a_refusal_reaches_a_caller_who_is_still_sending(served: Served, papers:
 
     with served(app, settings) as url:
         assert asyncio.run(all_of_them(url)) == [[403] * CALLS] * CALLERS
+
+
+@pytest.mark.parametrize("by_tls", [True, False])
+@pytest.mark.parametrize("length", TOO_LONG)
+def test_a_head_that_is_too_long_is_refused_in_words(served: Served, papers: Papers, by_tls: bool, length: int) -> None:
+    app = FastAPI()
+    problems.install(app)
+    settings = Listening(**papers.port()) if by_tls else Listening()
+    believed = ssl.create_default_context(cafile=papers.crt("authority"))
+    with served(app, settings) as url, httpx.Client(verify=believed, trust_env=False, timeout=60) as http:
+        for _ in range(CALLS):
+            refused = http.get(url, headers={"X-Long": "x" * length})
+            assert refused.status_code == 431 and refused.headers["content-type"] == problems.MEDIA_TYPE
+            assert refused.json()["code"] == "head-too-large" and f"at most {LONGEST_HEAD} bytes" in refused.text
+            assert refused.headers["connection"] == "close" and "xxx" not in refused.text
+            assert http.get(url).status_code == 404
+
+
+def test_a_head_of_the_greatest_length_is_read(served: Served) -> None:
+    with served(FastAPI()) as url:
+        line = b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Long: "
+        head = line + b"x" * (LONGEST_HEAD - len(line) - 4) + b"\r\n\r\n"
+        with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=20) as wire:
+            wire.sendall(head)
+            assert wire.recv(65536).startswith(b"HTTP/1.1 404")
+
+
+@pytest.mark.parametrize("by_tls", [True, False])
+def test_who_never_ends_a_head_is_not_listened_to_for_ever(
+    served: Served, papers: Papers, monkeypatch: pytest.MonkeyPatch, by_tls: bool
+) -> None:
+    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.2)
+    settings = Listening(**papers.port()) if by_tls else Listening()
+    believed = ssl.create_default_context(cafile=papers.crt("authority"))
+    with served(FastAPI(), settings) as url:
+        place = httpx.URL(url)
+        plain = socket.create_connection((place.host, place.port), timeout=20)
+        line = believed.wrap_socket(plain, server_hostname="localhost") if by_tls else plain
+        with line as wire, pytest.raises(OSError):
+            for _ in range(100_000):
+                wire.sendall(b"x" * 65_536)

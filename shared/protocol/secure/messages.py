@@ -59,10 +59,11 @@ def _is_ascending(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Scalar = Annotated[Hex32, AfterValidator(_is_scalar)]
-Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
-Sealed = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * (NONCE_BYTES + SHARE_PAIR_BYTES + TAG_BYTES)}}}$")]
+Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", examples=["5e" * 32])]
+Scalar = Annotated[Hex32, Field(examples=["0e" * 32]), AfterValidator(_is_scalar)]
+Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$", examples=["1b" * 64])]
+SEALED_BYTES = NONCE_BYTES + SHARE_PAIR_BYTES + TAG_BYTES
+Sealed = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * SEALED_BYTES}}}$", examples=["77" * SEALED_BYTES])]
 Names = Annotated[tuple[ClientName, ...], Field(max_length=MOST_CLIENTS), AfterValidator(_is_ascending)]
 SharesOf = Annotated[Mapping[ClientName, Scalar], Field(max_length=MOST_CLIENTS)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -72,9 +73,9 @@ UNSIGNED = "0" * 128
 class OfRound(Message):
     """Every message names its version and round."""
 
-    version: Literal[2] = 2
+    version: Literal[2] = Field(2, description="of these messages")
     run: RunName
-    round: int = Field(ge=1, le=100_000)
+    round: int = Field(ge=1, le=100_000, description="the round that the message belongs to")
 
 
 class FromClient(OfRound):
@@ -84,32 +85,27 @@ class FromClient(OfRound):
 class SignedByClient(FromClient):
     """A message that others than its receiver may have to hold its sender to: see `identities`."""
 
-    signature: Signature = UNSIGNED
+    signature: Signature = Field(UNSIGNED, description="the client's, over the rest of the message")
 
 
 class CommonTerms(Message):
-    """What every client of a round must have been told alike. Digests are sha256 in hexadecimal: see `common`.
+    """What every client of a round must have been told alike. Digests are sha256 in hexadecimal: see `common`."""
 
-    aggregator: the key that its answers are signed with; start: the parameters that the round begins with, before
-    Eq. 14; method, seed, rounds: the run's; anchor: what K^R follows from; changing_members: the operator's word that
-    a single client may leave or join between rounds.
-    """
-
-    aggregator: Hex32
-    start: Hex32
-    method: Hex32
-    seed: int = Field(ge=0, lt=1 << 32)
-    rounds: int = Field(ge=1, le=100_000)
-    anchor: Hex32
-    changing_members: bool = False
+    aggregator: Hex32 = Field(description="the key that its answers are signed with")
+    start: Hex32 = Field(description="digest of the parameters that the round begins with, before Eq. 14")
+    method: Hex32 = Field(description="digest of the run's settings")
+    seed: int = Field(ge=0, lt=1 << 32, description="the run's")
+    rounds: int = Field(ge=1, le=100_000, description="the run's")
+    anchor: Hex32 = Field(description="digest of what K^R follows from")
+    changing_members: bool = Field(False, description="may a single client leave or join between rounds?")
 
 
 class RoundTerms(OfRound):
     """What all must agree on before the round. A client holds them against its own."""
 
     threshold: int = Field(ge=FEWEST_CLIENTS, le=MOST_CLIENTS, description="shares that restore a secret")
-    declaration: Declaration
-    common: CommonTerms
+    declaration: Declaration = Field(description="all that a client may send")
+    common: CommonTerms = Field(description="what every client must have been told alike")
 
 
 def require_round(terms: OfRound, message: OfRound) -> None:
@@ -121,31 +117,30 @@ def require_round(terms: OfRound, message: OfRound) -> None:
 class Possession(Message):
     """A proof that the sender knows the secret of a key: see `proofs`."""
 
-    challenge: Scalar
-    response: Scalar
+    challenge: Scalar = Field(description="the proof's first half")
+    response: Scalar = Field(description="the proof's second half")
 
 
 class PublicKeys(SignedByClient):
-    """Phase `keys`. All keys are points of the group but `identity`, the Ed25519 key that the client is known by.
+    """Phase `keys`. All keys are points of the group but `identity`."""
 
-    deal, cipher: for the shares that the client seals, and for those sealed for it; possession: of the first one's
-    secret; mask: for the pairwise masks, and at once the commitment to its own secret; commitment: to the seed of the
-    client's own mask. noised: what it sends is differentially private; changing_members: the silo's word that it bears
-    a change of itself alone. stamp: in a basis run, the same as in earlier ones as long as the silo's data are.
-    catalogue: in a basis run, sha256 of the list of items that all members must have alike.
-    """
-
-    identity: Hex32
-    deal: Hex32
-    possession: Possession
-    cipher: Hex32
-    mask: Hex32
-    commitment: Hex32
-    common: CommonTerms
-    noised: bool = False
-    changing_members: bool = False
-    stamp: Hex32 | None = Field(None, exclude_if=lambda stamp: stamp is None)
-    catalogue: Hex32 | None = Field(None, exclude_if=lambda catalogue: catalogue is None)
+    identity: Hex32 = Field(description="the Ed25519 key that the client is known by")
+    deal: Hex32 = Field(description="key for the shares that the client seals")
+    possession: Possession = Field(description="proof that it has the secret of `deal`")
+    cipher: Hex32 = Field(description="key for the shares that are sealed for it")
+    mask: Hex32 = Field(description="key for the pairwise masks, and at once the commitment to its own secret")
+    commitment: Hex32 = Field(description="to the seed of the client's own mask")
+    common: CommonTerms = Field(description="what the client was told of the round")
+    noised: bool = Field(False, description="what it sends is differentially private")
+    changing_members: bool = Field(False, description="the silo's word that it bears a change of itself alone")
+    stamp: Hex32 | None = Field(
+        None, description="basis runs: the same as long as the silo's data are", exclude_if=lambda stamp: stamp is None
+    )
+    catalogue: Hex32 | None = Field(
+        None,
+        description="basis runs: sha256 of the list of items, all members' alike",
+        exclude_if=lambda one: one is None,
+    )
 
 
 def possession_label(terms: OfRound, client: str) -> bytes:
@@ -156,8 +151,8 @@ def possession_label(terms: OfRound, client: str) -> bytes:
 class Roster(Message):
     """All public keys of the round."""
 
-    terms: RoundTerms
-    members: tuple[PublicKeys, ...] = Field(max_length=MOST_CLIENTS)
+    terms: RoundTerms = Field(description="what all must agree on")
+    members: tuple[PublicKeys, ...] = Field(max_length=MOST_CLIENTS, description="in ascending order of their names")
 
     @model_validator(mode="after")
     def _members_of_one_round(self) -> Roster:
@@ -187,62 +182,61 @@ class Roster(Message):
 
 
 class SealedShare(Message):
-    """What one dealer has sealed for one holder: a share of each of its two secrets, with commitments to both.
+    """What one dealer has sealed for one holder: a share of each of its two secrets, with commitments to both."""
 
-    The signature is the dealer's, for this holder in this round with this roster: see `identities`.
-    """
-
-    sealed: Sealed
-    key_commitment: Hex32
-    seed_commitment: Hex32
-    signature: Signature = UNSIGNED
+    sealed: Sealed = Field(description="both shares, for the holder alone")
+    key_commitment: Hex32 = Field(description="to the share of the mask's secret")
+    seed_commitment: Hex32 = Field(description="to the share of the seed")
+    signature: Signature = Field(
+        UNSIGNED, description="the dealer's, for this holder in this round with this roster: see `identities`"
+    )
 
 
 class SealedShares(FromClient):
     """Phase `shares`: what is sealed for every other client, and commitments to the shares that the sender keeps."""
 
-    transcript: Hex32
-    shares: Annotated[Mapping[ClientName, SealedShare], Field(max_length=MOST_CLIENTS)]
-    key_commitment: Hex32
-    seed_commitment: Hex32
+    transcript: Hex32 = Field(description="digest of the roster")
+    shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="by holder")
+    key_commitment: Hex32 = Field(description="to the sender's own share of the mask's secret")
+    seed_commitment: Hex32 = Field(description="to the sender's own share of the seed")
 
 
 class Delivery(OfRound):
     """What the aggregator passes on to one client: what every other sharer has sealed for it."""
 
-    shares: Annotated[Mapping[ClientName, SealedShare], Field(max_length=MOST_CLIENTS)]
+    shares: Mapping[ClientName, SealedShare] = Field(max_length=MOST_CLIENTS, description="by dealer")
 
 
 class Complaint(Message):
     """The point that a dealer's and a holder's keys agree on, with a proof that it is: whoever has it can open what
     the dealer has sealed for this holder, and sees that it is not what the dealer committed to."""
 
-    point: Hex32
-    challenge: Scalar
-    response: Scalar
+    point: Hex32 = Field(description="on which both keys agree")
+    challenge: Scalar = Field(description="the proof's first half")
+    response: Scalar = Field(description="the proof's second half")
 
 
 class ShareCheck(SignedByClient):
     """Phase `checks`: the sender holds what every sharer owes it, but for those that it complains of."""
 
-    transcript: Hex32
-    complaints: Annotated[Mapping[ClientName, Complaint], Field(max_length=MOST_CLIENTS)]
+    transcript: Hex32 = Field(description="digest of the roster")
+    complaints: Mapping[ClientName, Complaint] = Field(max_length=MOST_CLIENTS, description="by dealer")
 
 
 class ExpulsionEvidence(Message):
     """Why a dealer was put out of the round: what it has signed for a holder, and that holder's complaint about it."""
 
-    dealer: ClientName
-    holder: ClientName
-    share: SealedShare
-    complaint: Complaint
+    dealer: ClientName = Field(description="who is put out")
+    holder: ClientName = Field(description="who complains")
+    share: SealedShare = Field(description="what the dealer has signed for the holder")
+    complaint: Complaint = Field(description="the holder's, by which everybody can open the share")
 
 
 class Sharers(OfRound):
     """Who masks with whom: all who have checked, without those that are put out by evidence."""
 
-    sharers: Names
-    evidence: Annotated[tuple[ExpulsionEvidence, ...], Field(max_length=MOST_CLIENTS)] = ()
+    sharers: Names = Field(description="who masks in this round")
+    evidence: tuple[ExpulsionEvidence, ...] = Field((), max_length=MOST_CLIENTS, description="against who is put out")
 
 
 class MaskedHeader(FromClient):
@@ -253,28 +247,28 @@ class MaskedHeader(FromClient):
 
 
 class UnmaskRequest(OfRound):
-    """All sharers, as two lists: whose vectors are in the sum, and who dropped out before sending one."""
+    """All sharers, as two lists."""
 
-    survivors: Names
-    dropped: Names
+    survivors: Names = Field(description="whose vectors are in the sum")
+    dropped: Names = Field(description="who dropped out before sending one")
 
 
 class Consent(SignedByClient):
     """Phase `consents`: the sender has seen these two lists, and signs no others in this round."""
 
-    transcript: Hex32
-    survivors: Names
-    dropped: Names
+    transcript: Hex32 = Field(description="digest of the roster")
+    survivors: Names = Field(description="whose vectors are in the sum")
+    dropped: Names = Field(description="who dropped out before sending one")
 
 
 class Consents(OfRound):
     """The survivors' signatures under one and the same pair of lists."""
 
-    signatures: Annotated[Mapping[ClientName, Signature], Field(max_length=MOST_CLIENTS)]
+    signatures: Mapping[ClientName, Signature] = Field(max_length=MOST_CLIENTS, description="by survivor")
 
 
 class UnmaskAnswer(FromClient):
     """Phase `answers`: shares of the survivors' seeds and of the mask keys of those who dropped out."""
 
-    seeds: SharesOf
-    keys: SharesOf
+    seeds: SharesOf = Field(description="by survivor")
+    keys: SharesOf = Field(description="by client that dropped out")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from shared.errors import ConflictError, NotFoundError, SettingsError
 from shared.new_files import PRIVATE, PUBLIC, write_new
 from shared.protocol.schemas import ClientName
+from shared.protocol.signing.key_index import KeyIndex, hold_index
 from shared.protocol.signing.keys import (
     PrivateKey,
     PublicKey,
@@ -87,14 +89,37 @@ def register(public: Path, folder: Path) -> str:
 
 def register_key(name: str, key: PublicKey, folder: Path) -> None:
     """The same for a key at hand."""
-    _check_name(name)
-    held = {one: fingerprint(other) for one, other in registered_keys(folder).items() if other is not None}
-    if public_file(name, folder).exists() and held.get(name) != fingerprint(key):
+    file = public_file(_check_name(name), folder)
+    if file.exists():
+        return _require_same(name, file, key)
+    with hold_index(folder, partial(_names_by_mark, folder)) as index:
+        if (holder := _find_holder(index, key, folder)) not in (None, name):
+            raise ConflictError(f"expected a key of its own for {name!r}, {holder!r} has this one")
+        if not write_new(file, public_pem(key), PUBLIC):  # somebody has been faster
+            return _require_same(name, file, key)
+        index.note(fingerprint(key), name)
+
+
+def _require_same(name: str, file: Path, key: PublicKey) -> None:
+    held = _key_in(file)
+    if held is None or fingerprint(held) != fingerprint(key):
         raise ConflictError(f"expected a name without a key, {name!r} has another one: remove it first")
-    if others := [one for one, other in held.items() if other == fingerprint(key) and one != name]:
-        raise ConflictError(f"expected a key of its own for {name!r}, {others[0]!r} has this one")
-    if not write_new(public_file(name, folder), public_pem(key), PUBLIC) and held.get(name) != fingerprint(key):
-        raise ConflictError(f"expected a name without a key, {name!r} has got another one at this moment")
+
+
+def _find_holder(index: KeyIndex, key: PublicKey, folder: Path) -> str | None:
+    """Who has the key; None also where its file was removed or holds another one since."""
+    name = index.find_name(mark := fingerprint(key))
+    held = _key_in(public_file(name, folder)) if name is not None and _is_name(name) else None
+    return name if held is not None and fingerprint(held) == mark else None
+
+
+def _names_by_mark(folder: Path) -> dict[str, str]:
+    return {fingerprint(key): name for name, key in registered_keys(folder).items() if key is not None}
+
+
+def registered_key(name: str, folder: Path) -> PublicKey | None:
+    """The key of one name; None where it has none, or a file that holds none."""
+    return _key_in(public_file(_check_name(name), folder))
 
 
 def registered_keys(folder: Path) -> dict[str, PublicKey | None]:

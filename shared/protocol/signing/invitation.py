@@ -11,7 +11,7 @@ import hmac
 import secrets
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError
 
@@ -19,7 +19,7 @@ from shared.errors import AuthenticationError, ConflictError, ProtocolError, Set
 from shared.message import Message
 from shared.new_files import PRIVATE, write_new
 from shared.protocol.schemas import ClientName
-from shared.protocol.signing.enrolment import public_file, register_key, registered_keys
+from shared.protocol.signing.enrolment import public_file, register_key, registered_key
 from shared.protocol.signing.keys import PublicKey, public_key, raw_hex
 
 FOLDER = "invited"  # in the folder of registered keys
@@ -27,8 +27,10 @@ CODE_BYTES = 32
 LONGEST_ENROLMENT = 1024  # bytes of the message that redeems an invitation
 REFUSED = "expected the code of an open invitation for this name: ask the operator for another one"
 
-Hex32 = Field(pattern="^[0-9a-f]{64}$")
-Code = Field(pattern="^[A-Za-z0-9_-]{43}$", repr=False)
+Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["d7" * 32])]
+Code = Annotated[
+    str, Field(pattern="^[A-Za-z0-9_-]{43}$", repr=False, description="of the invitation", examples=["c" * 43])
+]
 
 
 class Invitation(Message):
@@ -37,18 +39,18 @@ class Invitation(Message):
     format: Literal["lpsfed-invitation/1"] = "lpsfed-invitation/1"
     name: ClientName
     url: str = Field(pattern=r"^https?://[^/?#]+$")
-    code: str = Code
+    code: Code
     expires: AwareDatetime
-    aggregator: str = Hex32
+    aggregator: Hex32
     authority: str | None = Field(None, max_length=100_000)
 
 
 class EnrolmentIn(Message):
-    """A silo redeems its invitation. `key`: its own public key."""
+    """A silo redeems its invitation."""
 
     name: ClientName
-    code: str = Code
-    key: str = Hex32
+    code: Code
+    key: Hex32 = Field(description="the silo's own public key, of Ed25519, in hexadecimal")
 
 
 class InvitationIn(Message):
@@ -61,15 +63,15 @@ class InvitationIn(Message):
 class InvitationOut(Message):
     """What the aggregator adds to an invitation. Its code is told this once."""
 
-    code: str = Code
-    expires: AwareDatetime
-    aggregator: str = Hex32
+    code: Code
+    expires: AwareDatetime = Field(description="when the code counts no more")
+    aggregator: Hex32 = Field(description="the public key that the aggregator's answers are signed with")
 
 
 class OpenInvitation(Message):
     """What the aggregator keeps of an invitation. `digest`: sha256 of the code."""
 
-    digest: str = Hex32
+    digest: Hex32
     expires: AwareDatetime
 
 
@@ -78,7 +80,7 @@ def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime
 
     ConflictError for a name that has a key already.
     """
-    if name in registered_keys(folder):
+    if public_file(name, folder).exists():
         raise ConflictError(f"expected a name without a key, {name!r} has one: remove it first")
     code, expires = secrets.token_urlsafe(CODE_BYTES), datetime.now(UTC) + timedelta(days=days)
     path = _open_file(name, folder)
@@ -107,7 +109,7 @@ def redeem(message: EnrolmentIn, folder: Path, now: datetime) -> None:
     same words whatever is wrong with the code, and ConflictError where the name or the key has another partner.
     """
     key, path = _key_of(message), _open_file(message.name, folder)
-    held = registered_keys(folder).get(message.name)
+    held = registered_key(message.name, folder)
     if held is not None and raw_hex(held) == message.key:
         path.unlink(missing_ok=True)
         return

@@ -8,6 +8,7 @@ const PATIENCE = 10000; // for one answer
 const address = new URL(document.body.dataset.address, location.href);
 address.username = address.password = ""; // a URL with credentials cannot be fetched; the browser sends them anyway
 const note = document.getElementById("connection");
+const TYPED = "input[id], textarea[id], select[id]";
 const held = new Map(); // the server's own HTML of each live element: the document's may since have been folded open
 let tag = "";
 let ahead = 0; // milliseconds by which the service's clock is ahead of this one
@@ -61,10 +62,16 @@ function hold(places) {
   if (id) scrollBy({ top: document.getElementById(id).getBoundingClientRect().top - top, behavior: "instant" });
 }
 
+// What a field holds as the server has sent it.
+function served(field) {
+  const options = [...(field.options || [])];
+  return options.length ? (options.find((one) => one.defaultSelected) || options[0]).value : field.defaultValue;
+}
+
 // What a reader has done to an element: folds and what is typed by their id, sideways scrolling and the focus by their
 // place.
 function state(live) {
-  const typed = [...live.querySelectorAll("input[id]")].filter((one) => one.value !== one.defaultValue);
+  const typed = [...live.querySelectorAll(TYPED)].filter((one) => one.value !== served(one));
   const folds = new Map([...live.querySelectorAll("details[id]")].map((one) => [one.id, one.open]));
   const scrolled = [...live.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
   return { folds, scrolled, typed: new Map(typed.map((one) => [one.id, one.value])), focus: reachable(live).indexOf(document.activeElement) };
@@ -72,7 +79,7 @@ function state(live) {
 
 function restore(live, kept) {
   for (const one of live.querySelectorAll("details[id]")) if (kept.folds.has(one.id)) one.open = kept.folds.get(one.id);
-  for (const one of live.querySelectorAll("input[id]")) if (kept.typed.has(one.id)) one.value = kept.typed.get(one.id);
+  for (const one of live.querySelectorAll(TYPED)) if (kept.typed.has(one.id)) one.value = kept.typed.get(one.id);
   live.querySelectorAll(".scroll").forEach((one, place) => (one.scrollLeft = kept.scrolled[place] || 0));
   if (kept.focus >= 0) reachable(live)[kept.focus]?.focus({ preventScroll: true });
 }
@@ -86,7 +93,7 @@ function focusedLine() {
 }
 
 function reachable(live) {
-  const all = [...live.querySelectorAll("a[href], summary, input, textarea, button")];
+  const all = [...live.querySelectorAll("a[href], summary, input, textarea, select, button")];
   return all.filter((one) => !one.closest(".lines"));
 }
 

@@ -102,7 +102,7 @@ async def test_what_only_asks_leaves_no_row(running: Running) -> None:
         ("PUT", "/v1/elsewhere", b"user-00006", 404),
         ("PATCH", "/v1/clients", b"user-00006", 405),
         ("GET", "/v1/runs/current", b"user-00006", 422),
-        ("GET", "/health/live", b"user-00006", 200),
+        ("GET", "/health/live", b"user-00006", 422),
         ("GET", "/v1/user-00006", b"", 404),
         ("GET", "/v1/runs/current?user-00006=1", b"", 422),
         ("DELETE", "/v1/clients", b"", 405),

@@ -10,10 +10,13 @@ import httpx
 import pytest
 
 from aggregator_service.pages.forms import LONGEST_FORM, form_guard
-from tests.support.small import TOKEN
+from shared.method.setting_groups import BasisSettings
+from tests.support.small import SMALL, TOKEN
 
 if TYPE_CHECKING:
     from conftest import Federation, Running
+
+METHOD = SMALL.model_copy(update={"margin_strength": 1.0})
 
 pytestmark = pytest.mark.anyio
 OPERATOR = ("operator", TOKEN)
@@ -29,6 +32,16 @@ async def guard(federation: Federation) -> str:
 
 async def post(federation: Federation, path: str, fields: dict[str, str], **others: Any) -> httpx.Response:
     return await federation.http.post(path, data=fields, **({"auth": OPERATOR} | others))
+
+
+def field_of(page: httpx.Response, name: str) -> str:
+    """What the start form's field of that name holds."""
+    [tag, rest] = re.findall(rf'<(?:input|textarea|select) id="start-{name}"([^>]*)>(.*)', page.text, re.S)[0]
+    if (value := re.search(r' value="([^"]*)"', tag)) is not None:
+        return html.unescape(value[1])
+    if "</option>" in rest.partition("</select>")[0]:
+        return re.findall(r'<option value="([^"]*)" selected>', rest)[0]
+    return html.unescape(rest.partition("</textarea>")[0])
 
 
 def shown(answer: httpx.Response) -> str:
@@ -62,7 +75,10 @@ async def test_a_run_is_cancelled_by_the_form_and_the_next_one_begins_as_the_las
         assert (history["phase"], history["reason"]) == ("failed", "the operator has cancelled it")
         page = await federation.http.get("/", auth=OPERATOR)
         assert 'name="rounds" type="number" inputmode="decimal" value="9"' in page.text and "cut off" in page.text
-        assert (await post(federation, "/start", RUN | {"guard": word})).status_code == 303
+        settings = field_of(page, "settings")
+        assert settings == "local_epochs=3"
+        answer = await post(federation, "/start", RUN | {"guard": word, "settings": settings})
+        assert answer.status_code == 303
         begun = (await federation.operate("GET", "/v1/runs/run-2")).json()
         assert begun["request"]["method"]["local_epochs"] == 3
 
@@ -110,6 +126,14 @@ async def test_the_password_still_opens_no_call_of_the_api(running: Running) -> 
         ({"quorum": "3"}, 422, "quorum: expected at most clients = 2, got 3"),
         ({"deadline_seconds": "0.5"}, 422, "deadline_seconds"),
         ({"method": "{}"}, 422, "expected the fields clients, rounds, quorum"),
+        ({"settings": "local_epochs"}, 422, "settings: expected key=value on each line, got 'local_epochs'"),
+        ({"settings": "local_epochs=0"}, 422, "settings: local_epochs: Input should be greater than or equal to 1"),
+        ({"settings": "nonsense=1"}, 422, "settings: nonsense: Extra inputs are not permitted"),
+        ({"settings": "width=5"}, 422, "method (width): tensors: expected"),
+        ({"settings": "a=1\na=2"}, 422, "settings: expected each setting once, got 'a' twice"),
+        ({"part": "basis"}, 422, "basis_kind: expected off, because this federation declares no common basis"),
+        ({"part": "elsewhere"}, 422, "part: Input should be 'training' or 'basis'"),
+        ({"basis_kind": "exact"}, 422, "basis_kind: expected off, because this federation declares no common basis"),
     ],
 )
 async def test_a_form_that_cannot_be_carried_out_comes_back_with_the_reason_and_what_was_typed(
@@ -122,6 +146,94 @@ async def test_a_form_that_cannot_be_carried_out_comes_back_with_the_reason_and_
         assert 'name="seed" type="number" inputmode="decimal" value="7"' in answer.text
         assert answer.headers["content-security-policy"] and answer.headers["cache-control"] == "no-store"
         assert await phases(federation) == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "said"),
+    [
+        ({"rounds": "0"}, "rounds", "Input should be greater than or equal to 1"),
+        ({"quorum": "3"}, "quorum", "expected at most clients = 2, got 3"),
+        ({"settings": "width=5"}, "settings", "method (width): tensors: expected"),
+        ({"settings": "batch_size=0\nlocal_epochs=0"}, "settings", "local_epochs: Input should be"),
+    ],
+)
+async def test_an_error_stands_at_its_field(running: Running, wrong: dict[str, str], field: str, said: str) -> None:
+    async with running() as federation:
+        await federation.joined("north", "south")
+        answer = await post(federation, "/start", RUN | wrong | {"guard": await guard(federation)})
+    marked = r'id="start-([a-z_]+)"[^>]* aria-invalid="true" aria-describedby="error-([a-z_]+)"'
+    assert re.findall(marked, answer.text) == [(field, field)]
+    [error] = re.findall(rf'<span class="error" id="error-{field}">([^<]+)</span>', answer.text)
+    assert html.unescape(error).startswith(said)
+    for name, value in wrong.items():
+        assert field_of(answer, name) == value
+
+
+async def test_settings_of_the_method_are_those_of_the_form_above_the_federation_s_own(running: Running) -> None:
+    async with running() as federation:
+        await federation.joined("north", "south")
+        typed = "local_epochs = 4\r\n\r\nanchor.every_round=true\r\n--set margin_strength=0.2\r\n"
+        answer = await post(federation, "/start", RUN | {"guard": await guard(federation), "settings": typed})
+        assert answer.status_code == 303, shown(answer)
+        own = federation.settings.method
+        anchor = own.anchor.model_copy(update={"every_round": True})
+        expected = own.model_copy(update={"local_epochs": 4, "anchor": anchor, "margin_strength": 0.2})
+        assert (await federation.history())["request"]["method"] == expected.model_dump(mode="json")
+        await post(federation, "/cancel", {"run": "run-1", "guard": await guard(federation)})
+        page = await federation.http.get("/", auth=OPERATOR)
+        lines = ["local_epochs=4", "margin_strength=0.2", "anchor.every_round=true"]
+        assert field_of(page, "settings").splitlines() == lines
+
+
+def with_basis(**basis: Any) -> dict[str, Any]:
+    return {"method": METHOD.model_copy(update={"catalogue": 12, "basis": BasisSettings(**basis)}), "secure": False}
+
+
+async def test_a_basis_run_is_started_by_the_form_and_then_a_training_run_with_it(running: Running) -> None:
+    basis = {"basis_kind": "iterated", "basis_rank": "5", "basis_rounds": "4"}
+    async with running(**with_basis(kind="iterated", rank=5, rounds=3)) as federation:
+        await federation.joined("north", "south")
+        word = await guard(federation)
+        page = await federation.http.get("/", auth=OPERATOR)
+        assert field_of(page, "basis_kind") == "off" and 'placeholder="3"' in page.text
+        refused = await post(federation, "/start", RUN | basis | {"guard": word})
+        assert refused.status_code == 422 and "expected a finished basis run" in shown(refused)
+        assert 'id="error-basis_kind"' in refused.text and field_of(refused, "basis_rounds") == "4"
+        started = await post(federation, "/start", RUN | basis | {"guard": word, "part": "basis"})
+        assert started.status_code == 303, shown(started)
+        request = (await federation.history())["request"]
+        assert (request["part"], request["rounds"]) == ("basis", 4)
+        assert (request["method"]["basis"]["kind"], request["method"]["basis"]["rounds"]) == ("iterated", 4)
+        assert request["method"]["catalogue"] == 12
+        await post(federation, "/cancel", {"run": "run-1", "guard": word})
+        page = await federation.http.get("/", auth=OPERATOR)
+        assert (field_of(page, "basis_kind"), field_of(page, "basis_rounds")) == ("iterated", "4")
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "said"),
+    [
+        ({"basis_kind": "iterated"}, "basis_kind", "expected off or exact, as this federation has declared"),
+        ({"basis_kind": "exact", "basis_rank": "5"}, "basis_rank", "expected it with an iterated basis alone"),
+        ({"basis_kind": "off", "basis_rounds": "5"}, "basis_rounds", "expected it with an iterated basis alone"),
+        ({"part": "basis"}, "basis_kind", "expected exact for a basis run, got off"),
+    ],
+)
+async def test_another_basis_than_is_declared_is_refused_at_its_field(
+    running: Running, asked: dict[str, str], field: str, said: str
+) -> None:
+    async with running(**with_basis(kind="exact")) as federation:
+        await federation.joined("north", "south")
+        answer = await post(federation, "/start", RUN | asked | {"guard": await guard(federation)})
+        assert answer.status_code == 422
+        errors = dict(re.findall(r'<span class="error" id="error-([a-z_]+)">([^<]+)</span>', answer.text))
+        assert set(errors) == {field} and said in html.unescape(errors[field])
+
+
+async def test_a_federation_without_a_basis_has_no_field_for_one(running: Running) -> None:
+    async with running() as federation:
+        page = await federation.http.get("/", auth=OPERATOR)
+        assert "start-basis_kind" not in page.text and "start-part" not in page.text
 
 
 async def test_a_second_run_and_one_that_has_ended_are_refused_in_words(running: Running) -> None:
@@ -141,7 +253,7 @@ async def test_what_is_no_form_is_not_read(running: Running) -> None:
         word = await guard(federation)
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         for body, headers, status in (
-            (b"{}", {"Content-Type": "application/json"}, 422),
+            (b"{}", {"Content-Type": "application/json"}, 415),
             (b"guard", kind, 422),
             (f"guard={word}&guard={word}".encode(), kind, 422),
             (b"\xff=1", kind, 422),

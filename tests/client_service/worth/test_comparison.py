@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 from client_service.learning.evaluate import on_test
-from client_service.learning.filters import popularity_top
+from client_service.learning.filters import best_ease, popularity_top
+from client_service.learning.interrupt import Interrupt, Interrupted
 from client_service.learning.quality import LABELS
-from client_service.pages.comparison import comparison_chart, runs_table, worth_notices
+from client_service.pages.comparison import NAMES, comparison_chart, runs_table, worth_notices
 from client_service.pages.routes import TEMPLATE
 from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut
 from client_service.shard import Shard
-from client_service.worth.comparison import alone_lists, compare_with_alone, mean_interval
+from client_service.worth.comparison import compare_with_alone, mean_interval
+from client_service.worth.own import alone_lists
+from simulation.floors import floor_tops
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,50 @@ def test_all_three_are_judged_on_the_same_users_and_the_gain_is_the_difference(t
     assert compared(tmp_path, planted, alone_lists(planted, 12, tmp_path)).groups[0].gain == FigureOut(
         mean=0, low=0, high=0
     )
+
+
+def test_the_other_floors_are_those_of_a_report_and_stand_between(tmp_path: Path, planted: Shard) -> None:
+    found = compared(tmp_path, planted, popularity_top(planted))
+    tops = floor_tops(planted, 12, None)
+    floors = found.groups[0].floors
+    assert list(floors) == ["lowpass", "ridge", "ease"] and found.left_out == ()
+    for name, figure in floors.items():
+        top = tops[name]
+        assert top is not None and figure.mean == pytest.approx(on_test(planted, top).primary_value)
+        assert 0.0 <= figure.low <= figure.mean <= figure.high
+    assert all(list(group.floors) == list(floors) for group in found.groups)
+    chart = comparison_chart(QualityOut(client="a", run="run-1", comparison=found))
+    assert chart.names == (NAMES[0], "low-pass filter", "ridge filter", "EASE", *NAMES[1:])
+    assert [one.value for one in chart.bars[0][1]] == [
+        found.groups[0].popularity.mean,
+        *(figure.mean for figure in floors.values()),
+        found.groups[0].alone.mean,
+        found.groups[0].federated.mean,
+    ]
+    assert len({one.colour for one in chart.bars[0][1]}) == 6
+    assert "need no training" in chart.description
+
+
+def test_a_floor_that_is_too_dear_is_left_out_and_the_page_says_so(
+    tmp_path: Path, planted: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.worth.comparison.EASE_SIDE", min(planted.train.shape) - 1)
+    found = compared(tmp_path, planted, popularity_top(planted))
+    assert list(found.groups[0].floors) == ["lowpass", "ridge"] and found.left_out == ("ease",)
+    chart = comparison_chart(QualityOut(client="a", run="run-1", comparison=found))
+    assert chart.names == (NAMES[0], "low-pass filter", "ridge filter", *NAMES[1:])
+    assert "EASE is left out" in chart.description
+    shown = TEMPLATE.environment.get_template("macros.html").module.intervals(chart)  # type: ignore[attr-defined]
+    assert "EASE is left out" in shown and shown.count("<svg") == 5 * len(chart.bars)
+
+
+def test_computing_floors_ends_when_it_is_asked_to(tmp_path: Path, planted: Shard) -> None:
+    interrupt = Interrupt()
+    interrupt.set()
+    with pytest.raises(Interrupted):
+        best_ease(planted, interrupt=interrupt)
+    with pytest.raises(Interrupted):
+        compare_with_alone(planted, Answers(Lists(popularity_top(planted))), 12, tmp_path, interrupt)  # type: ignore[arg-type]
 
 
 def test_every_held_out_item_is_in_one_class_of_frequency(tmp_path: Path, shard_of: Callable[..., Shard]) -> None:

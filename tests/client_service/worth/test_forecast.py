@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from client_service.shard import Shard
 from client_service.worth.estimate import estimate_worth
 from client_service.worth.forecast import forecast
-from client_service.worth.trials import CutTrial, Gain, draw_gains, halvings, trainings
+from client_service.worth.trials import CutTrial, Gain, cut_nested, draw_gains, halvings, trainings
 from shared.errors import DataError
 
 
@@ -30,6 +31,25 @@ def silo(shard_of: Callable[..., Shard]) -> Shard:
 )
 def test_a_silo_is_halved_until_its_parts_are_small(users: int, halved: int, trained: int) -> None:
     assert (halvings(users), trainings(users)) == (halved, trained)
+
+
+@pytest.mark.parametrize("users", [48, 97, 190, 235, 314, 999])
+def test_every_part_lies_whole_in_a_part_twice_its_size(users: int) -> None:
+    levels = cut_nested(np.random.default_rng(0).permutation(users), halvings(users))
+    assert [len(cut) for cut in levels] == [2**level for level in range(halvings(users), -1, -1)]
+    for smaller, larger in pairwise(levels):
+        for number, part in enumerate(smaller):
+            assert set(part) <= set(larger[number // 2])
+    for cut in levels:
+        assert sorted(np.concatenate(cut)) == list(range(users))
+        assert max(map(len, cut)) - min(map(len, cut)) <= 2 ** (halvings(users) - 1)
+
+
+def test_a_silo_of_any_number_of_users_is_forecast(silo: Shard, shard_of: Callable[..., Shard]) -> None:
+    for users in (99, 101, 103):
+        some = shard_of(*(matrix[:users].toarray() for matrix in (silo.train, silo.valid, silo.test)))
+        for gain in draw_gains(some, 0, 16, lambda _: None).gains:
+            assert (np.isnan(gain.alone) == np.isnan(gain.together)).all()
 
 
 def test_each_judged_user_is_compared_on_the_same_items_and_test_items_are_never_read(

@@ -1,0 +1,57 @@
+"""What CI keeps of a run: the pictures of the pages, whether the run has passed or not. Its make here does nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAKE = """#!/bin/sh
+echo "make $1"
+if [ "$1" = test ]; then
+  mkdir -p "$LPSFED_SCREENSHOTS" && echo picture > "$LPSFED_SCREENSHOTS/page-390-dark.png"
+fi
+[ "$1" != "$FAILING" ]
+"""
+
+
+def run_ci(folder: Path, failing: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The script in a clone in which nothing but `make` is asked, and one target of that fails."""
+    clone, programs = folder / "clone", folder / "programs"
+    (clone / ".ci").mkdir(parents=True, exist_ok=True)
+    programs.mkdir()
+    shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
+    shutil.copy(ROOT / ".env", clone / ".env")
+    for name, text in {"make": MAKE, "docker": "#!/bin/sh\nexit 1\n", "apt-get": "#!/bin/sh\nexit 1\n"}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    engine = {"LPSFED_CONTAINER_ENGINE": str(folder / "none"), "FAILING": failing}
+    words = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"} | engine | environment
+    words.pop("LPSFED_SCREENSHOTS", None)
+    return subprocess.run(["bash", str(clone / ".ci/run")], env=words, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("failing", ["", "test", "rounding"])
+def test_the_pictures_are_kept_after_a_run_that_fails_too(tmp_path: Path, failing: str) -> None:
+    stale = tmp_path / "clone/build/artefacts/screenshots/of-an-earlier-run.png"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("")
+    done = run_ci(tmp_path, failing)
+    assert (done.returncode == 0) == (failing == ""), done.stderr
+    assert [path.name for path in stale.parent.iterdir()] == ["page-390-dark.png"]
+    assert "1 pictures of the pages in " in done.stdout and str(stale.parent) in done.stdout
+
+
+def test_a_ci_may_say_where_what_it_collects_lies(tmp_path: Path) -> None:
+    run_ci(tmp_path, "test", LPSFED_ARTEFACTS=str(tmp_path / "collected"))
+    assert (tmp_path / "collected/screenshots/page-390-dark.png").exists()
+
+
+def test_a_run_that_ends_before_there_is_a_picture_says_so(tmp_path: Path) -> None:
+    done = run_ci(tmp_path, "check")
+    assert done.returncode != 0 and "0 pictures of the pages in " in done.stdout
+    assert "make test" not in done.stdout

@@ -1,0 +1,126 @@
+"""Both OpenAPI documents are whole: whatever they name is described, ranged and shown by an example that is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from aggregator_service.app import create_app as create_aggregator
+from client_service.app import create_app as create_client
+from tests.support.small import small_aggregator, small_client
+
+JSON = "application/json"
+COUNTED = {"minimum", "exclusiveMinimum"}
+FEEDBACK = {"InteractionIn", "InteractionsIn", "InteractionsOut", "ItemIn", "ErasureOut", "ErasedOut"}  # not yet
+
+
+def make_documents() -> dict[str, dict[str, Any]]:
+    nowhere = Path("unused")
+    plain = small_aggregator(nowhere)
+    return {
+        "aggregator": create_aggregator(plain).openapi(),
+        "secure aggregator": create_aggregator(plain.model_copy(update={"secure": True})).openapi(),
+        "client": create_client(small_client(nowhere, nowhere)).openapi(),
+    }
+
+
+DOCUMENTS = make_documents()
+every_document = pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, one in methods.items():
+            yield f"{method.upper()} {path}", one
+
+
+def parameters(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, one in operations(document):
+        if one["tags"] != ["feedback"]:
+            yield from ((name, parameter) for parameter in one.get("parameters", ()))
+
+
+def fields(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every field of every message."""
+    for name, schema in document["components"]["schemas"].items():
+        if name in FEEDBACK:
+            continue
+        for field, what in schema.get("properties", {}).items():
+            yield f"{name}.{field}", what
+
+
+def bodies(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every body of JSON that goes in or comes back, problem documents left out."""
+    for name, one in operations(document):
+        answers = {status: what for status, what in one["responses"].items() if status < "300"}
+        for place, what in {"body": one.get("requestBody", {}), **answers}.items():
+            if JSON in what.get("content", {}) and one["tags"] != ["feedback"]:
+                yield f"{name}, {place}", what["content"][JSON]
+
+
+@every_document
+def test_the_service_its_operations_and_their_answers_are_described(document: dict[str, Any]) -> None:
+    assert {"title", "version", "description"} <= document["info"].keys()
+    assert [name for name, one in operations(document) if not one.get("description")] == []
+    answers = [
+        f"{name}, {status}: {what['description']!r}"
+        for name, one in operations(document)
+        for status, what in one["responses"].items()
+        if what["description"] in ("", "Successful Response")
+    ]
+    assert answers == []
+
+
+@every_document
+def test_every_message_and_every_field_is_described(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert [name for name, schema in schemas.items() if not schema.get("description")] == []
+    assert [name for name, field in fields(document) if not field.get("description")] == []
+
+
+@every_document
+def test_every_parameter_is_described_and_shown(document: dict[str, Any]) -> None:
+    found = [(f"{name}, {one['name']}", one) for name, one in parameters(document)]
+    assert len(found) > 5
+    assert [name for name, one in found if not one.get("description")] == []
+    for name, one in found:
+        [example, *_] = one["schema"].get("examples") or [None]
+        assert example is not None, f"{name}: expected an example"
+        validate(document, one["schema"], example, name)
+
+
+@every_document
+def test_every_number_that_has_a_range_says_so(document: dict[str, Any]) -> None:
+    asked = [(f"{name}, {one['name']}", one["schema"]) for name, one in parameters(document)]
+    every = (*asked, *fields(document))
+    assert [name for name, schema in every if unbounded(schema, "integer")] == []
+    assert [name for name, schema in every if unbounded(schema, "number") and not is_answered(name)] == []
+
+
+def is_answered(name: str) -> bool:
+    """A figure that only a service says; what it measures has no bounds of its own."""
+    return name.partition(".")[0].endswith(("Out", "RoundQuality"))
+
+
+def unbounded(schema: dict[str, Any], kind: str) -> bool:
+    kinds = [one for one in (schema, *schema.get("anyOf", ())) if one.get("type") == kind and "const" not in one]
+    return any(not COUNTED & one.keys() for one in kinds)
+
+
+@every_document
+def test_every_body_is_shown_by_an_example_that_is_valid(document: dict[str, Any]) -> None:
+    found = dict(bodies(document))
+    assert len(found) > 10
+    for name, content in found.items():
+        assert "example" in content, f"{name}: expected an example"
+        validate(document, content["schema"], content["example"], name)
+
+
+def validate(document: dict[str, Any], schema: dict[str, Any], example: object, name: str) -> None:
+    whole = {**schema, "components": document["components"]}
+    faults = [fault.message for fault in Draft202012Validator(whole).iter_errors(example)]
+    assert faults == [], f"{name}: {faults}"
