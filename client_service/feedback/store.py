@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from client_service.feedback.messages import InteractionIn, ItemIn
+from pydantic import ValidationError
+
+from client_service.feedback.messages import InteractionIn, ItemIn, seconds_of
 from shared.errors import ConflictError, DataError, UnavailableError
 
 NAME = "feedback.sqlite"
@@ -149,11 +151,19 @@ class FeedbackStore:
     def read_told(self) -> Told:
         """What else is known at this moment."""
         with self._errors(), self._lock:
-            items = dict(self._rows.execute("SELECT item, facts FROM items"))
+            items = list(self._rows.execute("SELECT rowid, item, CAST(facts AS BLOB) FROM items"))
             marks = frozenset(mark for (mark,) in self._rows.execute("SELECT mark FROM erased"))
             place = self._rows.execute("SELECT key, rewritten, absorbed FROM place").fetchone()
-        facts = {item: ItemIn.model_validate_json(text) for item, text in items.items()}
+        facts = {item: self._read_facts(row, text) for row, item, text in items}
         return Told(facts, marks, *place)
+
+    def _read_facts(self, row: int, text: bytes) -> ItemIn:
+        """DataError for a row that is damaged, which does not say what it holds."""
+        try:
+            return ItemIn.model_validate_json(text)
+        except ValidationError:
+            expected = f"expected facts of an item in row {row} of the table of items"
+            raise DataError(f"{self.path}: {expected}, got something else") from None
 
     def count_rewritten(self) -> int:
         """How often something was taken away or replaced."""
@@ -265,7 +275,8 @@ class FeedbackStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise UnavailableError(f"the log of interactions cannot be used now ({error.sqlite_errorname})") from None
+            name = getattr(error, "sqlite_errorname", type(error).__name__)  # what Python itself raises has none
+            raise UnavailableError(f"the log of interactions cannot be used now ({name})") from None
 
 
 def mark_of(user: str, key: bytes) -> bytes:
@@ -274,4 +285,4 @@ def mark_of(user: str, key: bytes) -> bytes:
 
 
 def _seconds(one: InteractionIn, now: float) -> int:
-    return int(now if one.time is None else one.time.timestamp())
+    return int(now) if one.time is None else seconds_of(one.time)

@@ -210,6 +210,10 @@ async def test_bad_messages_are_refused_whole_and_nothing_of_them_comes_back(ser
             {"rating": "many " + CANARY},
             {"time": "yesterday " + CANARY},
             {"time": "2026-01-01T00:00:00"},
+            {"time": "9999-12-31T23:59:59-12:00"},
+            {"time": "0001-01-01T00:00:00+14:00"},
+            {"user": "nan"},
+            {"item": "NaN"},
             {CANARY: 1},
         ):
             answer = await http.post("/v1/interactions", json={"interactions": [good, good | wrong]})
@@ -220,6 +224,41 @@ async def test_bad_messages_are_refused_whole_and_nothing_of_them_comes_back(ser
         assert (await http.post("/v1/interactions", json={"interactions": []})).status_code == 422
         assert (await http.put("/v1/items/a", json={"hidden": True, "colour": 1})).status_code == 422
         assert (await http.get("/v1/users/u/recommendations")).json()["fallback"] == "unknown user"
+
+
+@pytest.mark.anyio
+async def test_a_number_that_is_none_is_refused_and_bricks_nothing(
+    settings: ClientSettings, served: Shard, serving: Serving, until: Until
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    async with serving() as http:
+        for number in ("NaN", "Infinity", "-Infinity", "1e999", "9" * 400):
+            body = f'{{"attributes": {{"price": {number}}}}}'
+            answer = await http.put(f"/v1/items/{served.item_ids[0]}", content=body, headers=headers)
+            assert answer.status_code == 422, number
+        erased = (await http.delete(f"/v1/users/{served.user_ids[3]}")).json()
+        await until(lambda: is_erased(http, erased["receipt"]))
+    async with serving() as http:
+        assert (await http.get(f"/v1/items/{served.item_ids[0]}")).json()["attributes"] == {}
+
+
+async def is_erased(http: httpx.AsyncClient, receipt: str) -> bool:
+    return (await http.get(f"/v1/erasures/{receipt}")).json()["done_at"] is not None
+
+
+@pytest.mark.parametrize("damage", [b'{"attributes": {"canary-price": null}}', b"\xff\xfe canary-price"])
+def test_a_stored_row_that_cannot_be_read_is_named_by_its_number_and_not_quoted(
+    tmp_path: Path, settings: ClientSettings, damage: bytes
+) -> None:
+    store = FeedbackStore(tmp_path)
+    for item in ("canary-a", "canary-b"):
+        store.put_item(item, ItemIn())
+    with sqlite3.connect(tmp_path / NAME) as rows:
+        rows.execute("UPDATE items SET facts = CAST(? AS TEXT) WHERE item = 'canary-b'", [damage])
+    with pytest.raises(DataError, match=r"feedback.sqlite: expected facts of an item in row 2 of") as refused:
+        Overlay(read_shard(settings.shard), store)
+    assert "canary" not in str(refused.value) and refused.value.__cause__ is None
+    store.close()
 
 
 @pytest.mark.anyio
