@@ -16,6 +16,8 @@ from client_service.figures import kept_quality
 from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.memory import return_free_memory
+from client_service.rebuilding import Rebuilt
+from client_service.refresh import Refreshed
 from client_service.run_opening import RunOpening
 from client_service.run_part import RunPart
 from client_service.schemas import QualityOut, RoundCosts
@@ -107,7 +109,7 @@ class Agent:
                 self._steps.notify_all()
         self._sequence = state.sequence
 
-    async def change_silo(self, change: Callable[[Silo], Silo]) -> None:
+    async def change_silo(self, change: Callable[[Silo], Rebuilt]) -> Refreshed:
         """Wait for the end of the round at hand, at most `LONGEST_ROUND` seconds, and go on with another shard.
 
         `change` is slow and runs in the worker thread. The run at hand goes on with its parameters and the new shard,
@@ -117,12 +119,17 @@ class Agent:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_ROUND):
                     await self._steps.wait_for(lambda: not self._amid)
-            before, self.silo = self.silo, await self._off_loop(change, self.silo)
-            if self.silo is before:
-                return
-            self._opening = RunOpening(self.silo, self._aggregator, self._off_loop)
-            self._part, self.training_run = None, None
-            self._amid, self._joined = False, False  # its counts may be others
+            rebuilt = await self._off_loop(change, self.silo)
+            self._go_on_with(rebuilt.silo)
+            return await self._off_loop(rebuilt.settle)
+
+    def _go_on_with(self, silo: Silo) -> None:
+        if silo is self.silo:
+            return
+        self.silo = silo
+        self._opening = RunOpening(silo, self._aggregator, self._off_loop)
+        self._part, self.training_run = None, None
+        self._amid, self._joined = False, False  # its counts may be others
 
     async def _join(self) -> None:
         self._note(phase="joining")

@@ -28,7 +28,7 @@ from client_service.memory import return_free_memory
 from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
-from client_service.rebuilding import complete_erasures, rebuild_silo
+from client_service.rebuilding import Rebuilt, complete_erasures, rebuild_silo
 from client_service.refresh import Refreshed, Refresher
 from client_service.renewal import renew_model
 from client_service.schemas import BasisOut, PrivacyOut, QualityOut, SpectrumOut, StatusOut
@@ -134,30 +134,30 @@ class ClientService(Answering):
             raise
 
     def _stored_model(self, shard: TaskShard, interrupt: Interrupt) -> AtRest | None:
-        """The kept model, or for a shard that has changed the one at which training would start. A damaged model is no
-        reason to stay away: popular items are served, flagged, until there is a new one."""
+        """The kept model, or for a shard that has changed the one that follows from it; and nothing is left of earlier
+        shards. A damaged model is no reason to stay away, nor a disk that is full now: popular items are served,
+        flagged, until there is a new model, and what is left to do is done by a refresh."""
         try:
             kept = kept_model(self.task, shard, self.models, self.device)
-        except DataError as error:
-            LOGGER.error("kept_model_refused", reason=str(error))
+            served = kept or renew_model(self.settings, self.task, shard, self.device, interrupt)
+        except (DataError, OSError) as error:
+            LOGGER.error("kept_model_refused", reason=str(error) if isinstance(error, DataError) else error.strerror)
             return None
-        served = kept or renew_model(self.settings, self.task, shard, self.device, interrupt)
         if self._feedback is not None:
-            complete_erasures(self.settings, self._feedback.store, shard.digest)
+            try:
+                complete_erasures(self.settings, self._feedback.store, shard.digest)
+            except UnavailableError as error:
+                LOGGER.warning("erasures_not_completed", reason=str(error))
         return served
 
     async def _refresh(self, agent: Agent, begins: Callable[[], None]) -> Refreshed:
         """Answers, agent and records go on with what the shard and the log are together."""
-        outcomes: list[Refreshed] = []
 
-        def change(silo: Silo) -> Silo:
+        def change(silo: Silo) -> Rebuilt:
             begins()
-            after, outcome = rebuild_silo(silo, self.feedback, self._publish)
-            outcomes.append(outcome)
-            return after
+            return rebuild_silo(silo, self.feedback, self._publish)
 
-        await agent.change_silo(change)
-        return outcomes[0]
+        return await agent.change_silo(change)
 
     @property
     def silo(self) -> Silo:
