@@ -40,9 +40,7 @@ async def test_an_item_that_is_not_listed_waits_and_neither_a_refresh_nor_a_rest
         assert told["unknown_items"] == 3
         done = await refresh(http, until)
         assert done["changed"] and done["waiting"] == 2 and "problem" not in done
-        assert (await refresh(http, until))[
-            "waiting"
-        ] == 2  # they still do
+        assert (await refresh(http, until))["waiting"] == 2  # they still do
     shard = read_shard(listed.shard)
     assert "misspelt" not in shard.item_ids and "new" in shard.user_ids and "other" not in shard.user_ids
     async with opened(listed) as http:
