@@ -57,6 +57,9 @@ class KeptModelOut(Message):
     )
     round: int
     served: bool
+    present_shard: bool = Field(
+        True, description="False: of the shard before a refresh; chosen, it is taken over under another version"
+    )
     values: dict[str, float]
 
 

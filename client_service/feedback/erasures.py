@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
 from sqlite3 import Connection
 
 from client_service.feedback.database import FeedbackDatabase
@@ -54,11 +53,6 @@ class ErasureRegister:
         with self._database.reading() as rows:
             return rows.execute("SELECT 1 FROM erasures WHERE done IS NULL").fetchone() is not None
 
-    def await_removal(self) -> bool:
-        """Are there some of whom the shard has forgotten, and of which files may be left?"""
-        with self._database.reading() as rows:
-            return rows.execute(f"SELECT 1 FROM erasures WHERE {FORGOTTEN} AND mark NOT NULL").fetchone() is not None
-
     def complete_unmarked(self) -> int:
         """Compact the log's file: erasures of whom no shard had are done. How many became so. UnavailableError where
         the file cannot be compacted now."""
@@ -66,12 +60,11 @@ class ErasureRegister:
         with self._database.transaction() as rows:
             return _complete(rows, "done IS NULL AND mark IS NULL")
 
-    def complete(self, stale: Iterable[str]) -> int:
-        """Likewise, and nothing is left of what was computed from these contents of the shard, by their digests:
-        erasures of whom the shard has no more are done too."""
+    def complete(self) -> int:
+        """Likewise, and no file is left that was computed from what the shard was: erasures of whom the shard has no
+        more are done too."""
         self._database.compact()
         with self._database.transaction() as rows:
-            rows.executemany("DELETE FROM stale WHERE shard = ?", ([shard] for shard in stale))
             count = _complete(rows, FORGOTTEN)
             rows.execute("UPDATE place SET loose = 1 WHERE ?", [count])  # of their marks
         self._database.compact()

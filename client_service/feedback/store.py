@@ -140,6 +140,11 @@ class FeedbackStore:
         with self._database.reading() as rows:
             return tuple(shard for (shard,) in rows.execute("SELECT shard FROM stale"))
 
+    def forget_stale(self, shards: Iterable[str]) -> None:
+        """Nothing of these is left."""
+        with self._database.transaction() as rows:
+            rows.executemany("DELETE FROM stale WHERE shard = ?", ([shard] for shard in shards))
+
     def compact(self) -> None:
         """No file holds what was taken away, once this returns. UnavailableError where the disk does not allow it."""
         self._database.compact()

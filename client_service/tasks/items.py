@@ -17,6 +17,7 @@ from client_service.feedback.feedback import Feedback
 from client_service.feedback.overlay import Overlay, follow_feedback
 from client_service.feedback.store import FeedbackStore
 from client_service.learning.beginning import Choice, keep_choice, kept_choice
+from client_service.learning.carrying import carry_training, rows_of_shard
 from client_service.learning.evaluate import on_test, on_validation, validation_users
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import LocalTraining
@@ -176,6 +177,8 @@ ITEMS = Task(
     nouns=USERS,
     read=read_listed_shard,
     count=count_graph,
+    rows=rows_of_shard,
+    carry=carry_training,
     count_in_catalogue=catalogue_matrix,
     digest_summed=digest_summed,
     begin=begin_training,

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from client_service import rebuilding
 from client_service.feedback.database import FeedbackDatabase
 from client_service.feedback.messages import InteractionIn
 from client_service.feedback.overlay import Overlay, follow_feedback
 from client_service.feedback.store import FeedbackStore
+from client_service.renewal import ModelRenewal
 from client_service.settings import ClientSettings
 from client_service.shard import read_shard
 from shared.errors import UnavailableError
@@ -31,14 +31,14 @@ Amid = Callable[[httpx.AsyncClient], Any]
 @pytest.fixture
 def amid(monkeypatch: pytest.MonkeyPatch) -> Amid:
     """`async with amid(http)`: a refresh has taken the log, and is let go at the end."""
-    begun, let, renew = threading.Event(), threading.Event(), rebuilding.renew_model
+    begun, let, renew = threading.Event(), threading.Event(), ModelRenewal.renew
 
     def renew_when_let(*args: Any, **chosen: Any) -> Any:
         begun.set()
         assert let.wait(60.0)
         return renew(*args, **chosen)
 
-    monkeypatch.setattr(rebuilding, "renew_model", renew_when_let)
+    monkeypatch.setattr(ModelRenewal, "renew", renew_when_let)
 
     @asynccontextmanager
     async def hold(http: httpx.AsyncClient) -> AsyncIterator[None]:

@@ -17,9 +17,11 @@ import pytest
 from client_service import rebuilding
 from client_service.answering import Answering
 from client_service.feedback.database import NAME
+from client_service.feedback.erasures import ErasureRegister
 from client_service.feedback.feedback import Feedback
 from client_service.feedback.messages import InteractionIn
 from client_service.feedback.store import FeedbackStore
+from client_service.renewal import ModelRenewal
 from client_service.serving.checkpoint import read_head
 from client_service.serving.questions import Basket
 from client_service.settings import ClientSettings
@@ -74,15 +76,14 @@ async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_sh
     settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_first_model(settings)
-    begun, let = threading.Event(), threading.Event()
-    renew = rebuilding.renew_model
+    begun, let, renew = threading.Event(), threading.Event(), ModelRenewal.renew
 
     def renew_when_let(*args: Any, **chosen: Any) -> Any:
         begun.set()
         assert let.wait(60.0)
         return renew(*args, **chosen)
 
-    monkeypatch.setattr(rebuilding, "renew_model", renew_when_let)
+    monkeypatch.setattr(ModelRenewal, "renew", renew_when_let)
     async with serving() as http:
         await post(http, event("new", "item-00"))
         assert (await http.post("/v1/refresh")).status_code == 202
@@ -135,7 +136,7 @@ async def test_who_is_erased_is_in_no_file_of_the_silo(
         assert [path for path, content in after.items() if CANARY.encode() in content] == []
         kept = {path.relative_to(models) for path in after if path.is_relative_to(models)}
         computed = {path.relative_to(models) for path in before if path.is_relative_to(models)}
-        figures = {Path("quality.json"), Path("spectra.json"), Path("model.json")}  # numbers of the whole shard alone
+        figures = {Path("quality.json"), Path("spectra.json"), Path("model.json"), Path("numbers.json")}
         assert {Path(TRAINING)} < computed and not kept & (computed - figures)
         head = read_head(models)
         assert head is not None and head.shard == read_shard(settings.shard).digest != old.digest
@@ -152,7 +153,15 @@ async def listed(http: httpx.AsyncClient) -> bool:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    "killed_at", [(rebuilding, "renew_model"), (Feedback, "forget_absorbed"), (rebuilding, "complete_erasures")]
+    "killed_at",
+    [
+        (ModelRenewal, "renew"),
+        (rebuilding, "save_shard"),
+        (ModelRenewal, "keep"),
+        (rebuilding, "clear_earlier"),
+        (Feedback, "forget_absorbed"),
+        (ErasureRegister, "complete"),
+    ],
 )
 async def test_an_erasure_that_was_cut_off_anywhere_is_done_by_the_next_start(
     settings: ClientSettings, serving: Serving, until: Until, killed_at: tuple[object, str]
