@@ -36,7 +36,7 @@ def create_app(
     `outside`: what carries requests to the aggregator, beneath the gate; by default the network. `turns`: held
     while the silo computes, where several share a process.
     """
-    app = FastAPI(title="LPSFed client", lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="LPSFed client", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     identities = app.state.identities = settings.identities()
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
@@ -50,7 +50,8 @@ def create_app(
 
 def create_replica(settings: ClientSettings) -> FastAPI:
     """What applications ask, and health and metrics, from the model that another process of this client keeps."""
-    app = FastAPI(title="LPSFed client, a replica", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    bare = {"docs_url": None, "redoc_url": None, "openapi_url": None}
+    app = FastAPI(title="LPSFed client, a replica", lifespan=_lifespan, redirect_slashes=False, **bare)
     app.state.identities = settings.identities()
     app.state.service = Replica(settings)
     for router in (*asking.routers, routes.inside):

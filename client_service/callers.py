@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from fastapi import HTTPException, Request, Response
-from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from client_service.segments import BySegments
 from client_service.settings import ClientSettings
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.web.content_types import require_content_type
@@ -72,7 +72,7 @@ class CallerKeys:
         return self.application if role == "application" else self.operator
 
 
-class Guarded(APIRoute):
+class Guarded(BySegments):
     """A route for the holder of one key."""
 
     role: ClassVar[Role]
