@@ -30,6 +30,7 @@ from client_service.shard.changes import append_events
 from client_service.shard.commit import only_writer
 from client_service.training_checkpoint import FITTED
 from client_service.training_checkpoint import NAME as TRAINING
+from client_service.training_run import TrainingRun
 from shared.errors import DataError
 from tests.support.federation import Federation
 from tests.support.given import Federate, Hold, Until
@@ -306,6 +307,53 @@ async def test_a_round_that_never_ends_holds_the_shard_up_for_a_bounded_time(
         stop.released.set()
         await post(silo, event("new", "item-00"))
         assert (await refresh(silo, until))["changed"]
+
+
+@pytest.mark.anyio
+async def test_a_round_that_waits_for_another_client_gives_way_after_a_bounded_time(
+    federation: Federate, held: Hold, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deadline may be weeks away. Then the run goes on, and has missed nothing that the aggregator waited for."""
+    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
+    stop = held("client-2", 1)
+    async with federation(2, first={"wait_seconds": 0.1}) as running:
+        silo, other = await running.enter()
+        await running.start()
+        await until(in_phase(silo, "waiting for the round"))
+        await post(silo, event("new", "item-00"))
+        receipt = (await silo.delete("/v1/users/user-03")).json()["receipt"]
+        await until(lambda: is_erased(silo, receipt))
+        assert not stop.released.is_set()
+        stop.released.set()
+        await until(finished(silo, other))
+        assert [one["missing"] for one in (await running.history())["rounds"]] == [[], []]
+        users = read_shard(running.clients[0].shard).user_ids
+        assert "new" in users and "user-03" not in users
+
+
+@pytest.mark.anyio
+async def test_training_is_left_where_it_is_after_a_bounded_time_and_done_anew_on_the_next_shard(
+    federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
+    fit, begun = TrainingRun.fit, list[str]()
+
+    def fit_for_long(part: Any, *given: Any) -> Any:
+        begun.append(part.place.client)
+        if begun.count("client-1") == 1 and part.place.client == "client-1":
+            part._training.interrupt.wait(60.0)
+        return fit(part, *given)
+
+    monkeypatch.setattr(TrainingRun, "fit", fit_for_long)
+    async with federation(2) as running:
+        silo, other = await running.enter()
+        await running.start()
+        await until(in_phase(silo, "training"))
+        await post(silo, event("new", "item-00"))
+        assert (await refresh(silo, until))["changed"]
+        await until(finished(silo, other))
+        assert [one["missing"] for one in (await running.history())["rounds"]] == [[], []]
+        assert (await items_of(silo, "new"))["model"].startswith("run-1.")
 
 
 @pytest.mark.anyio
