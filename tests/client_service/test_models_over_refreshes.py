@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,6 +16,8 @@ import pytest
 import torch
 
 from client_service import rollback
+from client_service.feedback.messages import InteractionIn
+from client_service.feedback.store import FeedbackStore
 from client_service.learning.interrupt import NEVER
 from client_service.learning.quality import Measures
 from client_service.renewal import ModelRenewal
@@ -24,6 +27,7 @@ from client_service.shard import change_shard, read_shard
 from client_service.shard.changes import append_events
 from client_service.tasks.items import ITEMS
 from client_service.training_checkpoint import FITTED
+from shared.errors import ConflictError
 from tests.support.given import Until
 from tests.support.kept import keep_first_model
 from tests.support.questions import read
@@ -194,3 +198,30 @@ async def test_what_a_kill_has_left_in_the_middle_of_writing_is_gone_once_an_era
         await until(lambda: is_erased(http, receipt))
         assert [path for path in left if path.exists()] == []
         assert "fallback" not in await items_of(http, shard.user_ids[4])
+
+
+@pytest.mark.anyio
+async def test_a_shard_that_was_begun_and_never_written_goes_with_an_erasure_that_changes_no_shard(
+    settings: ClientSettings, serving: Serving, until: Until
+) -> None:
+    keep_first_model(settings)
+    store = FeedbackStore(settings.state_directory)
+    store.append([InteractionIn(event="e", user=CANARY, item="item-00", time=None, rating=None)])
+    store.hand_over()
+    store.close()
+    staged = settings.shard / ".staged"
+    staged.mkdir()
+    (staged / "interactions.parquet").write_bytes(CANARY.encode())
+    async with serving() as http:
+        receipt = (await http.delete(f"/v1/users/{CANARY}")).json()["receipt"]
+        await until(lambda: is_erased(http, receipt))
+        assert (await read(http, "refresh"))["changed"] is False and not staged.exists()
+
+
+def test_a_rollback_that_comes_before_the_silo_goes_on_with_the_next_shard_is_refused(settings: ClientSettings) -> None:
+    keep_first_model(settings)
+    answers = SimpleNamespace(changing=threading.Lock())
+    silo: Any = SimpleNamespace(answers=answers, shard=SimpleNamespace(digest="of the shard before"))
+    with pytest.raises(ConflictError, match="expected a model of the shard that answers"):
+        rollback.serve_version(settings.models_directory, silo, "run-1.0")
+    assert not answers.changing.locked()
