@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
 from client_service.schemas import ModelsOut, RefreshOut
 from shared.errors import FederationError
 from shared.web.calling import Calling
+from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import ERR, OUT
 from simulation.operator_calls import Operator, call_as_operator, open_operator
@@ -60,13 +62,15 @@ def models(
     """List the models that a client keeps, or roll back to an earlier one. It answers until a run has one that
     validation prefers."""
     with _open_silo(client_url, operator_key_file, ca) as silo:
-        call = ("GET", "/v1/models") if serve is None else ("POST", f"/v1/models/{serve}/serve")
+        call = ("GET", "/v1/models") if serve is None else ("POST", f"/v1/models/{quote(serve, safe='')}/serve")
         kept = ModelsOut.model_validate(call_as_operator(silo, *call))
     if as_json:
         return options.print_json(kept.model_dump(mode="json"))
     for one in kept.models:
         values = ", ".join(f"{name} {value:.4f}" for name, value in one.values.items())
-        OUT.print(f"{'*' if one.served else ' '} {one.version:<16} {values}", highlight=False, soft_wrap=True)
+        earlier = "" if one.present_shard else "  (of the shard before a refresh)"
+        served = "*" if one.served else " "
+        OUT.print(f"{served} {one.version:<16} {values}{earlier}", highlight=False, soft_wrap=True)
 
 
 def _wait_for_refresh(silo: Operator) -> RefreshOut:
@@ -82,4 +86,6 @@ def _describe_refresh(standing: RefreshOut) -> str:
         return f"refresh: {standing.phase}"
     if not standing.changed:
         return "nothing has happened since the shard was written: nothing is changed"
-    return f"the shard is refreshed after {standing.seconds or 0.0:.1f} s; {standing.model or 'popular items'} answers"
+    waiting = f"; {count_noun(standing.waiting, 'interaction')} wait for the catalogue" if standing.waiting else ""
+    answers = standing.model or "popular items"
+    return f"the shard is refreshed after {standing.seconds or 0.0:.1f} s; {answers} answers{waiting}"

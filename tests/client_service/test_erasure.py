@@ -16,13 +16,15 @@ from client_service.feedback.messages import InteractionIn
 from client_service.feedback.overlay import Overlay, follow_feedback
 from client_service.feedback.store import FeedbackStore
 from client_service.renewal import ModelRenewal
+from client_service.serving.questions import Limits
+from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.shard import read_shard
 from shared.errors import UnavailableError
 from tests.support.given import Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
 from tests.support.questions import read
-from tests.support.telling import Serving, event, is_erased, items_of, post, refresh, rests
+from tests.support.telling import Serving, event, is_erased, items_of, post, refresh
 
 CANARY = "canary-4711-user"
 Amid = Callable[[httpx.AsyncClient], Any]
@@ -71,29 +73,26 @@ async def test_a_user_of_events_alone_who_is_erased_amid_a_refresh_is_erased_fro
     assert CANARY not in read_shard(settings.shard).user_ids
 
 
-@pytest.mark.anyio
-async def test_who_comes_back_and_is_erased_again_amid_a_refresh_is_erased_from_its_shard_too(
-    settings: ClientSettings, serving: Serving, until: Until, amid: Amid, monkeypatch: pytest.MonkeyPatch
+def test_who_comes_back_and_is_erased_again_amid_a_refresh_is_erased_from_its_shard_too(
+    settings: ClientSettings,
 ) -> None:
-    shard, _ = keep_first_model(settings)
+    shard = read_shard(settings.shard)
     user = shard.user_ids[3]
-    async with serving() as http:
-        with pytest.MonkeyPatch.context() as asleep:  # no refresh begins by itself
-            asleep.setattr("client_service.refresh.Refresher._refresh", sleep)
-            first = (await http.delete(f"/v1/users/{user}")).json()
-            await until(lambda: rests(http))
-        await post(http, event(user, "item-00"), event(user, "item-02"))
-        async with amid(http):
-            second = (await http.delete(f"/v1/users/{user}")).json()
-            assert second["done_at"] is None and second["interactions"] == 2
-        await until(lambda: is_erased(http, second["receipt"]))
-        assert await is_erased(http, first["receipt"]) and await is_unknown(http, user)
-    assert user not in read_shard(settings.shard).user_ids
-    del monkeypatch
-
-
-async def sleep(*_: object) -> None:
-    await asyncio.sleep(0)
+    settings.state_directory.mkdir(parents=True)
+    store = FeedbackStore(settings.state_directory)
+    _, first = store.erasures.erase_user(user, known=True)
+    store.append([InteractionIn(event="e", user=user, item="item-00", time=None, rating=None)])
+    absorbed = absorb(settings, store)
+    assert user in absorbed.after.user_ids  # he has come back
+    gone, second = store.erasures.erase_user(user, known=False)  # as far as answers from the shard before know
+    store.forget_absorbed(absorbed.handed, absorbed.after.digest, absorbed.kept)
+    assert gone == 1 and store.erasures.complete() == 0
+    absorb_and_forget(settings, store)
+    assert user not in read_shard(settings.shard).user_ids and store.erasures.complete() == 2
+    for one in (first, second):
+        receipt = store.erasures.read_receipt(one.receipt)
+        assert receipt is not None and receipt.done is not None
+    store.close()
 
 
 @pytest.mark.anyio
@@ -191,3 +190,26 @@ async def test_an_event_that_was_accepted_before_brings_nobody_back(
         assert (await post(http, *batch))["repeated"] == 2 and await is_unknown(http, CANARY)
         assert (await post(http, event(CANARY, "item-00", 1)))["accepted"] == 1  # a new one does
         assert not await is_unknown(http, CANARY)
+
+
+def test_who_is_erased_between_two_looks_of_a_request_is_answered_as_at_the_first(
+    settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, before = keep_first_model(settings)
+    store = FeedbackStore(settings.state_directory)
+    overlay = Overlay(shard, store)
+    overlay.add(store.append([InteractionIn(event="e", user=CANARY, item="item-00", time=None, rating=None)]))
+    recommender = Recommender(shard, None, overlay)
+    recommender.served = before.served
+    look_up = Recommender._look_up
+
+    def look_up_and_erase(*given: Any) -> Any:
+        found = look_up(*given)
+        store.erasures.erase_user(CANARY, known=False)
+        overlay.begin_anew()
+        return found
+
+    monkeypatch.setattr(Recommender, "_look_up", look_up_and_erase)
+    assert recommender.for_users((CANARY, shard.user_ids[0]), Limits(3))[0].fallback is None
+    assert recommender.for_users((CANARY,), Limits(3))[0].fallback == "unknown user"
+    store.close()

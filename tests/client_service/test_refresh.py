@@ -28,6 +28,7 @@ from client_service.settings import ClientSettings
 from client_service.shard import Shard, change_shard, read_shard
 from client_service.shard.changes import append_events
 from client_service.shard.commit import only_writer
+from client_service.shard.storage import stated_digest
 from client_service.training_checkpoint import FITTED
 from client_service.training_checkpoint import NAME as TRAINING
 from client_service.training_run import TrainingRun
@@ -91,6 +92,8 @@ async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_sh
         await asyncio.to_thread(begun.wait, 60.0)
         assert (await http.post("/v1/refresh")).status_code == 409
         assert (await read(http, "refresh"))["phase"] == "working"
+        head = read_head(settings.models_directory)  # whoever starts a replica now finds a model of the shard
+        assert head is not None and head.shard == stated_digest(settings.shard)
         await http.delete("/v1/users/user-03")  # whom the shard that was just written still has
         await post(http, event("new", "item-02"), event("later", "item-04"))
         for expected in ("run-1.0", "refresh.2"):
