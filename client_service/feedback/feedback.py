@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from client_service.feedback.grouped import Grouped
 from client_service.feedback.messages import ErasedOut, ErasureOut, InteractionsIn, InteractionsOut, ItemIn
 from client_service.feedback.overlay import Overlay
 from client_service.feedback.store import FeedbackStore
-from client_service.feedback.told import ErasureReceipt, HandedOver
+from client_service.feedback.told import ErasureReceipt, HandedOver, LoggedInteraction
 from client_service.logs import LOGGER
 from client_service.shard.storage import stated_digest
-from shared.errors import DataError, NotFoundError, UnavailableError
+from shared.errors import ConflictError, DataError, FederationError, NotFoundError, UnavailableError
 
+MOST_TOGETHER = 16  # calls that wait for the disk at once
 WAITS = (
     "answers do not know the user any more; the shard, what was computed from it and the model follow with a refresh, "
     "which waits for the end of a round at hand"
@@ -45,20 +47,38 @@ class Feedback:
     def __init__(self, store: FeedbackStore, overlay: Overlay, folder: Path) -> None:
         self.store, self.overlay, self._folder = store, overlay, folder
         self._lock = threading.Lock()
+        self._batches, self._facts = Grouped(self._take_all, MOST_TOGETHER), Grouped(self._put_all, MOST_TOGETHER)
         self.on_erasure: Callable[[], None] = lambda: None  # once one waits for a refresh
 
     def take_interactions(self, message: InteractionsIn) -> InteractionsOut:
         """Once this returns they are on the disk, and in the next answer."""
-        with self._lock:
-            new = self.store.append(message.interactions)
-            unknown = self.overlay.add(new)
-        return InteractionsOut(accepted=len(new), repeated=len(message.interactions) - len(new), unknown_items=unknown)
+        return self._batches.ask(message)
 
     def put_item(self, item: str, facts: ItemIn) -> ItemIn:
         """What is said of an item holds from the next answer on."""
+        return self._facts.ask((item, facts))
+
+    def _take_all(self, messages: Sequence[InteractionsIn]) -> list[InteractionsOut | FederationError]:
         with self._lock:
-            self.overlay.put_items(self.store.put_item(item, facts), {item: facts})
-        return facts
+            found = self.store.append_each([one.interactions for one in messages])
+            return [self._show(*one) for one in zip(messages, found, strict=True)]
+
+    def _show(
+        self, message: InteractionsIn, new: list[LoggedInteraction] | ConflictError
+    ) -> InteractionsOut | FederationError:
+        if isinstance(new, ConflictError):
+            return new
+        unknown, repeated = self.overlay.add(new), len(message.interactions) - len(new)
+        return InteractionsOut(accepted=len(new), repeated=repeated, unknown_items=unknown)
+
+    def _put_all(self, told: Sequence[tuple[str, ItemIn]]) -> list[ItemIn | FederationError]:
+        with self._lock:
+            found = self.store.put_each(told)
+            taken = {item: facts for (item, facts), one in zip(told, found, strict=True) if isinstance(one, int)}
+            changed = max((one for one in found if isinstance(one, int)), default=None)
+            if changed is not None:
+                self.overlay.put_items(changed, taken)
+            return [facts if isinstance(one, int) else one for (_, facts), one in zip(told, found, strict=True)]
 
     def erase_user(self, user: str) -> ErasedOut:
         """The user is unknown from the next answer on, and gone from the log; the rest follows with a refresh."""

@@ -38,21 +38,33 @@ class FeedbackStore:
 
     def append(self, interactions: Sequence[InteractionIn]) -> list[LoggedInteraction]:
         """Those whose event id is new, durable; ConflictError where the log would hold too many."""
+        (found,) = self.append_each([interactions])
+        if isinstance(found, ConflictError):
+            raise found
+        return found
+
+    def append_each(self, batches: Sequence[Sequence[InteractionIn]]) -> list[list[LoggedInteraction] | ConflictError]:
+        """Likewise of each batch, all of them durable at once. One that has no room leaves the others be."""
         now = time.time()
         with self._database.transaction() as rows:
-            key, last, held = rows.execute("SELECT key, last, held FROM place").fetchone()
-            new = _without_known(rows, interactions, key)
-            if held + len(new) > self._most:
-                words = f"expected at most {self._most} interactions since the shard was written, there are {held}"
-                raise ConflictError(f"{words}: let the shard absorb them")
-            logged = [
-                LoggedInteraction(last + place, one.user, one.item, _seconds(one, now), one.rating)
-                for place, one in enumerate(new.values(), 1)
-            ]
-            marks = ((mark, one.sequence, int(now)) for mark, one in zip(new, logged, strict=True))
-            rows.executemany("INSERT INTO accepted VALUES (?, ?, ?)", marks)
-            _insert(rows, logged)
-            rows.execute("UPDATE place SET last = last + ?, held = held + ?", [len(new), len(new)])
+            return [self._append(rows, batch, now) for batch in batches]
+
+    def _append(
+        self, rows: Connection, interactions: Sequence[InteractionIn], now: float
+    ) -> list[LoggedInteraction] | ConflictError:
+        key, last, held = rows.execute("SELECT key, last, held FROM place").fetchone()
+        new = _without_known(rows, interactions, key)
+        if held + len(new) > self._most:
+            words = f"expected at most {self._most} interactions since the shard was written, there are {held}"
+            return ConflictError(f"{words}: let the shard absorb them")
+        logged = [
+            LoggedInteraction(last + place, one.user, one.item, _seconds(one, now), one.rating)
+            for place, one in enumerate(new.values(), 1)
+        ]
+        marks = ((mark, one.sequence, int(now)) for mark, one in zip(new, logged, strict=True))
+        rows.executemany("INSERT INTO accepted VALUES (?, ?, ?)", marks)
+        _insert(rows, logged)
+        rows.execute("UPDATE place SET last = last + ?, held = held + ?", [len(new), len(new)])
         return logged
 
     def interactions(self, after: int = 0) -> list[LoggedInteraction]:
@@ -113,14 +125,24 @@ class FeedbackStore:
     def put_item(self, item: str, facts: ItemIn) -> int:
         """Replace what is known of an item; how often items were told of by now. ConflictError for one item more than
         the log may hold."""
+        (found,) = self.put_each([(item, facts)])
+        if isinstance(found, ConflictError):
+            raise found
+        return found
+
+    def put_each(self, told: Sequence[tuple[str, ItemIn]]) -> list[int | ConflictError]:
+        """Likewise of each item, all of them durable at once."""
         with self._database.transaction() as rows:
-            new = rows.execute("SELECT 1 FROM items WHERE item = ?", [item]).fetchone() is None
-            told, changed = rows.execute("SELECT told, changed FROM place").fetchone()
-            if new and told >= self._most:
-                raise ConflictError(f"expected at most {self._most} items, got one more")
-            rows.execute("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", [item, facts.model_dump_json(), changed + 1])
-            rows.execute("UPDATE place SET told = told + ?, changed = changed + 1", [int(new)])
-            return int(changed) + 1
+            return [self._put(rows, *one) for one in told]
+
+    def _put(self, rows: Connection, item: str, facts: ItemIn) -> int | ConflictError:
+        new = rows.execute("SELECT 1 FROM items WHERE item = ?", [item]).fetchone() is None
+        told, changed = rows.execute("SELECT told, changed FROM place").fetchone()
+        if new and told >= self._most:
+            return ConflictError(f"expected at most {self._most} items, got one more")
+        rows.execute("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", [item, facts.model_dump_json(), changed + 1])
+        rows.execute("UPDATE place SET told = told + ?, changed = changed + 1", [int(new)])
+        return int(changed) + 1
 
     def holds_liked(self, count: int, least_rating: float) -> bool:
         """Have so many interactions come since a shard has looked that one would absorb?"""
