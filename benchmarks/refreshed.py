@@ -6,7 +6,7 @@ python -m benchmarks.refreshed SHARDS RUN [--events 20]
 Each silo of the finished run gets so many events of its users, drawn from its test interactions as those that come
 next, and a new user with five items. Then it is refreshed as a running client would. Printed is the primary measure: of
 the model that the run ended with, on the shard before; and on the shard after, of the model at which training would
-start and of the refreshed one.
+start with every choice made anew, and of the refreshed one.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ def measure_silo(shard: Path, state: Path, events: int) -> tuple[str, ...]:
         store.append(drawn_events(before, events))
         after = absorb_feedback(before, store, settings.least_rating).after
         renewal = ModelRenewal(settings, ITEMS, after, CPU, NEVER)
-        found = [renewal.renew(erased=erased) for erased in (True, False)]
+        found = [one for erased in (True, False) if (one := renewal.renew(erased=erased)) is not None]
         store.close()
-    values = [head.values[PRIMARY], *(one.head.values[PRIMARY] for one in found if one is not None)]
-    kind = "trained" if found[-1] is not None and found[-1].head.carried else "at the start"
+    after_each = [ITEMS.judge(after, one.served, NEVER).primary_value for one in found]
+    kind = "trained" if found[-1].head.carried else "at the start"
+    values = (head.values[PRIMARY], *after_each)
     return (shard.name, head.version, *(f"{value:.4f}" for value in values), kind)
 
 
@@ -79,7 +80,7 @@ def main() -> None:
     rows = [measure_silo(path, given.run / path.name, given.events) for path in silos]
     measure = LABELS[PRIMARY].title
     print(f"{measure} on validation items, {given.events} events and a new user\n")
-    print(render_table(("silo", "model", "before", "at the start, after", "refreshed", "which is"), rows))
+    print(render_table(("silo", "model", "before", "started anew", "refreshed", "which is"), rows))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -46,13 +46,6 @@ class Renewed:
     head: ModelHead
 
 
-class _Judged(NamedTuple):
-    """A candidate, and its value on validation items."""
-
-    value: float
-    renewed: Renewed
-
-
 @dataclass(frozen=True)
 class ModelRenewal:
     """Of one silo's kept models for a shard."""
@@ -73,15 +66,16 @@ class ModelRenewal:
         before = read_head(self.settings.models_directory)
         if before is None or before.shard == self.shard.digest:
             return None
-        candidates = [self._judge(one) for one in self._candidates(before, erased=erased) if one is not None]
-        best = max(candidates, key=_preference, default=None)
-        return None if best is None else self._relate(best.renewed)
+        candidates = [one for one in self._candidates(before, erased=erased) if one is not None]
+        if len(candidates) > 1:  # judging takes a third as long as computing one
+            candidates = [max((self._judge(one) for one in candidates), key=self._preference)]
+        return self._relate(candidates[0]) if candidates else None
 
     def take_over(self, before: ModelHead, after: ModelHead) -> Renewed | None:
         """A kept model of another shard on this one, with all that both have, as `after`; None where that cannot be."""
         training = self._rebuild(after)
         found = self._carry(before, training, after)
-        return None if found is None else self._relate(self._judge(found).renewed)
+        return None if found is None else self._relate(self._judge(found))
 
     def keep(self, renewed: Renewed) -> AtRest:
         """Make it the served one, also after a restart. `keep_version` says what becomes of the others."""
@@ -135,17 +129,17 @@ class ModelRenewal:
         training: Training = self.task.begin(place, self.shard, self.device, self.interrupt)[0]
         return training
 
-    def _judge(self, candidate: Renewed) -> _Judged:
+    def _judge(self, candidate: Renewed) -> Renewed:
+        """With its figures on validation items."""
         measures = self.task.judge(self.shard, candidate.served, self.interrupt)
         head = candidate.head.model_copy(update={"values": dict(measures.values)})
-        return _Judged(measures.primary_value, Renewed(candidate.served, head))
+        return Renewed(candidate.served, head)
+
+    def _preference(self, judged: Renewed) -> tuple[float, bool]:
+        """Of equal ones, and where nothing can be judged, the one at which training would start."""
+        return judged.head.values[self.task.primary], not judged.head.carried
 
     def _relate(self, best: Renewed) -> Renewed:
         """With what its scores mean."""
         relevance = self.task.relate(self.shard, best.served, self.interrupt)
         return Renewed(best.served, best.head.model_copy(update={"relevance": relevance}))
-
-
-def _preference(judged: _Judged) -> tuple[float, bool]:
-    """Of equal ones, and where nothing can be judged, the one at which training would start."""
-    return judged.value, not judged.renewed.head.carried

@@ -34,7 +34,9 @@ class ErasureRegister:
             key, handed = rows.execute("SELECT key, handed FROM place").fetchone()
             (first,) = rows.execute("SELECT min(sequence) FROM interactions WHERE user = ?", [user]).fetchone()
             gone = rows.execute("DELETE FROM interactions WHERE user = ?", [user]).rowcount
-            rows.execute("UPDATE place SET held = held - ?, rewritten = rewritten + 1, loose = 1", [gone])
+            rows.execute(
+                "UPDATE place SET held = held - ?, rewritten = rewritten + 1, loose = max(loose, ?)", [gone, gone > 0]
+            )
             mark = mark_of(user, key)
             if known or (first is not None and first <= handed):
                 rows.execute("INSERT OR REPLACE INTO erased SELECT ?, rewritten FROM place", [mark])

@@ -53,7 +53,7 @@ class Overlay:
     @property
     def known_users(self) -> int:
         """How many users the shard has who have not been erased since."""
-        return len(self._shard.user_ids) - len(self._told.erased)
+        return max(0, len(self._shard.user_ids) - len(self._told.erased))
 
     @property
     def shard_digest(self) -> str:
