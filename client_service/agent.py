@@ -93,7 +93,7 @@ class Agent:
             except FederationError as error:
                 self._held_up(error)
             except (GaveWay, Interrupted):
-                if self._patience.left > 0.0:  # the silo ends
+                if self._patience.seconds_left > 0.0:  # the silo ends
                     raise
                 LOGGER.info("round_gave_way", run=self.standing.run, round=self.standing.round)
                 self._sequence = None
@@ -129,7 +129,7 @@ class Agent:
             with self._patience.bounded(LONGEST_ROUND):
                 async with self._steps:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._patience.left):
+                        async with asyncio.timeout(self._patience.seconds_left):
                             await self._steps.wait_for(lambda: not self._amid)
                     overdue.cancel()
                     rebuilt = await self._off_loop(change, self.silo)

@@ -13,13 +13,13 @@ from fastapi import HTTPException, Request, Response
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from client_service.segments import BySegments
 from client_service.settings import ClientSettings
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.web.content_types import require_content_type
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.crowd import vouch
 from shared.web.pace import by_address
+from shared.web.segments import BySegments
 from shared.web.undeclared import require_declared
 
 Role = Literal["application", "operator"]

@@ -27,11 +27,11 @@ class RoundPatience:
             self._until = float("inf")
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds; infinity where nobody waits."""
         return max(0.0, self._until - self._clock())
 
     def check(self) -> None:
         """Raises GaveWay once the time is over."""
-        if self.left == 0.0:
+        if self.seconds_left == 0.0:
             raise GaveWay
