@@ -13,9 +13,13 @@ from typing import ParamSpec, TypeVar
 from client_service.anchors import AnchorQuestion
 from client_service.boundary.aggregator import Aggregator
 from client_service.figures import kept_quality
+from client_service.giving_way import GaveWay, RoundPatience
+from client_service.learning.interrupt import Interrupted
 from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.memory import return_free_memory
+from client_service.rebuilding import Rebuilt
+from client_service.refresh import Refreshed
 from client_service.run_opening import RunOpening
 from client_service.run_part import RunPart
 from client_service.schemas import QualityOut, RoundCosts
@@ -35,7 +39,7 @@ from shared.strategies import build_strategy, strategy_of_part
 P = ParamSpec("P")
 T = TypeVar("T")
 TAKES_PART = ("expected", "received")
-LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for a round that does not end
+LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
 FAILED = "the aggregator ended the run as failed"
 QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
@@ -60,7 +64,7 @@ class Agent:
         self.silo, self._aggregator, self._worker = silo, aggregator, worker
         self._declaration: Declaration = silo.settings.declaration()
         self._sequence: int | None = None
-        self._joined = False
+        self._joined, self._patience = False, RoundPatience()
         self._signature_seconds: float | None = None
         self._sending = UpdateSender(
             silo.settings,
@@ -70,8 +74,9 @@ class Agent:
             guard=silo.guard,
             masking=silo.masking,
             basis_guard=silo.basis_guard,
+            patience=self._patience,
         )
-        self._opening = RunOpening(silo, aggregator, self._off_loop)
+        self._opening = RunOpening(silo, aggregator, self._off_loop, self._patience)
         self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
         self._part: RunPart | None = None
@@ -87,6 +92,11 @@ class Agent:
                 self._note(problem=None)
             except FederationError as error:
                 self._held_up(error)
+            except (GaveWay, Interrupted):
+                if self._patience.seconds_left > 0.0:  # the silo ends
+                    raise
+                LOGGER.info("round_gave_way", run=self.standing.run, round=self.standing.round)
+                self._sequence = None
 
     def _held_up(self, error: FederationError) -> None:
         """The next call waits: see `Pace`."""
@@ -107,22 +117,34 @@ class Agent:
                 self._steps.notify_all()
         self._sequence = state.sequence
 
-    async def change_silo(self, change: Callable[[Silo], Silo]) -> None:
+    async def change_silo(self, change: Callable[[Silo], Rebuilt]) -> Refreshed:
         """Wait for the end of the round at hand, at most `LONGEST_ROUND` seconds, and go on with another shard.
 
-        `change` is slow and runs in the worker thread. The run at hand goes on with its parameters and the new shard,
-        as after a restart with one.
+        Then whoever waits for other clients stops after the poll at hand, and training after the step at hand; the
+        round begins anew. `change` is slow and runs in the worker thread. The run at hand goes on with its parameters
+        and the new shard, as after a restart with one.
         """
-        async with self._steps:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_ROUND):
-                    await self._steps.wait_for(lambda: not self._amid)
-            before, self.silo = self.silo, await self._off_loop(change, self.silo)
-            if self.silo is before:
-                return
-            self._opening = RunOpening(self.silo, self._aggregator, self._off_loop)
-            self._part, self.training_run = None, None
-            self._amid, self._joined = False, False  # its counts may be others
+        overdue = asyncio.get_running_loop().call_later(LONGEST_ROUND, self._opening.interrupt.set)
+        try:
+            with self._patience.bounded(LONGEST_ROUND):
+                async with self._steps:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._patience.seconds_left):
+                            await self._steps.wait_for(lambda: not self._amid)
+                    overdue.cancel()
+                    rebuilt = await self._off_loop(change, self.silo)
+                    self._go_on_with(rebuilt.silo)
+                    return await self._off_loop(rebuilt.settle)
+        finally:
+            overdue.cancel()
+
+    def _go_on_with(self, silo: Silo) -> None:
+        if silo is self.silo and not self._opening.interrupt.is_set:
+            return
+        self.silo = silo
+        self._opening = RunOpening(silo, self._aggregator, self._off_loop, self._patience)
+        self._part, self.training_run = None, None
+        self._amid, self._joined = False, False  # its counts may be others
 
     async def _join(self) -> None:
         self._note(phase="joining")

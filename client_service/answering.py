@@ -13,8 +13,8 @@ from fastapi.concurrency import run_in_threadpool
 from client_service.device import choose_device
 from client_service.feedback.feedback import Feedback
 from client_service.metrics import RequestMetrics
-from client_service.renewal import REFRESH
 from client_service.serving.answerer import Answerer
+from client_service.serving.checkpoint import REFRESH, read_version
 from client_service.serving.messages import MOST_USERS, ModelOut, RecommendationsIn, RecommendationsOut
 from client_service.serving.next_items import NextItems
 from client_service.serving.next_messages import NextIn, NextListOut
@@ -83,8 +83,8 @@ class Answering:
         sizes = {"users": answers.known_users, "items": answers.shown_items, "score": answers.score_meaning}
         if served is None:
             return ModelOut(**sizes)
-        run, _, number = served.version.rpartition(".")
-        trained = {} if run == REFRESH else {"run": run, "round": int(number)}
+        run, number = read_version(served.version)
+        trained = {} if run == REFRESH else {"run": run, "round": number}
         return ModelOut(version=served.version, kept_at=served.kept_at or None, **trained, **sizes)
 
     async def answer_basket(self, message: RecommendationsIn) -> RecommendationsOut:

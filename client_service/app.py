@@ -80,7 +80,14 @@ def create_app(
 
 def create_replica(settings: ClientSettings) -> FastAPI:
     """What applications ask, and health and metrics, from the model that another process of this client keeps."""
-    app = FastAPI(title="LPSFed client, a replica", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="LPSFed client, a replica",
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
     app.state.identities = settings.identities()
     app.state.service = Replica(settings)
     for router in (*asking.routers, routes.inside):

@@ -70,7 +70,7 @@ Raw = Annotated[bool, Query(description=RAW, examples=[True])]
 Explain = Annotated[bool, Query(description=EXPLAIN, examples=[True])]
 
 
-@looked_up.get("/users/{user:path}/recommendations", response_model_exclude_none=True)
+@looked_up.get("/users/{user}/recommendations", response_model_exclude_none=True)
 async def recommend(
     user: UserPath,
     service: Service,
@@ -127,7 +127,7 @@ async def predict_next(message: NextIn, service: Service) -> NextListOut:
     return await service.answer_visits(message)
 
 
-@recommendations.get("/items/{item:path}/similar", response_model_exclude_none=True)
+@recommendations.get("/items/{item}/similar", response_model_exclude_none=True)
 def similar(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
     """Items by the cosine of their embeddings in the served model."""
     version, items = service.recommender.similar(item, k)
@@ -140,9 +140,9 @@ def search_items(service: Service, query: Words = "", offset: Place = 0, k: Coun
     return service.recommender.catalogue.search(query, offset, k)
 
 
-@catalogue.get("/items/{item:path}", response_model_exclude_none=True)
+@catalogue.get("/items/{item}", response_model_exclude_none=True)
 def read_item(item: ItemPath, service: Service) -> CatalogueItemOut:
-    """What is known of an item. One whose id ends in `/similar` is found by `GET /v1/items` alone."""
+    """What is known of an item."""
     return service.recommender.catalogue.read(item)
 
 

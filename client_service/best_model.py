@@ -17,7 +17,7 @@ from client_service.models.relevance import UNFITTED, Relevance
 from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.answerer import Answerer, AtRest
-from client_service.serving.checkpoint import ModelHead, load_parameters, read_head
+from client_service.serving.checkpoint import ModelHead, load_parameters, name_version, read_head
 from client_service.serving.versions import keep_version, kept_of_run
 from client_service.tasks.task import Place, Task, TaskShard, Training
 from shared.errors import DataError
@@ -67,7 +67,7 @@ class BestModel:
         learnt: loss, saturated and with_margins of the round's training, if this client trained in it.
         """
         began = time.perf_counter()
-        served = self._task.freeze(f"{self.place.run}.{costs.round}", self._training)
+        served = self._freeze(costs.round)
         measures = self._task.judge(self._shard, served, self._interrupt)
         best = max((entry.values[measures.primary] for entry in self.quality.rounds), default=-1.0)
         seconds = time.perf_counter() - began
@@ -105,8 +105,12 @@ class BestModel:
 
     def serve_current(self, number: int) -> None:
         """Serve the model as it is, as that of round `number`, without keeping it."""
-        served = self._task.freeze(f"{self.place.run}.{number}", self._training)
+        served = self._freeze(number)
         self._serve(replace(served, relevance=self._relate(served)))
+
+    def _freeze(self, number: int) -> AtRest:
+        found: AtRest = self._task.freeze(name_version(self.place.run, number, self.place.number), self._training)
+        return found
 
     def _relate(self, served: AtRest) -> Relevance:
         return self._task.relate(self._shard, served, self._interrupt)
@@ -117,9 +121,11 @@ class BestModel:
     def _keep_and_serve(self, served: AtRest, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
         pairs, found = self._task.count(self._shard).edges, self._relate(served)
-        head = ModelHead(round=number, values=dict(measures.values), chosen_for=pairs, relevance=found, **self.origin)
+        known = {"values": dict(measures.values), "chosen_for": pairs, "relevance": found, "number": self.place.number}
+        head = ModelHead(round=number, **known, **self.origin)
         with self._answers.changing:
-            kept = keep_version(self.place.folder, served.model, head, self.place.versions)
+            rows = self._task.rows(self._shard)
+            kept = keep_version(self.place.folder, served.model, head, rows, self.place.versions)
             self._serve(as_kept(served, kept))
 
     def _note(self, **changes: object) -> None:
@@ -134,6 +140,15 @@ def kept_model(task: Task[Any, Any], shard: TaskShard, folder: Path, device: tor
     """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
     head = read_head(folder)
     return None if head is None or head.shard != shard.digest else load_version(task, shard, folder, device, head)
+
+
+def find_kept(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device) -> AtRest | None:
+    """Likewise; None, and the log says why, where its file is damaged."""
+    try:
+        return kept_model(task, shard, folder, device)
+    except DataError as error:
+        LOGGER.error("kept_model_refused", reason=str(error))
+        return None
 
 
 def load_version(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, head: ModelHead) -> AtRest:

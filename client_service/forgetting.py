@@ -1,39 +1,63 @@
-"""A shard that has changed -> no file of the silo has anything that was computed from what it was."""
+"""A shard that has changed -> no file of the silo has what was computed from what it was, and is of no more use.
+
+What was computed from the shard alone goes with each change. Where somebody was erased everything goes that is not
+known to be of the present shard: models of earlier shards, and what a kill has left in the middle of writing. What
+stays are figures (quality, kernels), sums over all silos, and records of what has left: no interaction and no parameter
+of a user.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from client_service.feedback.store import FeedbackStore
+from client_service.figures import QUALITY, SPECTRA
 from client_service.serving.checkpoint import read_head
-from client_service.serving.versions import drop_all
+from client_service.serving.numbers import NAME as NUMBERS
+from client_service.serving.versions import files_of
 from client_service.settings import ClientSettings
 from client_service.training_checkpoint import drop_training
 
-KEYED = ("spectrum-{}-*", "choice-{}-*")  # by the first characters of the digest of their shard
-OF_A_MODEL = ("lists-*", "nearest-*")
+COMPUTED = ("spectrum", "choice")  # from a shard alone: kept under the first characters of its digest
+FIGURES = frozenset({QUALITY, SPECTRA, NUMBERS})
 SHORT = 16
 
 
-def forget_shards(settings: ClientSettings, shard: str, stale: Iterable[str]) -> tuple[str, ...]:
-    """Remove what was computed from the `stale` contents of the shard, all by their digests, unless it is `shard`, the
-    one that it has now. Which are forgotten now.
+def clear_earlier(settings: ClientSettings, store: FeedbackStore, shard: str, *, erased: bool) -> None:
+    """Remove what is left of earlier contents of the shard, of which the store knows. `shard`: the digest of the
+    present one, whose model is kept. To be called before lists by it are computed; done again, it does nothing."""
+    stale = store.read_stale()
+    if stale:
+        forget_shards(settings, shard, stale, erased=erased)
+        store.forget_stale(stale)
 
-    To be called once the model of the present shard is kept, and before its lists are computed. What stays are figures
-    (quality, kernels), sums over all silos, and records of what has left: no interaction and no parameter of a user.
+
+def forget_shards(settings: ClientSettings, shard: str, stale: Iterable[str], *, erased: bool) -> None:
+    """Remove what was computed from the `stale` contents of the shard, all by their digests, unless it is `shard`.
+
+    erased: and everything else that follows from any other content than that of `shard`.
     """
-    gone = tuple(digest for digest in stale if digest != shard)
-    if not gone:
-        return gone
-    models = settings.models_directory
+    models, gone = settings.models_directory, [one[:SHORT] for one in stale if one != shard]
+    names = [f"{kind}-{one}*" for one in gone for kind in COMPUTED]
     for folder in {models, settings.cache_directory or models}:
-        _remove(folder, (pattern.format(digest[:SHORT]) for digest in gone for pattern in KEYED))
-    _remove(models, OF_A_MODEL)
+        _remove(folder, [*names, *(f".{name}" for name in names)])
     drop_training(models)
+    if erased:
+        keep_alone(models, shard)
+
+
+def keep_alone(models: Path, shard: str) -> None:
+    """Leave of a folder of models the served one of this shard, what is computed from that, and figures."""
     head = read_head(models)
-    if head is not None and head.shard != shard:
-        drop_all(models)
-    return gone
+    kept = FIGURES | (files_of(head) if head is not None and head.shard == shard else frozenset())
+    computed = tuple(f"{kind}-{shard[:SHORT]}" for kind in COMPUTED)
+    for path in models.glob("*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in kept and not path.name.startswith(computed):
+            path.unlink(missing_ok=True)
 
 
 def _remove(folder: Path, patterns: Iterable[str]) -> None:

@@ -25,11 +25,17 @@ AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one tha
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a refresh did. `changed`: False where nothing had happened; then nothing is done."""
+    """What a refresh did. `changed`: False where nothing had happened that the shard absorbs; then it stays as it is.
+
+    waiting: likings that stay in the log until the catalogue of the federation lists their items. dropped: interactions
+    that would have stayed, and for which the log had no room.
+    """
 
     changed: bool
     model: str | None
     erased: int
+    waiting: int
+    dropped: int
 
 
 class Refresher:
@@ -47,8 +53,8 @@ class Refresher:
             loop.call_soon_threadsafe(self._asked.set)
 
         feedback.on_erasure = wake
-        self._due = self._next_due()
         self.standing = RefreshOut(phase="idle")
+        self._due = self._next_due()
 
     def ask(self) -> RefreshOut:
         """A refresh begins soon, or is under way; ConflictError while one is."""
@@ -60,7 +66,7 @@ class Refresher:
 
     async def follow(self) -> None:
         """Until cancelled. What an earlier process has left undone comes first."""
-        if await asyncio.to_thread(self._store.has_open_erasures):
+        if await asyncio.to_thread(self._store.erasures.are_open):
             self._asked.set()
         while True:
             await self._wait()
@@ -69,15 +75,17 @@ class Refresher:
             self._due = self._next_due()
 
     def _next_due(self) -> float:
-        return float("inf") if self._every is None else time.monotonic() + self._every
+        """Of one that nobody asks for; soon where the last one has failed, whoever had asked for it."""
+        now = time.monotonic()
+        due = float("inf") if self._every is None else now + self._every
+        return due if self.standing.problem is None else min(due, now + AGAIN_SECONDS)
 
     async def _wait(self) -> None:
         """Until somebody asks, an erasure waits, the time has come, or there are interactions enough."""
         failed = self.standing.problem is not None
-        again = time.monotonic() + (AGAIN_SECONDS if failed else 0.0)
         while not self._asked.is_set():
             now = time.monotonic()
-            if now >= max(again, self._due) or (now >= again and await self._enough()):
+            if now >= self._due or (not failed and await self._enough()):
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), self._longest_wait(now))
@@ -85,7 +93,7 @@ class Refresher:
     def _longest_wait(self, now: float) -> float | None:
         if self._after is not None:
             return LOOK_SECONDS
-        return None if self._every is None else max(LOOK_SECONDS, self._due - now)
+        return None if self._due == float("inf") else max(LOOK_SECONDS, self._due - now)
 
     async def _enough(self) -> bool:
         if self._after is None:
@@ -109,6 +117,8 @@ class Refresher:
             changed=done.changed,
             model=done.model,
             erasures=done.erased,
+            waiting=done.waiting,
+            dropped=done.dropped,
             seconds=seconds,
         )
 

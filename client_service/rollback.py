@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from client_service.best_model import load_version
+from client_service.renewal import ModelRenewal
 from client_service.schemas import KeptModelOut, ModelsOut
-from client_service.serving.checkpoint import ModelHead
+from client_service.serving.answerer import AtRest
+from client_service.serving.checkpoint import ModelHead, read_head
+from client_service.serving.numbers import next_number
 from client_service.serving.versions import choose_version, kept_versions
 from client_service.silo import Silo
 from shared.errors import ConflictError, DataError, NotFoundError
 
+PATIENCE_SECONDS = 5.0  # a model that a round has given is put in place in less
+
 
 def list_models(folder: Path) -> ModelsOut:
     """The served one first."""
-    return ModelsOut(models=tuple(_describe(head, place == 0) for place, head in enumerate(kept_versions(folder))))
+    heads = kept_versions(folder)
+    return ModelsOut(models=tuple(_describe(head, heads[0].shard, place == 0) for place, head in enumerate(heads)))
 
 
 def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
     """Answer by this model, also after a restart, until a run has one that validation prefers. Slow.
 
-    NotFoundError for one that is not kept or is of another shard; ConflictError for a damaged one. Nothing is changed
-    then.
+    One of an earlier shard is taken over by the ids of users and items, under a version of its own. NotFoundError for
+    one that is not kept; ConflictError for a damaged one, and while the shard is refreshed. Nothing is changed then.
     """
-    chosen = next((head for head in kept_versions(folder) if head.version == version), None)
-    if chosen is None or chosen.shard != silo.shard.digest:
-        raise NotFoundError("expected the version of a kept model of the present shard, got another")
+    with _changing(silo.answers.changing):
+        chosen = next((head for head in kept_versions(folder) if head.version == version), None)
+        if chosen is None:
+            raise NotFoundError("expected the version of a kept model, got another")
+        current = read_head(folder)
+        if current is None or current.shard != silo.shard.digest:
+            raise ConflictError("expected a model of the shard that answers, there is one of another: try again")
+        silo.answers.served = _load(folder, silo, chosen)
+    return list_models(folder)
+
+
+@contextmanager
+def _changing(lock: threading.Lock) -> Iterator[None]:
+    if not lock.acquire(timeout=PATIENCE_SECONDS):
+        raise ConflictError("expected no refresh under way, there is one: try again")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _load(folder: Path, silo: Silo, chosen: ModelHead) -> AtRest:
+    """The model, which is the served one from now on."""
+    if chosen.shard != silo.shard.digest:
+        return _take_over(silo, chosen, next_number(folder))
     try:
         served = load_version(silo.task, silo.shard, folder, silo.device, chosen)
     except DataError as error:
         raise ConflictError(str(error)) from None  # not the caller's mistake
-    with silo.answers.changing:
-        choose_version(folder, chosen)
-        silo.answers.served = served
-    return list_models(folder)
+    choose_version(folder, chosen)
+    return served
 
 
-def _describe(head: ModelHead, served: bool) -> KeptModelOut:
-    return KeptModelOut(version=head.version, run=head.run, round=head.round, served=served, values=head.values)
+def _take_over(silo: Silo, chosen: ModelHead, number: int) -> AtRest:
+    renewal = ModelRenewal(silo.settings, silo.task, silo.shard, silo.device, silo.interrupt)
+    found = renewal.take_over(chosen, chosen.model_copy(update={"shard": silo.shard.digest, "number": number}))
+    if found is None:
+        raise ConflictError("expected a model that fits the present shard, got one that is damaged or of another kind")
+    return renewal.keep(found)
+
+
+def _describe(head: ModelHead, shard: str, served: bool) -> KeptModelOut:
+    return KeptModelOut(
+        version=head.version,
+        run=head.run,
+        round=head.round,
+        served=served,
+        present_shard=head.shard == shard,
+        values=head.values,
+    )

@@ -11,6 +11,7 @@ from client_service.basis.common_basis import CommonBasis
 from client_service.basis.storage import kept_head, load_basis
 from client_service.basis_run import BasisRun
 from client_service.boundary.aggregator import Aggregator
+from client_service.giving_way import RoundPatience
 from client_service.run_part import RunPart
 from client_service.run_place import agree_method, basis_folder, open_basis_run, place_run
 from client_service.silo import Silo
@@ -32,8 +33,9 @@ class OffLoop(Protocol):
 class RunOpening:
     """Opens the runs of one silo, and fetches what each needs to begin."""
 
-    def __init__(self, silo: Silo, aggregator: Aggregator, off_loop: OffLoop) -> None:
-        self._silo, self._aggregator, self._off_loop = silo, aggregator, off_loop
+    def __init__(self, silo: Silo, aggregator: Aggregator, off_loop: OffLoop, patience: RoundPatience) -> None:
+        self._silo, self._aggregator, self._off_loop, self._patience = silo, aggregator, off_loop, patience
+        self.interrupt = silo.interrupt.within()  # ends the training of these runs alone
 
     async def open_run(self, state: RunOut, run: str) -> RunPart:
         """The run before anything of it is taken up. PrivacyError where it would send what was not declared."""
@@ -44,7 +46,7 @@ class RunOpening:
         basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis)
         return await self._off_loop(
-            TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, silo.interrupt
+            TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
         )
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
@@ -92,9 +94,11 @@ class RunOpening:
             await self._off_loop(part.remember, found, before)
 
     async def personalised(self, part: RunPart, number: int) -> Parameters:
-        """Wait for the round to be aggregated. The aggregator's deadline bounds the wait: a failed run is refused."""
+        """Wait for the round to be aggregated. The aggregator's deadline bounds the wait, because a failed run is
+        refused; and GaveWay, where a change of the shard has waited long enough."""
         wait = self._silo.settings.wait_seconds
         while True:
+            self._patience.check()
             found = await self._aggregator.personalised(part.place.run, number, wait, part.part)
             if found is not None:
                 return found

@@ -8,6 +8,7 @@ from typing import Any
 from client_service.basis.storage import FOLDER
 from client_service.basis_run import BasisRun
 from client_service.policy import allowed_declaration
+from client_service.serving.numbers import number_of_run
 from client_service.settings import ClientSettings
 from client_service.tasks.task import Place, Task, TaskShard
 from shared.errors import PrivacyError
@@ -26,7 +27,8 @@ def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSetti
     """The place of a run without a common basis."""
     kind = build_strategy(settings.strategy, method).model
     folder, cache = settings.models_directory, settings.cache_directory
-    return Place(settings.name, run, seed, method, folder, kind, cache, versions=settings.kept_models)
+    number = number_of_run(folder, run)
+    return Place(settings.name, run, seed, method, folder, kind, cache, versions=settings.kept_models, number=number)
 
 
 def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:

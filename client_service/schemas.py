@@ -46,6 +46,12 @@ class RefreshOut(Message):
     changed: bool | None = Field(None, description="is the shard another one since? Without events it is not")
     model: str | None = Field(None, description="version of the model that answered after it")
     erasures: int | None = Field(None, ge=0, description="that were done by it")
+    waiting: int | None = Field(
+        None, ge=0, description="likings that stay in the log until the shared catalogue lists their items"
+    )
+    dropped: int | None = Field(
+        None, ge=0, description="oldest of what would stay in the log (these, and low ratings) that had no room"
+    )
     problem: str | None = Field(None, description="why the last one failed; it is tried again")
 
 
@@ -58,6 +64,9 @@ class KeptModelOut(Message):
     )
     round: Number = Field(description="of that run")
     served: bool = Field(description="it answers now")
+    present_shard: bool = Field(
+        True, description="False: of the shard before a refresh; chosen, it is taken over under another version"
+    )
     values: dict[str, float] = Field(description="its measures on validation data", examples=[{"ndcg": 0.21}])
 
 

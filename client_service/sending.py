@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from client_service.boundary.aggregator import Aggregator
+from client_service.giving_way import RoundPatience
 from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
 from client_service.privacy.basis_guard import BasisGuard
@@ -78,7 +79,7 @@ def _basis_part(run_part: RunPart, masking: Masking) -> BasisPart | None:
 
 class UpdateSender:
     """guard: there with differential privacy. masking: there in a secure federation. basis_guard: there
-    where the common basis has noise. worker: for what is slow."""
+    where the common basis has noise. worker: for what is slow. patience: of the waits for the other clients."""
 
     def __init__(
         self,
@@ -90,7 +91,9 @@ class UpdateSender:
         guard: Guard | None,
         masking: Masking | None,
         basis_guard: BasisGuard | None = None,
+        patience: RoundPatience | None = None,
     ) -> None:
+        self._patience = patience
         self._aggregator, self._guard, self._basis_guard = aggregator, guard, basis_guard
         self._declared = settings.declaration()
         self._masking, self._wait = masking, settings.wait_seconds
@@ -145,7 +148,14 @@ class UpdateSender:
         update = await self._with_reports(run_part, update, self._masking)
         pass_gate(declaration, update)
         basis = _basis_part(run_part, self._masking)
-        exchange = SecureExchange(self._masking, self._aggregator, wait=self._wait, worker=self._worker, basis=basis)
+        exchange = SecureExchange(
+            self._masking,
+            self._aggregator,
+            wait=self._wait,
+            worker=self._worker,
+            basis=basis,
+            patience=self._patience,
+        )
         return await exchange.send(terms, update)
 
     async def _with_reports(self, run_part: RunPart, leaving: Parameters, masking: Masking) -> Parameters:

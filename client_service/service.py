@@ -15,7 +15,6 @@ from client_service.agent import Agent, Standing
 from client_service.anchors import KnownAnchors
 from client_service.answering import Answering
 from client_service.basis.storage import kept_at, kept_head
-from client_service.best_model import kept_model
 from client_service.boundary.aggregator import connect
 from client_service.boundary.code import code_digests
 from client_service.boundary.gate import Boundary, GateTransport
@@ -28,9 +27,9 @@ from client_service.memory import return_free_memory
 from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
-from client_service.rebuilding import complete_erasures, rebuild_silo
+from client_service.rebuilding import Rebuilt, rebuild_silo
 from client_service.refresh import Refreshed, Refresher
-from client_service.renewal import renew_model
+from client_service.renewal import ModelRenewal
 from client_service.schemas import BasisOut, PrivacyOut, QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
 from client_service.secure.members import KnownMembers
@@ -39,9 +38,10 @@ from client_service.serving.answerer import AtRest
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.silo import Silo
+from client_service.stored_model import take_up_stored
 from client_service.tasks.task import TaskShard
 from client_service.worker import TrainingWorker
-from shared.errors import DataError, UnavailableError
+from shared.errors import UnavailableError
 from shared.method.declaration import Declaration
 from shared.ownership import lock_directory
 from shared.protocol.signing.enrolment import own_key
@@ -124,7 +124,7 @@ class ClientService(Answering):
         """Serve the kept model first, then follow the aggregator."""
         try:
             loop = asyncio.get_running_loop()
-            self.answers.served = await loop.run_in_executor(worker, self._stored_model, shard, interrupt)
+            self.answers.served = await loop.run_in_executor(worker, self._take_up_stored, shard, interrupt)
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
             refreshing = () if self._refresher is None else (self._refresher.follow(),)
@@ -133,31 +133,19 @@ class ClientService(Answering):
             LOGGER.exception("agent_ended")
             raise
 
-    def _stored_model(self, shard: TaskShard, interrupt: Interrupt) -> AtRest | None:
-        """The kept model, or for a shard that has changed the one at which training would start. A damaged model is no
-        reason to stay away: popular items are served, flagged, until there is a new one."""
-        try:
-            kept = kept_model(self.task, shard, self.models, self.device)
-        except DataError as error:
-            LOGGER.error("kept_model_refused", reason=str(error))
-            return None
-        served = kept or renew_model(self.settings, self.task, shard, self.device, interrupt)
-        if self._feedback is not None:
-            complete_erasures(self.settings, self._feedback.store, shard.digest)
-        return served
+    def _take_up_stored(self, shard: TaskShard, interrupt: Interrupt) -> AtRest | None:
+        store = None if self._feedback is None else self._feedback.store
+        renewal = ModelRenewal(self.settings, self.task, shard, self.device, interrupt)
+        return take_up_stored(renewal, store)
 
     async def _refresh(self, agent: Agent, begins: Callable[[], None]) -> Refreshed:
         """Answers, agent and records go on with what the shard and the log are together."""
-        outcomes: list[Refreshed] = []
 
-        def change(silo: Silo) -> Silo:
+        def change(silo: Silo) -> Rebuilt:
             begins()
-            after, outcome = rebuild_silo(silo, self.feedback, self._publish)
-            outcomes.append(outcome)
-            return after
+            return rebuild_silo(silo, self.feedback, self._publish)
 
-        await agent.change_silo(change)
-        return outcomes[0]
+        return await agent.change_silo(change)
 
     @property
     def silo(self) -> Silo:

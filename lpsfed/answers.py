@@ -85,13 +85,17 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class KeptModel:
-    """A model that the silo keeps. values: its measures on validation data; served: it answers now."""
+    """A model that the silo keeps. values: its measures on validation data; served: it answers now.
+
+    present_shard: False for one of the shard before a refresh; chosen, it is taken over under another version.
+    """
 
     version: str
     run: str
     round: int
     served: bool
     values: dict[str, float]
+    present_shard: bool = True
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ class ShardRefresh:
     """Where the refresh of shard and model stands: idle, waiting or working; and what the last one did.
 
     changed: is the shard another one since? seconds: that it took, with its waiting. erasures: that were done by it.
-    problem: why it failed; it is tried again.
+    waiting: interactions of items that the federation's catalogue lacks so far. dropped: the oldest of those, for which
+    there was no room. problem: why it failed; it is tried again.
     """
 
     phase: str
@@ -109,6 +114,8 @@ class ShardRefresh:
     changed: bool | None = None
     model: str | None = None
     erasures: int | None = None
+    waiting: int | None = None
+    dropped: int | None = None
     problem: str | None = None
 
 

@@ -2,8 +2,8 @@
 
 python -m benchmarks.speed.feedback SHARD [--events 200] [--batch 100] [--batches 250] [--seconds 8]
 
-The client's run is over. First one event at a time, of users drawn once: the post, the next list, and whether the list
-has taken it up. Then four writers post batches for which only the rate counts. Before
+The client's run is over. First one event at a time, of users drawn once: the post, the next list, whether the list has
+taken it up, and the same list again. Then four writers post batches for which only the rate counts. Before
 both, where wrk is there, 50 callers at a time ask for lists of known users, while nothing is told and while users of
 the shard meet items, EACH_SECOND a second.
 """
@@ -36,8 +36,9 @@ Times = dict[str, list[float]]
 
 
 async def measure_events(http: httpx.AsyncClient, shard: Shard, count: int) -> Times:
-    """Milliseconds of each post and of the answer after it; AssertionError where that does not know the event."""
-    times: Times = {"post of one event": [], "the next list of that user": []}
+    """Milliseconds of each post and of two answers after it; AssertionError where these do not know the event."""
+    again = "the same list again"
+    times: Times = {"post of one event": [], "the next list of that user": [], again: []}
     for place, user in enumerate(drawn_users(shard)[:count]):
         path = f"/v1/users/{quote(user, safe='')}/recommendations"
         best = (await http.get(path)).json()["items"][0]["item"]
@@ -49,6 +50,9 @@ async def measure_events(http: httpx.AsyncClient, shard: Shard, count: int) -> T
         times["the next list of that user"].append(1000 * (time.perf_counter() - posted))
         times["post of one event"].append(1000 * (posted - began))
         assert best not in after, "the next answer does not know the event"
+        began = time.perf_counter()
+        assert after == [one["item"] for one in (await http.get(path)).json()["items"]]
+        times[again].append(1000 * (time.perf_counter() - began))
     return times
 
 

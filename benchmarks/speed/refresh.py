@@ -29,12 +29,11 @@ from client_service.feedback.messages import InteractionIn
 from client_service.feedback.store import FeedbackStore
 from client_service.learning.interrupt import NEVER
 from client_service.models.ranker import Rows
-from client_service.renewal import renew_model
-from client_service.run_place import models_folder
+from client_service.renewal import ModelRenewal
 from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served
 from client_service.settings import ClientSettings, client_settings
-from client_service.shard import Shard, read_shard
+from client_service.shard import Shard, hold_shard, read_shard, save_shard
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
 from client_service.training_run import TrainingRun
@@ -65,7 +64,7 @@ def open_silo(shard: Path, folder: Path) -> ClientSettings:
 def first_model(settings: ClientSettings, shard: Shard) -> Served:
     """The model of a run that begins, kept and judged."""
     recommender = Recommender(shard)
-    place = Place(settings.name, "run-1", SEED, settings.method, models_folder(settings))
+    place = Place(settings.name, "run-1", SEED, settings.method, settings.models_directory)
     arrays = initial_parameters(mlp_specification(settings.method), SEED, exact=True)
     TrainingRun(place, ITEMS, shard, recommender, CPU).begin(Parameters(arrays), 0)
     assert recommender.served is not None
@@ -83,16 +82,22 @@ def log_events(settings: ClientSettings, shard: Shard, count: int) -> FeedbackSt
     return store
 
 
-def refresh(settings: ClientSettings, store: FeedbackStore, seconds: Seconds, *, choose: bool) -> tuple[Shard, Served]:
-    """The next shard and its model."""
-    with timed(seconds, "absorb"):
-        absorb_feedback(settings.shard, store, settings.least_rating)
-    with timed(seconds, "read"):
-        shard = read_shard(settings.shard)
-    with timed(seconds, "model"):
-        served = renew_model(settings, ITEMS, shard, CPU, NEVER, choose=choose)
-    assert served is not None
-    return shard, served
+def refresh(
+    settings: ClientSettings, store: FeedbackStore, seconds: Seconds, *, choose: bool
+) -> tuple[Shard, Served, bool]:
+    """The next shard, its model, and whether that is what was trained before. choose: as after an erasure."""
+    with hold_shard(settings.shard) as before:
+        with timed(seconds, "absorb"):
+            absorbed = absorb_feedback(before, store, settings.least_rating)
+        renewal = ModelRenewal(settings, ITEMS, absorbed.after, CPU, NEVER)
+        with timed(seconds, "model"):
+            renewed = renewal.renew(erased=choose)
+        assert renewed is not None
+        with timed(seconds, "write"):
+            save_shard(settings.shard, absorbed.after)
+            served = renewal.keep(renewed)
+    assert isinstance(served, Served)
+    return absorbed.after, served, renewed.head.carried
 
 
 def compare(one: Served, other: Served, rows: Rows) -> tuple[float, float]:
@@ -119,7 +124,7 @@ def measure(shard: Path, events: int, *, choose: bool) -> tuple[Seconds, Seconds
         before = read_shard(settings.shard)
         first_model(settings, before)
         store = log_events(settings, before, events)
-        after, refreshed = refresh(settings, store, quick, choose=choose)
+        after, refreshed, _ = refresh(settings, store, quick, choose=choose)
         store.close()
         fresh = open_silo(settings.shard, Path(other))
         with timed(full, "model"):

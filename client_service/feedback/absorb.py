@@ -1,62 +1,100 @@
-"""A shard and the log of what has come since -> the next shard, and a log without what that shard holds."""
+"""A shard and the log of what has come since -> the next shard, and what of the log is to stay."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
-from client_service.feedback.store import FeedbackStore, LoggedInteraction, Told, mark_of
-from client_service.shard import Shard, change_shard
-from client_service.shard.changes import append_events, erase_users
+from client_service.feedback.store import FeedbackStore
+from client_service.feedback.told import HandedOver, Told, mark_of
+from client_service.shard import Shard
+from client_service.shard.changes import append_events, erase_events, erase_users
+
+LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}
 
 
 @dataclass(frozen=True)
 class Absorbed:
-    """The shard before and after, and what of the log it has now: to be forgotten there once nobody needs it."""
+    """The shard before, and after: the same object where nothing has happened. handed: what there was to absorb.
+
+    kept: sequence numbers of what stays in the log. waiting: likings among these, of items that the catalogue of the
+    federation does not list. dropped: how many interactions would have stayed if there was room. forgotten: how many
+    users the shard has no more.
+    """
 
     before: Shard
     after: Shard
-    upto: int
-    erased: frozenset[bytes]
+    handed: HandedOver
+    kept: list[int]
+    waiting: int
+    dropped: int
+    forgotten: int
 
 
-def absorb_feedback(folder: Path, store: FeedbackStore, least_rating: float) -> Absorbed:
-    """Rewrite the shard in `folder`, whole or not at all. The log stays: see `forget_absorbed`.
+def absorb_feedback(
+    before: Shard, store: FeedbackStore, least_rating: float, listed: Collection[str] | None = None
+) -> Absorbed:
+    """The next shard, which is not written. The log stays: see `FeedbackStore.forget_absorbed`.
 
-    Erased users go first, so that one who has come back keeps what is later. Interactions with a lower rating are not
-    absorbed: they are seen, and no liking. Done again before the log is forgotten, it changes nothing. DataError as
-    from `change_shard`.
+    Erased users go first, so that one who has come back keeps what is later. Of several interactions of a user with an
+    item the latest counts. A liking joins the training pairs, one of an item that is not among those `listed` waits
+    in the log (None: any item joins the catalogue). A lower rating takes the item from the user's pairs, unless these
+    are later, and stays in the log, because it is seen. Done again before the log is forgotten, it changes nothing.
+    DataError where nobody would be left.
     """
-    interactions, told = store.interactions(), store.read_told()
-    liked = [one for one in interactions if one.rating is None or one.rating >= least_rating]
-
-    def absorb(shard: Shard) -> Shard:
-        after = _absorbed(shard, liked, told, store.path)
-        if after.digest != shard.digest:
-            store.note_stale(shard.digest)  # before the shard is another one: who forgets this must find it
-        return after
-
-    before, after = change_shard(folder, absorb)
-    upto = interactions[-1].sequence if interactions else 0
-    return Absorbed(before, after, upto, told.erased)
-
-
-def forget_absorbed(store: FeedbackStore, absorbed: Absorbed, least_rating: float) -> None:
-    """Take out of the log what the shard holds now, or holds no more; what has come meanwhile stays."""
-    store.forget_absorbed(absorbed.upto, least_rating, absorbed.erased)
+    handed = store.hand_over()
+    latest = _latest(handed)
+    likes = pl.col("rating").is_null() | (pl.col("rating") >= least_rating)
+    known = pl.lit(True) if listed is None else pl.col("item").is_in(pl.Series(list(listed), dtype=pl.String).implode())
+    liked, waiting, low = (latest.filter(which) for which in (likes & known, likes & ~known, ~likes))
+    gone = _erased(before, handed.told)
+    forgotten = erase_users(before, gone) if gone else before
+    after = _without(_with_liked(forgotten, liked, handed.told, store.path), low, store.path)
+    kept, dropped = _keep(pl.concat([waiting, low]), store.room_to_keep)
+    if after.digest != before.digest:  # before the shard is another one: who forgets what either gave must find it
+        store.note_stale(before.digest, after.digest)
+    after = before if after is before else replace(after, notes=before.notes)  # clean-ups of one refresh are no story
+    return Absorbed(before, after, handed, kept, len(waiting), dropped, len(gone))
 
 
-def _absorbed(shard: Shard, liked: Sequence[LoggedInteraction], told: Told, where: Path) -> Shard:
-    gone = [user for user in shard.user_ids if mark_of(user, told.key) in told.erased] if told.erased else []
-    after = erase_users(shard, gone) if gone else shard
-    if not liked:
-        return after
-    rows = [(one.user, one.item, one.time, one.rating) for one in liked]
-    schema = {"user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}
-    table = pl.DataFrame(rows, schema=schema, orient="row")
+def _latest(handed: HandedOver) -> pl.DataFrame:
+    """Of each user and item the interaction with the latest time, of equal times that which came last."""
+    rows = [(one.sequence, one.user, one.item, one.time, one.rating) for one in handed.interactions]
+    table = pl.DataFrame(rows, schema=LOG, orient="row").sort("time", "sequence")
+    return table.unique(["user", "item"], keep="last", maintain_order=True)
+
+
+def _erased(shard: Shard, told: Told) -> list[str]:
+    return [user for user in shard.user_ids if mark_of(user, told.key) in told.erased] if told.erased else []
+
+
+def _with_liked(shard: Shard, liked: pl.DataFrame, told: Told, where: Path) -> Shard:
+    if liked.is_empty():
+        return shard
     titles = {"item": list(told.items), "title": [facts.title for facts in told.items.values()]}
     items = pl.DataFrame(titles, schema={"item": pl.String, "title": pl.String})
-    return append_events(after, table, where, items if len(items) else None)
+    return append_events(shard, liked.drop("sequence"), where, items if len(items) else None)
+
+
+def _without(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
+    """The shard without the pairs of which a low rating is the latest that is known. They stay where otherwise nobody
+    would be left: answers know of them all the same."""
+    if low.is_empty():
+        return shard
+    pairs = shard.events_with_ids()
+    time = pl.col("time") if "time" in pairs.columns else pl.lit(None, dtype=pl.Int64)
+    dated = pairs.select("user", "item", "split", known=time).join(low, on=["user", "item"])
+    disliked = dated.filter(pl.col("known").is_null() | (pl.col("known") <= pl.col("time")))
+    trained = (disliked["split"] == "train").sum()
+    if disliked.is_empty() or trained == shard.train.nnz:
+        return shard
+    return erase_events(shard, disliked.select("user", "item"), where)
+
+
+def _keep(rows: pl.DataFrame, room: int) -> tuple[list[int], int]:
+    """Sequence numbers of the newest that have room, and how many have none."""
+    numbers = rows["sequence"].sort(descending=True)
+    return numbers.head(room).to_list(), max(0, len(numbers) - room)

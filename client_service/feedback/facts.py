@@ -35,7 +35,8 @@ class _Index(NamedTuple):
 
 
 class ItemFacts:
-    """The facts at one moment: where they change, another object takes its place, and its masks with it."""
+    """The facts at one moment: where they change, another object takes its place, and its masks with it. `told` may
+    grow meanwhile."""
 
     def __init__(self, shard: Shard, told: Mapping[str, ItemIn]) -> None:
         self._shard, self._told = shard, told
@@ -82,7 +83,7 @@ class ItemFacts:
     @cached_property
     def _index(self) -> _Index:
         index = _Index(defaultdict(list), defaultdict(list))
-        for item, facts in self._told.items():
+        for item, facts in list(self._told.items()):  # one step in the interpreter: more may be told meanwhile
             if (row := self._shard.item_row(item)) is None:
                 continue
             for key in facts.attributes:

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-import re
+import math
 from datetime import datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
+from client_service.shard.ids import LONGEST_ID, holds_controls, require_usable_id
+from client_service.shard.times import FIRST, LAST
 from shared.message import Message
-
-UNPRINTED = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def _printed(text: str) -> str:
-    if UNPRINTED.search(text):
+    if holds_controls(text):
         raise ValueError("expected text without control characters, got some")
     return text
 
 
-StoredId = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_printed)]
-Word = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printed)]
+def _storable(time: datetime) -> datetime:
+    """A shard holds the years 1 to 9999 of UTC; an offset may lead out of them."""
+    if not FIRST <= seconds_of(time) <= LAST:
+        raise ValueError("expected a time in the years 1 to 9999 of UTC, got one outside")
+    return time
 
+
+def seconds_of(time: datetime) -> int:
+    """Whole seconds since 1970, UTC; fractions are cut off."""
+    return math.floor(time.timestamp())
+
+
+StoredId = Annotated[str, Field(min_length=1, max_length=LONGEST_ID), AfterValidator(require_usable_id)]
+Word = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printed)]
 Text = Annotated[str, Field(max_length=2000), AfterValidator(_printed)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+StoredTime = Annotated[AwareDatetime, AfterValidator(_storable)]
 
 
 class InteractionIn(Message):
@@ -31,10 +44,8 @@ class InteractionIn(Message):
     event: Word = Field(description="an id of the caller's choosing: what comes again under it changes nothing")
     user: StoredId
     item: StoredId
-    time: AwareDatetime | None = Field(None, description="ISO 8601 with an offset; by default now")
-    rating: float | None = Field(
-        None, allow_inf_nan=False, description="below the silo's least rating it is seen, not liked"
-    )
+    time: StoredTime | None = Field(None, description="ISO 8601 with an offset; by default now")
+    rating: Number | None = Field(None, description="below the silo's least rating it is seen, not liked")
 
 
 class InteractionsIn(Message):
@@ -56,7 +67,7 @@ class ItemIn(Message):
 
     title: Text | None = None
     categories: tuple[Word, ...] = Field((), max_length=100)
-    attributes: dict[Word, Text | float | bool] = Field({}, max_length=100)
+    attributes: dict[Word, Text | Number | bool] = Field({}, max_length=100)
     hidden: bool = Field(False, description="it appears in no answer")
 
 

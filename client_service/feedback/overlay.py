@@ -6,27 +6,22 @@ served model. Rows are those of the shard's catalogue; of other items nothing ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from client_service.feedback.database import NAME
 from client_service.feedback.facts import ItemFacts, Mask
 from client_service.feedback.messages import ItemIn
-from client_service.feedback.store import NAME, FeedbackStore, LoggedInteraction, Told, mark_of
+from client_service.feedback.pair_times import PairTimes
+from client_service.feedback.since import Later, Meeting, Since
+from client_service.feedback.store import FeedbackStore
+from client_service.feedback.told import LoggedInteraction, Told, mark_of
 from client_service.logs import LOGGER
-from client_service.models.ranker import Rows
 from client_service.shard import Shard
 from shared.errors import DataError, UnavailableError
-
-
-@dataclass(frozen=True)
-class Since:
-    """What one user has met since: rows of the items liked, and of all that were seen, each ascending."""
-
-    liked: Rows
-    seen: Rows
 
 
 class Overlay:
@@ -34,34 +29,36 @@ class Overlay:
 
     def __init__(self, shard: Shard, store: FeedbackStore | None = None, *, least_rating: float = 4.0) -> None:
         self._shard, self._store, self._least = shard, store, least_rating
-        self._met: dict[str, dict[int, bool]] = {}
-        self._told = Told({}, frozenset(), b"", 0, 0)
-        self._last = 0
+        self._pair_times = PairTimes(shard)
+        self._later: dict[str, Later] = {}
+        self._told, self._last, self._base = Told(), 0, 0
+        self._items: dict[str, ItemIn] = {}
         self.hidden: Mask | None = None
         self.titles: Sequence[str | None] | None = shard.titles
-        self.facts = ItemFacts(shard, {})
+        self.facts = ItemFacts(shard, self._items)
         if store is not None:
             self.attach_store(store)
 
     def of(self, user: str) -> Since | None:
-        """None for a user of whom nothing has come that could change an answer."""
-        met = self._met.get(user)
-        if not met:
-            return None
-        pairs = sorted(met.items())  # one step in the interpreter: a writer does not come between
-        liked = np.array([row for row, good in pairs if good], dtype=np.int64)
-        return Since(liked, np.array([row for row, _ in pairs], dtype=np.int64))
+        """None for a user of whom nothing has come that could change an answer; else the same object until more has
+        come of him."""
+        later = self._later.get(user)
+        return None if later is None else later.since
 
     def user_row(self, user: str) -> int | None:
         """The user's row in the shard; None for somebody who is not there, or erased since."""
         row = self._shard.user_row(user)
-        erased = row is not None and self._told.erased and mark_of(user, self._told.key) in self._told.erased
-        return None if erased else row
+        return None if row is not None and self._is_erased(user) else row
 
     @property
     def known_users(self) -> int:
         """How many users the shard has who have not been erased since."""
-        return len(self._shard.user_ids) - len(self._told.erased)
+        return max(0, len(self._shard.user_ids) - len(self._told.erased))
+
+    @property
+    def shard_digest(self) -> str:
+        """Of the shard than which it is later."""
+        return self._shard.digest
 
     @property
     def has_store(self) -> bool:
@@ -70,69 +67,123 @@ class Overlay:
 
     def attach_store(self, store: FeedbackStore) -> None:
         """Follow this log from now on: it is what has happened since this shard was written."""
-        self._store = store
-        self._read(store, Told({}, frozenset(), b"", 0, store.read_told().absorbed), {})
+        self._store, self._later = store, {}
+        self._read(store)
+        self._base = self._told.absorbed
 
     def follow(self) -> None:
         """Take up what another process has written since."""
         if self._store is None:
             return
-        if self._store.count_rewritten() != self._told.rewritten:
-            self.begin_anew()
-        else:
-            self.add(self._store.interactions(self._last))
+        rewritten, changed = self._store.count_changes()
+        if rewritten != self._told.rewritten:
+            return self.begin_anew()
+        if changed != self._told.changed:
+            self.put_items(*self._store.read_items(self._told.changed))
+        self.add(self._store.interactions(self._last))
 
     def begin_anew(self) -> None:
-        """Read everything; answers see the old until the new is there.
+        """Read all interactions; answers see the old until the new is there.
 
         Where another shard has absorbed the log since, what was known stays: this shard has not got it.
         """
         assert self._store is not None
-        self._read(self._store, self._told, self._met)
+        self._read(self._store)
 
-    def _read(self, store: FeedbackStore, known: Told, before: dict[str, dict[int, bool]]) -> None:
-        told, rows = store.read_told(), store.interactions()
-        met: dict[str, dict[int, bool]] = {}
-        if told.absorbed != known.absorbed:
-            met = {user: dict(found) for user, found in before.items()}
-            told = replace(told, erased=told.erased | known.erased, absorbed=known.absorbed)
-        self._add_to(met, rows)
-        self._told, self._met = told, met
+    def _read(self, store: FeedbackStore) -> None:
+        told, rows = store.read_all(self._told.changed)
+        if told.shard == self.shard_digest:
+            self._base = told.absorbed
+        before: dict[str, Later] = {}
+        if told.absorbed != self._base:
+            told = replace(told, erased=told.erased | self._told.erased)
+            before = self._without_erased(told)
+        self._later = self._as_known(before | self._meet(before, rows)[0])
         self._last = rows[-1].sequence if rows else 0
-        self._show_items(told)
+        self._show(told.items)
+        self._told = replace(told, items={})
 
-    def put_item(self, item: str, facts: ItemIn) -> None:
-        """Take up what the store has of an item."""
-        self._told = replace(self._told, items={**self._told.items, item: facts})
-        self._show_items(self._told)
+    def _without_erased(self, told: Told) -> dict[str, Later]:
+        """What was known of users who are not erased; nothing where somebody was whose mark came and went unseen."""
+        if told.forgotten > self._told.rewritten:
+            return {}
+        return {user: met for user, met in self._later.items() if mark_of(user, told.key) not in told.erased}
+
+    def _as_known(self, later: dict[str, Later]) -> dict[str, Later]:
+        """The same, and of whom nothing has changed the very object that was there: whatever is kept for it stays."""
+        known = self._later
+        return {user: known[user] if known.get(user) == met else met for user, met in later.items()}
+
+    def put_items(self, changed: int, items: Mapping[str, ItemIn]) -> None:
+        """Take up what the store has of these items; changed: how often it was told of any by now."""
+        self._told = replace(self._told, changed=changed)
+        self._show(items)
 
     def add(self, interactions: Sequence[LoggedInteraction]) -> int:
         """Take interactions up that the store has; returns how many are of items outside the catalogue."""
-        self._last = interactions[-1].sequence if interactions else self._last
-        return len(interactions) - self._add_to(self._met, interactions)
+        if not interactions:
+            return 0
+        self._last = interactions[-1].sequence
+        later, unknown = self._meet(self._later, interactions)
+        self._later.update(later)
+        return unknown
 
-    def _add_to(self, met: dict[str, dict[int, bool]], interactions: Iterable[LoggedInteraction]) -> int:
-        known = 0
+    def _meet(
+        self, before: Mapping[str, Later], interactions: Iterable[LoggedInteraction]
+    ) -> tuple[dict[str, Later], int]:
+        """The users of these interactions with all that they have met, and how many are of items outside the
+        catalogue. Of two with one item the later one counts, and of equal times that which came last."""
+        found: dict[str, dict[int, Meeting]] = {}
+        unknown = 0
         for one in interactions:
-            if (row := self._shard.item_row(one.item)) is not None:
-                met.setdefault(one.user, {})[row] = one.rating is None or one.rating >= self._least
-                known += 1
-        return known
+            if (row := self._shard.item_row(one.item)) is None:
+                unknown += 1
+                continue
+            meeting = Meeting(one.time, one.rating is None or one.rating >= self._least)
+            if self._is_outdated(one.user, row, meeting):
+                continue
+            if (met := found.get(one.user)) is None:
+                known = before.get(one.user)
+                met = found[one.user] = {} if known is None else dict(known.meetings)
+            if row not in met or met[row].time <= one.time:
+                met[row] = meeting
+        return {user: Later(met) for user, met in found.items()}, unknown
 
-    def _show_items(self, told: Told) -> None:
-        self.facts = ItemFacts(self._shard, told.items)
-        rows = {row: facts for item, facts in told.items.items() if (row := self._shard.item_row(item)) is not None}
-        hidden = np.zeros(len(self._shard.item_ids), dtype=bool)
-        hidden[[row for row, facts in rows.items() if facts.hidden]] = True
-        self.hidden = hidden if hidden.any() else None
-        titled = {row: facts.title for row, facts in rows.items() if facts.title is not None}
-        if titled:
-            titles = list(self._shard.titles or [None] * len(self._shard.item_ids))
-            for row, title in titled.items():
-                titles[row] = title
-            self.titles = titles
-        else:
-            self.titles = self._shard.titles
+    def _is_outdated(self, user: str, row: int, meeting: Meeting) -> bool:
+        """Has the shard a later liking of this item?"""
+        if meeting.liked:
+            return False
+        known = self._pair_times.of(user, row)
+        return known is not None and known > meeting.time
+
+    def _is_erased(self, user: str) -> bool:
+        told = self._told
+        return bool(told.erased) and mark_of(user, told.key) in told.erased
+
+    def _show(self, items: Mapping[str, ItemIn]) -> None:
+        """Put what was told of these items over what was known of them."""
+        if not items:
+            return
+        self._items.update(items)
+        self.facts = ItemFacts(self._shard, self._items)
+        rows = {row: facts for item, facts in items.items() if (row := self._shard.item_row(item)) is not None}
+        self._hide(rows)
+        self._retitle(rows)
+
+    def _hide(self, told: Mapping[int, ItemIn]) -> None:
+        before = np.zeros(len(self._shard.item_ids), dtype=bool) if self.hidden is None else self.hidden
+        hidden = before.copy()
+        hidden[list(told)] = [facts.hidden for facts in told.values()]
+        if (hidden != before).any():  # the same object as long as it says the same
+            self.hidden = hidden if hidden.any() else None
+
+    def _retitle(self, told: Mapping[int, ItemIn]) -> None:
+        given = self._shard.titles or (None,) * len(self._shard.item_ids)
+        now = list(self.titles or given)
+        for row, facts in told.items():
+            now[row] = given[row] if facts.title is None else facts.title
+        if now != list(self.titles or given):
+            self.titles = now
 
 
 def follow_feedback(folder: Path, most: int, overlay: Overlay) -> None:

@@ -22,19 +22,19 @@ async def take_interactions(message: InteractionsIn, service: Service) -> Intera
     return await run_in_threadpool(service.feedback.take_interactions, message)
 
 
-@router.put("/items/{item:path}")
+@router.put("/items/{item}")
 async def put_item(item: StoredPath, facts: ItemIn, service: Service) -> ItemIn:
     """Say what an item is, in the place of all that was said before."""
     return await run_in_threadpool(service.feedback.put_item, item, facts)
 
 
-@router.delete("/items/{item:path}")
+@router.delete("/items/{item}")
 async def remove_item(item: StoredPath, service: Service) -> ItemIn:
     """The item appears in no answer any more, and nothing is known of it but that."""
     return await run_in_threadpool(service.feedback.put_item, item, ItemIn(hidden=True))
 
 
-@router.delete("/users/{user:path}")
+@router.delete("/users/{user}")
 async def erase_user(user: StoredPath, service: Service) -> ErasedOut:
     """The user is unknown from the next answer on; shard, caches, checkpoints and model follow with a refresh that
     begins by itself. The receipt tells when that is done."""

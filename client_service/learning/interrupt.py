@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import ParamSpec, TypeVar
+from weakref import WeakSet
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,9 +20,24 @@ class Interrupt:
 
     def __init__(self) -> None:
         self._wished = threading.Event()
+        self._inner: WeakSet[Interrupt] = WeakSet()
 
     def set(self) -> None:
         self._wished.set()
+        for one in list(self._inner):
+            one.set()
+
+    @property
+    def is_set(self) -> bool:
+        return self._wished.is_set()
+
+    def within(self) -> Interrupt:
+        """One for a part of the work: it is set with this one, and may be set alone."""
+        found = Interrupt()
+        self._inner.add(found)
+        if self._wished.is_set():
+            found.set()
+        return found
 
     def check(self) -> None:
         """Raises Interrupted once it is set."""

@@ -6,10 +6,15 @@ Shapes: M users, N items, q embedding width, B rows, n negatives.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
+from scipy import sparse
 from torch import Tensor, nn
+
+from client_service.models.carrying import MatchedRows, RowKind
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Encoder(nn.Module, ABC):
     items: int
     embedding: nn.Parameter
     origin: Tensor
+    row_kinds: ClassVar[Mapping[str, RowKind]]  # the parameters with a row for each user, item or node
+    sees_new_edges: ClassVar[bool] = True  # does a user's embedding follow interactions that nothing was trained on?
 
     @abstractmethod
     def batch(
@@ -54,6 +61,19 @@ class Encoder(nn.Module, ABC):
     def pull_to_start(self, share: float) -> None:
         """Move the embeddings by this share of the way back to where they began."""
         self.embedding.lerp_(self.origin, share)
+
+    @property
+    def begins_at_filter(self) -> bool:
+        """Do the embeddings begin where they rank well, or at random?"""
+        return False
+
+    def begin_beside(self, trained: Tensor, rows: MatchedRows) -> None:
+        """Begin with embeddings that go with trained ones (R, q) of some of these rows. Those at random always do."""
+        del trained, rows
+
+    @abstractmethod
+    def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
+        """Rows of `embedding`, (B, q), for users with these items (B, N) of whom nothing else is known."""
 
     def settle(self) -> None:
         """Called once on a copy that nothing changes any more: what each basket needs can be computed now."""

@@ -5,9 +5,12 @@ Shapes: M users, N items of the silo, C items of the federation's catalogue, d w
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor, nn
 
 from client_service.models.encoder import Encoder, Nodes
@@ -51,6 +54,8 @@ class Factors(Encoder):
     There is no graph in the score, so that leave_one_out changes nothing. SettingsError without a catalogue.
     """
 
+    row_kinds = MappingProxyType({"embedding": "users"})
+    sees_new_edges = False
     origin: Tensor
 
     def __init__(self, given: Ingredients) -> None:
@@ -98,23 +103,33 @@ class Factors(Encoder):
         return _nodes(users), _nodes(items)
 
     def basket(self, items: Tensor) -> Nodes:
-        vector = folded_vector(array_of(self.vectors()[1]), items.cpu().numpy())
+        vector = FoldedVectors(array_of(self.vectors()[1])).of(items.cpu().numpy())
         return _nodes(torch.from_numpy(vector)[None])
+
+    def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
+        folded = FoldedVectors(array_of(self.vectors()[1]))
+        rows = [folded.of(items) for items in np.split(baskets.indices.astype(np.int64), baskets.indptr[1:-1])]
+        return torch.from_numpy(np.stack(rows)).to(self.embedding)
 
 
 def _nodes(rows: Tensor) -> Nodes:
     return Nodes([rows], rows.new_ones(()))
 
 
-def folded_vector(items: Float32, basket: Rows) -> Float32:
-    """The vector x (d,) of somebody with the basket (b,) among items (N, d): least squares for 1 on the basket and,
-    with the small weight UNSEEN / N each, 0 on everything, as in implicit-feedback matrix factorisation."""
-    values = items.astype(np.float64)
-    own = values[basket]
-    gram = own.T @ own + UNSEEN / len(values) * (values.T @ values)
-    ridge = RIDGE * float((values**2).sum(1).mean()) + np.finfo(np.float64).tiny
-    vector: Float32 = np.linalg.solve(gram + ridge * np.eye(len(gram)), own.sum(0)).astype(np.float32)
-    return vector
+class FoldedVectors:
+    """Vectors of people who have baskets among items (N, d): least squares for 1 on the basket and, with the small
+    weight UNSEEN / N each, 0 on everything, as in implicit-feedback matrix factorisation."""
+
+    def __init__(self, items: Float32) -> None:
+        self._values = values = items.astype(np.float64)
+        ridge = RIDGE * float((values**2).sum(1).mean()) + np.finfo(np.float64).tiny
+        self._unseen = UNSEEN / len(values) * (values.T @ values) + ridge * np.eye(values.shape[1])
+
+    def of(self, basket: Rows) -> Float32:
+        """x (d,) of a basket (b,)."""
+        own = self._values[basket]
+        vector: Float32 = np.linalg.solve(own.T @ own + self._unseen, own.sum(0)).astype(np.float32)
+        return vector
 
 
 def by_dot_product(encoder: Factors) -> Model:

@@ -6,6 +6,7 @@ cut-off, q embedding width, L layers, B rows.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
+from client_service.models.carrying import MatchedRows
 from client_service.models.encoder import Encoder, Nodes
 from client_service.models.model import Ingredients
 from client_service.models.start import Start, edge_weight, node_degrees, normalising_exponents
@@ -56,6 +58,7 @@ class LowPass(Encoder):
     `residual` and `alpha` are for the head: is there a filter at which Z(0) begins, and with which weight.
     """
 
+    row_kinds = MappingProxyType({"embedding": "nodes"})
     basis: Tensor
     edge_step: Tensor
     degree: Tensor
@@ -200,6 +203,28 @@ class LowPass(Encoder):
         coefficients = self.coefficients() if self._settled is None else self._settled
         scale = torch.tensor([float(len(items)) ** self.exponents[0]], device=items.device)
         return Nodes(self.fold_in(items, coefficients), scale)
+
+    @property
+    def begins_at_filter(self) -> bool:
+        return self.residual
+
+    @torch.no_grad()
+    def begin_beside(self, trained: Tensor, rows: MatchedRows) -> None:
+        """The filter's embeddings, turned so that those of the nodes that were trained lie as near to these as a
+        rotation brings them: which of the spectrum's vectors a column stands for may be another on another shard.
+
+        Scores are inner products, which no rotation changes. The frequencies of all silos are the same everywhere.
+        """
+        if self.residual and self.elsewhere is None:
+            own, other = (part.double().cpu().numpy() for part in (self.origin, trained))
+            left, _, right = np.linalg.svd(own[rows.new].T @ other[rows.old], full_matrices=False)
+            self.embedding.copy_(torch.from_numpy(own @ (left @ right)))
+
+    def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
+        """Z(0) of the low-pass part of what `fold_in` gives."""
+        step = self.edge_step[self._first_item :].cpu().numpy()
+        degree = np.maximum(np.diff(baskets.indptr), 1)[:, None] ** self.normalising[0]
+        return torch.from_numpy((baskets @ step) / degree).to(self.embedding) @ self.coefficients()[0]
 
     def settle(self) -> None:
         with torch.no_grad():

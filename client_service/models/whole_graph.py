@@ -6,9 +6,11 @@ Shapes: M users, N items, items after users; d width, L layers, R rows.
 from __future__ import annotations
 
 from abc import abstractmethod
+from types import MappingProxyType
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor, nn
 
 from client_service.models.encoder import Encoder, Nodes
@@ -25,6 +27,7 @@ class WholeGraph(Encoder):
     """Z(0) of all nodes is trained, Z(l) follows from Z(l-1) and A_hat Z(l-1). A training pair's own edge stays in the
     graph: leave_one_out changes nothing."""
 
+    row_kinds = MappingProxyType({"embedding": "nodes"})
     origin: Tensor
     item_power: Tensor
 
@@ -65,6 +68,11 @@ class WholeGraph(Encoder):
     def all_nodes(self) -> tuple[Nodes, Nodes]:
         layers, nodes = self.layers(), torch.arange(self.users + self.items, device=self.embedding.device)
         return _rows(layers, nodes[: self.users]), _rows(layers, nodes[self.users :])
+
+    def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
+        """Means of the items' rows of Z(0)."""
+        rows = baskets @ self.embedding[self.users :].detach().cpu().numpy()
+        return torch.from_numpy(rows / np.maximum(np.diff(baskets.indptr), 1)[:, None]).to(self.embedding)
 
     def basket(self, items: Tensor) -> Nodes:
         """Z(0) is the mean of the items' rows, and on it come the layers as they would be, had the items' own rows not

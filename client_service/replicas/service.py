@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from client_service.answering import Answering
@@ -27,6 +27,7 @@ class Replica(Answering):
         super().__init__(settings)
         self.metrics = RequestMetrics()
         self._head: ModelHead | None = None
+        self._followers: tuple[Callable[[], None], ...] = ()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -46,26 +47,31 @@ class Replica(Answering):
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self._take_up_newer()
-            await asyncio.to_thread(self._take_up_feedback)
+            for follow in self._followers:
+                await asyncio.to_thread(follow)
 
     def _take_up_shard(self) -> None:
         """Read the shard, and what has come since; who asks is answered by the one before until there is a model."""
         self._shard = self.task.read(self.settings)
-        self._next, self._take_up_feedback = self.task.follow(self.settings, self._shard)
+        self._next, follow = self.task.follow(self.settings, self._shard)
+        self._followers = (*self._followers[:1], follow)  # of who answers now, and of who is to
         if self._answers is None:
             self._answers = self._next
 
     async def _take_up_newer(self) -> None:
-        """Serve the kept model, if it is another one than that which is served, and its shard, if that is another.
+        """Serve the kept model, if it is another one than that which is served, and its shard, if that is another; and
+        another shard without one, where no model of it could be kept.
 
         Their files may be replaced while they are read: what does not fit is looked at again the next time.
         """
         head = read_head(self.models)
-        if head is None or head == self._head:
+        if head == self._head:
             return
         try:
-            if head.shard != self._shard.digest and stated_digest(self.settings.shard) == head.shard:
+            if (head is None or head.shard != self._shard.digest) and await self._finds_shard(head):
                 await asyncio.to_thread(self._take_up_shard)
+            if head is None:
+                return self._serve_none()
             served = await asyncio.to_thread(self._read_model)
         except (DataError, OSError) as error:
             LOGGER.warning("kept_model_not_read", reason=str(error) if isinstance(error, DataError) else error.strerror)
@@ -76,13 +82,29 @@ class Replica(Answering):
         self._serve(served)
         await asyncio.to_thread(return_free_memory)
 
+    async def _finds_shard(self, head: ModelHead | None) -> bool:
+        """Is there another shard than the one that answers: that of the kept model, or where none is kept any?"""
+        stated = await asyncio.to_thread(stated_digest, self.settings.shard)
+        return stated not in (None, self._shard.digest) and (head is None or head.shard == stated)
+
+    def _serve_none(self) -> None:
+        """The model is gone, and with its shard: popular items of the new one. On the same shard the one that is served
+        goes on."""
+        if self.answers is not self._next:
+            self._head = None
+            self._put_in_place()
+            self.metrics.serving.set(0)
+
     def _serve(self, served: AtRest) -> None:
         self._next.served = served
-        if (before := self.answers) is not self._next:
-            self._answers = self._next
-            before.close()
+        self._put_in_place()
         self.metrics.serving.set(1)
         LOGGER.info("model_taken_up", model=served.version)
+
+    def _put_in_place(self) -> None:
+        if (before := self.answers) is not self._next:
+            self._answers, self._followers = self._next, self._followers[-1:]
+            before.close()
 
     def _read_model(self) -> AtRest | None:
         return kept_model(self.task, self._shard, self.models, self.device)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from client_service.boundary.aggregator import Aggregator
+from client_service.giving_way import RoundPatience
 from client_service.logs import LOGGER
 from client_service.secure.masking import Masking
 from shared.errors import PrivacyError, RoundClosedError
@@ -47,14 +48,22 @@ def mask_body(state: Checked | Ready, sharers: Sharers, update: Parameters) -> t
 class SecureExchange:
     """A client's part in one secure round. `wait`: the length of one long poll, in seconds. `worker`: for masking.
 
-    basis: in a basis run, see `BasisPart`.
+    basis: in a basis run, see `BasisPart`. patience: whether the round is to give way to something else.
 
     The aggregator's deadlines bound every wait: it refuses whoever asks for a round that is over.
     """
 
     def __init__(
-        self, masking: Masking, aggregator: Aggregator, *, wait: float, worker: Executor, basis: BasisPart | None = None
+        self,
+        masking: Masking,
+        aggregator: Aggregator,
+        *,
+        wait: float,
+        worker: Executor,
+        basis: BasisPart | None = None,
+        patience: RoundPatience | None = None,
     ) -> None:
+        self._patience = patience or RoundPatience()
         self._own, self._aggregator, self._wait, self._worker = masking, aggregator, wait, worker
         self._stamp = None if basis is None else basis.stamp
         self._catalogue = None if basis is None else basis.catalogue
@@ -146,6 +155,7 @@ class SecureExchange:
 
     async def _ask(self, kind: str, model: type[Answer], terms: RoundTerms) -> Answer:
         while True:
+            self._patience.check()
             found = await self._aggregator.relayed(kind, model, terms.run, terms.round, self._wait)
             if found is not None:
                 return found

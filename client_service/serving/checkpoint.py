@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from client_service.models.fusion import Recipe
 from client_service.models.relevance import Relevance
@@ -21,12 +21,15 @@ from shared.method.settings import MethodSettings
 
 FORMAT = "lpsfed-model/1"
 CURRENT = "model.json"  # the head of the model that is served
+REFRESH = "refresh"  # in the place of a run's name; no run is called so
 
 
 class ModelHead(MeasureValues, Message):
     """What a model belongs to. A model fits only the shard, the start, the settings and the common basis that it was
     trained with; `basis` is its digest, "" without one. `chosen_for`: the training pairs that the shard had when start
-    and recipe were chosen. `kept_at`: UTC, ISO 8601; "" in files of earlier versions, which have no `relevance`."""
+    and recipe were chosen. `number`: that sets its version apart from another of the same run and round, see `numbers`;
+    0: none. `carried`: was what a run had trained taken over from another shard? `kept_at`: UTC, ISO 8601; "" in files
+    of earlier versions, which have no `relevance`."""
 
     format: str = FORMAT
     shard: str
@@ -38,6 +41,8 @@ class ModelHead(MeasureValues, Message):
     recipe: Recipe | None = None
     basis: str = ""
     chosen_for: int = 0
+    number: int = 0
+    carried: bool = False
     relevance: Relevance | None = None
     parameters: str = ""
     kept_at: str = ""
@@ -45,7 +50,23 @@ class ModelHead(MeasureValues, Message):
     @property
     def version(self) -> str:
         """Short name of a model, shown with each recommendation."""
-        return f"{self.run}.{self.round}"
+        return name_version(self.run, self.round, self.number)
+
+    @property
+    def is_trained(self) -> bool:
+        """Has training changed anything of what follows from its shard alone?"""
+        return self.carried or (self.run != REFRESH and self.round > 0)
+
+
+def name_version(run: str, number: int, apart: int = 0) -> str:
+    """Of the model of a run's round; `apart`: see `ModelHead.number`."""
+    return f"{run}.{number}~{apart}" if apart else f"{run}.{number}"
+
+
+def read_version(version: str) -> tuple[str, int]:
+    """The run and the round that a version names."""
+    run, _, number = version.partition("~")[0].rpartition(".")
+    return run, int(number)
 
 
 def save_model(folder: Path, model: nn.Module, head: ModelHead) -> ModelHead:
@@ -75,14 +96,19 @@ def read_head(folder: Path) -> ModelHead | None:
         return None
 
 
+def load_tensors(folder: Path, head: ModelHead) -> dict[str, Tensor] | None:
+    """All parameters of a kept model, on whichever shard; None where their file is missing or damaged."""
+    try:
+        return load_file(folder / head.parameters)
+    except (OSError, SafetensorError):
+        return None
+
+
 def load_parameters(folder: Path, head: ModelHead, model: nn.Module) -> bool:
     """Fill the model; False, and nothing changed, where the file is missing, damaged or of another shape."""
-    try:
-        tensors = load_file(folder / head.parameters)
-    except (OSError, SafetensorError):
-        return False
+    tensors = load_tensors(folder, head)
     own = dict(model.named_parameters())
-    if {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in own.items()}:
+    if tensors is None or {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in own.items()}:
         return False
     with torch.no_grad():
         for name, value in tensors.items():

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from scipy import sparse
 
-from client_service.feedback.overlay import Overlay, Since
+from client_service.feedback.overlay import Overlay
+from client_service.feedback.since import Since
 from client_service.models.ranker import Rows
 from client_service.serving.filters import parse_filters
 from client_service.serving.questions import Limits, Mask
@@ -55,7 +56,7 @@ class Exclusions:
             excluded[rows] = True
         return excluded
 
-    def of_user(self, row: int, limits: Limits) -> Mask:
+    def of_user(self, row: int | None, limits: Limits) -> Mask:
         """Forbidden items, and those of the user's training and validation interactions."""
         excluded = self.forbidden(limits)
         if limits.exclude_seen:

@@ -35,6 +35,8 @@ SETTLED = 64  # blocks after which what is computed survives a restart
 LEAST_URGENT = 19  # of the scheduler: answers and training go first
 
 Mask = NDArray[np.bool_]
+ListedRows = tuple[NDArray[np.integer], Float32]
+"""Rows of items, best first, and their scores."""
 
 
 @dataclass(eq=False)
@@ -49,17 +51,22 @@ class Lists:
     scores: Float32
     ready: int = 0
 
-    def best(self, row: int, forbidden: Mask | None, k: int) -> tuple[NDArray[np.int32], Float32] | None:
+    def best(self, row: int, forbidden: Mask | None, k: int) -> ListedRows | None:
         """The k best items of a user and their scores, without forbidden ones (N,); None where the list is not there
         yet, or does not reach so far."""
         if row >= self.ready:
             return None
-        items, scores = self.items[row], self.scores[row]
-        whole = bool(items[-1] < 0)  # it ends because there are no more
-        if forbidden is not None or whole:
-            allowed = items >= 0 if forbidden is None else (items >= 0) & ~forbidden[items]
-            items, scores = items[allowed], scores[allowed]
-        return (items[:k], scores[:k]) if len(items) >= k or whole else None
+        return best_of_list(self.items[row], self.scores[row], forbidden, k)
+
+
+def best_of_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | None, k: int) -> ListedRows | None:
+    """The k best of a list, best first, -1 where there are no more, without forbidden ones (N,); None where the list
+    does not reach so far."""
+    whole = bool(items[-1] < 0)  # it ends because there are no more
+    if forbidden is not None or whole:
+        allowed = items >= 0 if forbidden is None else (items >= 0) & ~forbidden[items]
+        items, scores = items[allowed], scores[allowed]
+    return (items[:k], scores[:k]) if len(items) >= k or whole else None
 
 
 class ListKeeper:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
-from client_service.feedback.overlay import Overlay, Since
-from client_service.models.ranker import Rows, Side, join_sides
+from client_service.feedback.overlay import Overlay
+from client_service.models.ranker import Rows
 from client_service.serving.answers import Answers, Asker, Ranked, best_rows
 from client_service.serving.catalogue import Catalogue
-from client_service.serving.exclusions import Exclusions, items_of_row
-from client_service.serving.history import history_rows
-from client_service.serving.lists import BLOCK, ListKeeper, Lists
+from client_service.serving.exclusions import Exclusions
+from client_service.serving.history import basket_since, changes_basket, history_rows
+from client_service.serving.lists import ListedRows, ListKeeper, Lists
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
-from client_service.serving.questions import Basket, Limits, Listed, Mask
+from client_service.serving.questions import Basket, Limits, Listed
+from client_service.serving.ranking import ListRanking
+from client_service.serving.recent import Asked, RecentLists
 from client_service.serving.served import Served
 from client_service.shard import Shard
 from shared.errors import NotFoundError
@@ -38,6 +39,8 @@ class Recommender:
         self._shard, self._keeper, self._overlay = shard, keeper, overlay or Overlay(shard)
         self._answers, self.catalogue = Answers(shard, self._overlay), Catalogue(shard, self._overlay)
         self._exclusions = Exclusions(shard, self._overlay)
+        self._recent = RecentLists()
+        self._ranking = ListRanking(shard, keeper, self._exclusions, self._recent)
         self._served: Served | None = None
         self.changing, self.score_meaning = threading.Lock(), SCORE
         _, by_item = degrees(shard.train)
@@ -83,14 +86,12 @@ class Recommender:
 
     def at_once(self, user: str, limits: Limits) -> RecommendationsOut | None:
         """The same where it is a look-up; None where it has to be computed, which nobody should do in an event loop."""
-        return self._look_up(self._served, user, limits)
+        return self._look_up(self._served, self._ask_for(user), limits)
 
     def listed_for(self, user: str, k: int) -> Listed | None:
-        """The k best items of a known user that he does not have; None where that is no look-up."""
-        served, row = self._served, self._overlay.user_row(user)
-        if served is None or row is None or self._overlay.of(user) is not None:
-            return None
-        if (found := self._read_list(served, row, Limits(k))) is None:
+        """The k best items of a user that he does not have; None where that is no look-up."""
+        served = self._served
+        if served is None or (found := self._find_list(served, self._ask_for(user), Limits(k))) is None:
             return None
         ids, titles = self._shard.item_ids, self._overlay.titles
         rows, scores = found[0].tolist(), served.relevance.of(found[1]).tolist()
@@ -99,14 +100,14 @@ class Recommender:
 
     def for_users(self, users: Sequence[str], limits: Limits) -> tuple[RecommendationsOut, ...]:
         """Their lists in this order: looked up where they can be, all others computed together."""
-        served = self._served
-        found = [self._look_up(served, user, limits) for user in users]
+        served, asked = self._served, [self._ask_for(user) for user in users]
+        found = [self._look_up(served, one, limits) for one in asked]
         missing = [place for place, one in enumerate(found) if one is None]
         if missing:
             assert served is not None, "without a model, popular items are at hand"
-            ranked = self._rank_users(served, [users[place] for place in missing], limits)
+            ranked = self._ranking.rank_users(served, [asked[place] for place in missing], limits)
             for place, (items, scores) in zip(missing, ranked, strict=True):
-                found[place] = self._answer(served, users[place], items, scores, limits)
+                found[place] = self._answer(served, asked[place], items, scores, limits)
         return tuple(one for one in found if one is not None)
 
     def for_basket(self, basket: Iterable[str], limits: Limits) -> RecommendationsOut:
@@ -120,7 +121,7 @@ class Recommender:
         missing = [place for place, one in enumerate(found) if one is None]
         if missing:
             assert served is not None, "without a model, popular items are at hand"
-            ranked = self._rank_baskets(served, [(known[place][0], asked[place].limits) for place in missing])
+            ranked = self._ranking.rank_baskets(served, [(known[place][0], asked[place].limits) for place in missing])
             for place, (items, scores) in zip(missing, ranked, strict=True):
                 asker = partial(self._asker_of_basket, served, known[place][0])
                 lists = self._answers.write_page(_ranked(served, items, scores), asked[place].limits, asker)
@@ -169,69 +170,39 @@ class Recommender:
             self._answers.require_times()
         return limits
 
-    def _look_up(self, served: Served | None, user: str, limits: Limits) -> RecommendationsOut | None:
+    def _ask_for(self, user: str) -> Asked:
+        """All that is known of a user, once a request: meanwhile he may be erased, or do something."""
         row, since = self._overlay.user_row(user), self._overlay.of(user)
-        if served is None or (row is None and (since is None or not len(since.liked))):
-            reason: Fallback = "no model yet" if served is None else "unknown user"
-            return self._popular(reason, row, self._exclusions.add_since(row, since, limits), user=user)
-        if row is None or since is not None:
-            return None
-        found = self._read_list(served, row, limits)
-        return None if found is None else self._answer(served, user, *found, limits)
+        by_row = row is not None and (since is None or not changes_basket(self._shard, row, since))
+        return Asked(user, row, since, by_row, self._overlay.hidden)
 
-    def _read_list(self, served: Served, row: int, limits: Limits) -> tuple[NDArray[np.integer], Float32] | None:
-        lists = self._lists() if limits.exclude_seen else None
-        if lists is None or lists.ranker is not served.ranker:
+    def _look_up(self, served: Served | None, asked: Asked, limits: Limits) -> RecommendationsOut | None:
+        if served is None or not (asked.by_row or len(basket_since(self._shard, asked.row, asked.since))):
+            reason: Fallback = "no model yet" if served is None else "unknown user"
+            within = self._exclusions.add_since(asked.row, asked.since, limits)
+            return self._popular(reason, asked.row, within, user=asked.user)
+        found = self._find_list(served, asked, limits)
+        return None if found is None else self._answer(served, asked, *found, limits)
+
+    def _find_list(self, served: Served, asked: Asked, limits: Limits) -> ListedRows | None:
+        """The best items of a user whose list is at hand."""
+        if not limits.exclude_seen:
             return None
-        forbidden, hidden = limits.forbidden, self._overlay.hidden
-        if hidden is not None:
-            forbidden = hidden if forbidden is None else forbidden | hidden
-        return lists.best(row, forbidden, limits.depth)
+        forbidden = limits.forbidden
+        if asked.hidden is not None:
+            forbidden = asked.hidden if forbidden is None else forbidden | asked.hidden
+        if not asked.by_row:
+            return self._recent.best(served.ranker, asked, forbidden, limits.depth)
+        lists = self._lists()
+        if asked.row is None or lists is None or lists.ranker is not served.ranker:
+            return None
+        if asked.since is not None:
+            forbidden = np.zeros_like(self._popularity, dtype=bool) if forbidden is None else forbidden.copy()
+            forbidden[asked.since.seen] = True
+        return lists.best(asked.row, forbidden, limits.depth)
 
     def _lists(self) -> Lists | None:
         return None if self._keeper is None else self._keeper.lists
-
-    def _rank(self, served: Served, users: Side, excluded: Mask, k: int) -> tuple[Rows, Float32]:
-        """As `Ranker.top_scored`, by the graph over the items where there is one and it finds enough."""
-        nearest = None if self._keeper is None else self._keeper.nearest
-        if nearest is not None and nearest.ranker is served.ranker:
-            found = nearest.top_scored(users, excluded, k)
-            if found is not None:
-                return found
-        return served.ranker.top_scored(users, excluded, k)
-
-    def _rank_users(self, served: Served, users: Sequence[str], limits: Limits) -> Iterator[tuple[Rows, Float32]]:
-        """The best items of each of these users: of one with later interactions by a basket of all that he has."""
-        later = {user: since for user in users if (since := self._overlay.of(user)) is not None}
-        rows = [self._shard.user_row(user) for user in users if user not in later]
-        baskets = [self._basket_since(user, later[user], limits) for user in users if user in later]
-        by_row = self._rank_rows(served, np.array(rows, dtype=np.int64), limits)
-        by_basket = self._rank_baskets(served, baskets)
-        return (next(by_basket if user in later else by_row) for user in users)
-
-    def _basket_since(self, user: str, since: Since, limits: Limits) -> tuple[Rows, Limits]:
-        row = self._overlay.user_row(user)
-        basket = np.union1d(items_of_row(self._shard.train, row), since.liked)
-        return basket, self._exclusions.add_since(row, since, limits)
-
-    def _rank_rows(self, served: Served, rows: Rows, limits: Limits) -> Iterator[tuple[Rows, Float32]]:
-        """The best items of each of these users, a block of them at a time."""
-        step = max(1, BLOCK // len(self._popularity))
-        for first in range(0, len(rows), step):
-            block = rows[first : first + step]
-            excluded = np.stack([self._exclusions.of_user(int(row), limits) for row in block])
-            yield from zip(*self._rank(served, served.ranker.users[block], excluded, limits.depth), strict=True)
-
-    def _rank_baskets(self, served: Served, asked: Sequence[tuple[Rows, Limits]]) -> Iterator[tuple[Rows, Float32]]:
-        """The best items for each of these rows of items, as many as asked for, a block of them at a time."""
-        step = max(1, BLOCK // len(self._popularity))
-        for first in range(0, len(asked), step):
-            block = asked[first : first + step]
-            rows, most = [one for one, _ in block], max(limits.depth for _, limits in block)
-            strangers = self._fold_in(served, rows)
-            excluded = np.stack([self._exclusions.of_basket(*one) for one in block])
-            items, scores = self._rank(served, strangers, excluded, most)
-            yield from ((items[place, : one.depth], scores[place, : one.depth]) for place, (_, one) in enumerate(block))
 
     def _without_model(
         self, served: Served | None, rows: Rows, unknown: int, limits: Limits
@@ -243,31 +214,25 @@ class Recommender:
         return self._popular(reason, None, limits).model_copy(update={"unknown_items": unknown})
 
     def _answer(
-        self, served: Served, user: str, items: NDArray[np.integer], scores: Float32, limits: Limits
+        self, served: Served, asked: Asked, items: NDArray[np.integer], scores: Float32, limits: Limits
     ) -> RecommendationsOut:
-        lists = self._answers.write_page(_ranked(served, items, scores), limits, partial(self._asker, served, user))
-        return RecommendationsOut(user=user, model=served.version, items=lists)
+        lists = self._answers.write_page(_ranked(served, items, scores), limits, partial(self._asker, served, asked))
+        return RecommendationsOut(user=asked.user, model=served.version, items=lists)
 
     def _share(self, counts: Float32) -> Float64:
         """Of the shard's users, who have an item that so many have."""
         found: Float64 = np.maximum(counts, 0.0).astype(np.float64) / len(self._shard.user_ids)
         return found
 
-    def _asker(self, served: Served, user: str) -> Asker:
+    def _asker(self, served: Served, asked: Asked) -> Asker:
         """A user as the model sees him: by his row, or with later interactions by a basket of all that he has."""
-        row, since = self._overlay.user_row(user), self._overlay.of(user)
-        basket = items_of_row(self._shard.train, row)
-        if row is None or since is not None:
-            return self._asker_of_basket(served, basket if since is None else np.union1d(basket, since.liked))
-        return Asker(served, served.ranker.users[np.array([row])], basket)
+        basket = basket_since(self._shard, asked.row, asked.since)
+        if not asked.by_row:
+            return self._asker_of_basket(served, basket)
+        return Asker(served, served.ranker.users[np.array([asked.row])], basket)
 
     def _asker_of_basket(self, served: Served, basket: Rows) -> Asker:
-        return Asker(served, self._fold_in(served, [basket]), basket)
-
-    def _fold_in(self, served: Served, baskets: Sequence[Rows]) -> Side:
-        """Users who are in no graph, by the rows of their items."""
-        codes = served.ranker.fusion.encoded(_baskets(baskets, len(self._popularity)))
-        return join_sides([served.model.fold_in(one) for one in baskets], codes)
+        return Asker(served, self._ranking.fold_in(served, [basket]), basket)
 
     def _popular(
         self, reason: Fallback, row: int | None, limits: Limits, *, user: str | None = None
@@ -280,11 +245,3 @@ class Recommender:
 
 def _ranked(served: Served, rows: NDArray[np.integer], scores: Float32) -> Ranked:
     return Ranked(rows, scores, served, served.relevance.of)
-
-
-def _baskets(known: Sequence[Rows], items: int) -> sparse.csr_array:
-    """0/1 rows (B, N)."""
-    starts = np.cumsum([0, *map(len, known)])
-    return sparse.csr_array(
-        (np.ones(starts[-1], dtype=np.float32), np.concatenate(known), starts), shape=(len(known), items)
-    )

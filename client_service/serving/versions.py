@@ -1,6 +1,7 @@
-"""The models of a silo's last runs on its shard: which there are, which one is served, and which one goes.
+"""The models of a silo's last runs and refreshes: which there are, which one is served, and which one goes.
 
-`model.json` is the head of the served one; `earlier-<version>.json` are those of the others. A run has one of them.
+`model.json` is the head of the served one; `earlier-<version>.json` are those of the others. A run has one of them, a
+refresh each time one of its own. One of another shard is there with the ids of that shard's rows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from pathlib import Path
 from pydantic import ValidationError
 from torch import nn
 
-from client_service.serving.checkpoint import CURRENT, ModelHead, read_head, save_model
+from client_service.models.carrying import ShardRows
+from client_service.serving.checkpoint import CURRENT, REFRESH, ModelHead, read_head, save_model
+from client_service.serving.shard_rows import PATTERN, keep_rows, rows_path
 from client_service.shard.files import replace_file
 
 PREFIX = "earlier-"
@@ -28,8 +31,9 @@ def kept_of_run(folder: Path, run: str) -> ModelHead | None:
     return next((head for head in kept_versions(folder) if head.run == run), None)
 
 
-def keep_version(folder: Path, model: nn.Module, head: ModelHead, most: int) -> ModelHead:
-    """Make this model the served one, and keep at most `most` with it, all of its shard; its head as it is written."""
+def keep_version(folder: Path, model: nn.Module, head: ModelHead, rows: ShardRows, most: int) -> ModelHead:
+    """Make this model the served one, and keep at most `most` with it; its head as it is written. rows: its shard's."""
+    keep_rows(folder, head.shard, rows)
     _lay_aside(folder, head)
     written = save_model(folder, model, head)
     _drop_others(folder, most)
@@ -37,31 +41,30 @@ def keep_version(folder: Path, model: nn.Module, head: ModelHead, most: int) -> 
 
 
 def _lay_aside(folder: Path, after: ModelHead) -> None:
-    """Keep the head of the served model beside the one of `after`, if they are of two runs on one shard."""
+    """Keep the head of the served model beside the one of `after`, if they are of two runs or refreshes."""
     before = read_head(folder)
-    if before is not None and before.shard == after.shard and before.run != after.run:
+    if before is not None and not _take_one_place(before, after):
         replace_file(_path(folder, before), before.model_dump_json(indent=1).encode())
 
 
+def _take_one_place(one: ModelHead, other: ModelHead) -> bool:
+    return one.version == other.version or (one.run == other.run and one.run != REFRESH)
+
+
 def _drop_others(folder: Path, most: int) -> None:
-    """Remove what belongs to none of the newest `most` models, nor to the served one's shard."""
+    """Remove what belongs to none of the newest `most` models."""
     current = read_head(folder)
     if current is None:
         return
-    mates = [head for head in kept_versions(folder)[1:] if head.shard == current.shard and head.run != current.run]
-    kept = {current.version, *(head.version for head in mates[: most - 1])}
+    mates = [head for head in kept_versions(folder)[1:] if not _take_one_place(head, current)]
+    kept = [current, *mates[: most - 1]]
+    names = {head.version for head in kept}
     for path, head in _read_earlier(folder):
-        if head.version not in kept or head.version == current.version:
+        if head.version not in names or head.version == current.version:
             path.unlink(missing_ok=True)
-    for path in folder.glob("model-*.safetensors"):
-        if path.name.removeprefix("model-").removesuffix(".safetensors") not in kept:
-            path.unlink(missing_ok=True)
-
-
-def drop_all(folder: Path) -> None:
-    """Remove every model."""
-    for pattern in (CURRENT, f"{PREFIX}*.json", "model-*.safetensors"):
-        for path in folder.glob(pattern):
+    needed = {folder / head.parameters for head in kept} | {rows_path(folder, head.shard) for head in kept}
+    for path in (*folder.glob("model-*.safetensors"), *folder.glob(PATTERN)):
+        if path not in needed:
             path.unlink(missing_ok=True)
 
 
@@ -70,6 +73,11 @@ def choose_version(folder: Path, chosen: ModelHead) -> None:
     _lay_aside(folder, chosen)
     replace_file(folder / CURRENT, chosen.model_dump_json(indent=1).encode())
     _path(folder, chosen).unlink(missing_ok=True)
+
+
+def files_of(head: ModelHead) -> frozenset[str]:
+    """The names of the files that a served model needs, beside what follows from its shard."""
+    return frozenset({CURRENT, head.parameters, rows_path(Path(), head.shard).name})
 
 
 def _path(folder: Path, head: ModelHead) -> Path:

@@ -62,6 +62,11 @@ class SessionTraining:
         self.take_up(shard)
         self.initialise(seed=0)
 
+    @property
+    def holds_catalogue(self) -> bool:
+        """Are rows of all items of the catalogue trained, or those of the silo's own?"""
+        return self.method.sessions.candidates == "catalogue"
+
     def state(self) -> TrainingState:
         """As it is now, on the CPU: to be kept before training goes on."""
         return capture(self.model, NOTHING, self._optimisers, self.received, fitted=True)
@@ -80,7 +85,7 @@ class SessionTraining:
 
     def take_up(self, shard: SessionShard) -> None:
         """Train on this shard from now on, once parameters have been loaded; of another one nothing is remembered."""
-        whole = self.method.sessions.candidates == "catalogue"
+        whole = self.holds_catalogue
         self.shard = shard
         self._rows = np.arange(self.method.catalogue) if whole else shard.places
         self.own = shard.places if whole else np.arange(len(shard.places))

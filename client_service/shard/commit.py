@@ -29,8 +29,8 @@ def commit_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Replace the files of these names, all or none; durable when this returns."""
     folder.mkdir(parents=True, exist_ok=True)
     finish_commit(folder)
+    drop_staged(folder)
     staged = folder / STAGED
-    shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir()
     for name, content in files.items():
         (staged / name).write_bytes(content)
@@ -39,6 +39,11 @@ def commit_files(folder: Path, files: Mapping[str, bytes]) -> None:
     staged.rename(folder / COMMITTED)
     sync_path(folder)
     finish_commit(folder)
+
+
+def drop_staged(folder: Path) -> None:
+    """Remove what a change has left that was cut off before its commit."""
+    shutil.rmtree(folder / STAGED, ignore_errors=True)
 
 
 def finish_commit(folder: Path) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from client_service.shard.commit import commit_files, current_file, only_writer
+from client_service.shard.commit import commit_files, current_file, drop_staged, only_writer
 from client_service.shard.digests import list_digest
 from client_service.shard.events import clean_events, event_table, row_numbers
 from client_service.shard.files import read_bytes, read_table
@@ -116,11 +117,16 @@ def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = Fa
     return replace(shard, places=rows, catalogue=digest)
 
 
+def read_catalogue(path: Path) -> pl.Series:
+    """The ids that a file has, one a line. DataError for one that cannot be read."""
+    return pl.Series("item", read_bytes(path).decode("utf-8", errors="replace").splitlines(), dtype=pl.String)
+
+
 def find_places(
     item_ids: Sequence[str], path: Path, size: int, *, partly: bool = False
 ) -> tuple[NDArray[np.int64], str]:
     """The row of each item in the sorted list at `path`, (N,), and the list's digest: see `with_places`."""
-    listed = pl.Series("item", read_bytes(path).decode("utf-8", errors="replace").splitlines(), dtype=pl.String)
+    listed = read_catalogue(path)
     if len(listed) != size or listed.n_unique() != size:
         expected = f"{size} different item ids, as many as the method's setting `catalogue` says"
         raise DataError(f"{path}: expected {expected}, got {len(listed)}, {listed.n_unique()} of them different")
@@ -138,13 +144,21 @@ def stated_digest(folder: Path) -> str | None:
     return _read_head(path).digest if path.exists() else None
 
 
+@contextmanager
+def hold_shard(folder: Path) -> Iterator[Shard]:
+    """The shard in `folder`, which nobody else changes meanwhile, without what an earlier change has left that was cut
+    off. DataError where it is refused, or where another process changes it."""
+    with only_writer(folder):
+        drop_staged(folder)
+        yield read_shard(folder)
+
+
 def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard, Shard]:
     """Replace the shard in `folder` by what `change` makes of it, whole or not at all; returns the old and the new.
 
     Raises DataError, and leaves the old shard, where one of both is refused or another process changes it too.
     """
-    with only_writer(folder):
-        before = read_shard(folder)
+    with hold_shard(folder) as before:
         after = change(before)
         save_shard(folder, after)
     return before, after

@@ -17,6 +17,7 @@ from client_service.feedback.feedback import Feedback
 from client_service.feedback.overlay import Overlay, follow_feedback
 from client_service.feedback.store import FeedbackStore
 from client_service.learning.beginning import Choice, keep_choice, kept_choice
+from client_service.learning.carrying import carry_training, rows_of_shard
 from client_service.learning.evaluate import on_test, on_validation, validation_users
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import LocalTraining
@@ -34,7 +35,7 @@ from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served, freeze
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
-from client_service.shard.storage import with_places
+from client_service.shard.storage import read_catalogue, with_places
 from client_service.tasks.task import Followed, Opened, Place, SummedDigests, Task
 from client_service.worth.comparison import compare_with_alone
 from shared.errors import DataError
@@ -44,9 +45,24 @@ from shared.strategies import build_strategy
 
 def read_listed_shard(settings: ClientSettings) -> Shard:
     """The shard with each item's place in the catalogue, where the clients share one."""
-    method = settings.method
-    partly = not build_strategy(settings.strategy, method).shares_items(method)  # statistics need no row for each item
-    return with_places(read_shard(settings.shard), settings.catalogue, method.catalogue, partly=partly)
+    return list_shard(settings, read_shard(settings.shard))
+
+
+def list_shard(settings: ClientSettings, shard: Shard) -> Shard:
+    """Likewise one that has been read, or that is not written yet."""
+    return with_places(shard, settings.catalogue, settings.method.catalogue, partly=not _shares_items(settings))
+
+
+def listed_items(settings: ClientSettings) -> tuple[str, ...] | None:
+    """The items that the shard may have; None: any. DataError for a list that cannot be read."""
+    if settings.catalogue is None or not _shares_items(settings):
+        return None
+    return tuple(read_catalogue(settings.catalogue))
+
+
+def _shares_items(settings: ClientSettings) -> bool:
+    """Has every item a row that the clients share? Statistics of the items need none for each."""
+    return build_strategy(settings.strategy, settings.method).shares_items(settings.method)
 
 
 def count_graph(shard: Shard) -> Counts:
@@ -142,7 +158,7 @@ def mean_angles(training: LocalTraining) -> dict[str, Any]:
 def open_lists(settings: ClientSettings, shard: Shard) -> Opened:
     """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
     store = FeedbackStore(settings.state_directory, most=settings.most_interactions)
-    feedback = Feedback(store, Overlay(shard, store, least_rating=settings.least_rating))
+    feedback = Feedback(store, Overlay(shard, store, least_rating=settings.least_rating), settings.shard)
     return Opened(open_recommender(settings, shard, feedback.overlay), feedback)
 
 
@@ -161,6 +177,8 @@ ITEMS = Task(
     nouns=USERS,
     read=read_listed_shard,
     count=count_graph,
+    rows=rows_of_shard,
+    carry=carry_training,
     count_in_catalogue=catalogue_matrix,
     digest_summed=digest_summed,
     begin=begin_training,

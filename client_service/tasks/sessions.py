@@ -15,6 +15,7 @@ from client_service.pages.visit import try_visit
 from client_service.schemas import ComparisonOut
 from client_service.serving.checkpoint import ModelHead
 from client_service.serving.next_items import NextItems, ServedSessions, freeze_sessions
+from client_service.sessions.carrying import carry_sessions, rows_of_sessions
 from client_service.sessions.measures import LABELS, PRIMARY, measure_prefixes
 from client_service.sessions.prefixes import Prefixes
 from client_service.sessions.shard import TRAIN, SessionShard
@@ -134,6 +135,8 @@ SESSIONS = Task(
     nouns=VISITS,
     read=read_listed_sessions,
     count=count_sessions,
+    rows=rows_of_sessions,
+    carry=carry_sessions,
     count_in_catalogue=refuse_basis,
     digest_summed=refuse_basis,
     begin=begin_sessions,

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from scipy import sparse
-from torch import nn
+from torch import Tensor, nn
 
 from client_service.basis.common_basis import CommonBasis
 from client_service.feedback.feedback import Feedback
@@ -18,6 +18,7 @@ from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import Figures, Moment
 from client_service.learning.quality import MeasureLabel, Measures
 from client_service.learning.state import TrainingState
+from client_service.models.carrying import ShardRows
 from client_service.models.fusion import Recipe
 from client_service.models.relevance import Relevance
 from client_service.models.start import Filter
@@ -39,7 +40,8 @@ class Place:
     """Where a training run belongs: the client's name, the run with its seed and settings, the folder of its models.
 
     kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
-    basis: the common basis that the run uses. versions: models of how many runs are kept.
+    basis: the common basis that the run uses. versions: models of how many runs are kept. number: that they bear
+    beside the run and their round, see `numbers.number_of_run`; 0: none.
     """
 
     client: str
@@ -51,6 +53,7 @@ class Place:
     cache: Path | None = None
     basis: CommonBasis | None = None
     versions: int = 3
+    number: int = 0
 
 
 class SummedDigests(NamedTuple):
@@ -120,6 +123,8 @@ class Task(Generic[S, T]):
     which validation chooses.
     read: the shard of a client's settings; DataError where it is of no use.
     count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
+    rows: the ids of a shard's rows. carry: take over into a model in training, on its shard, what was trained on a
+    shard with other rows; False, and nothing changed, where that cannot be.
     count_in_catalogue: X_c, the training pairs over the items of a common catalogue of that size, for its sums.
     digest_summed: what is counted there, as digests.
     begin: a model where its run begins, and the fields of QualityOut that are known by then.
@@ -142,6 +147,8 @@ class Task(Generic[S, T]):
     nouns: Nouns
     read: Callable[[ClientSettings], S]
     count: Callable[[S], Counts]
+    rows: Callable[[S], ShardRows]
+    carry: Callable[[T, Mapping[str, Tensor], ShardRows], bool]
     count_in_catalogue: Callable[[S, int], sparse.csr_array]
     digest_summed: Callable[[S], SummedDigests]
     begin: Callable[[Place, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]

@@ -6,15 +6,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.routing import APIRoute
 
 from shared.web.content_types import require_content_type
+from shared.web.segments import BySegments
 from shared.web.undeclared import require_declared
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class DeclaredRoute(APIRoute):
+class DeclaredRoute(BySegments):
     """A route that refuses what it has not declared: a query, a body, or a body of another kind."""
 
     def get_route_handler(self) -> Handler:

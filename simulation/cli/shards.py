@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from client_service.feedback.absorb import absorb_feedback, forget_absorbed
-from client_service.feedback.store import NAME as FEEDBACK
+from client_service.feedback.absorb import absorb_feedback
+from client_service.feedback.database import NAME as FEEDBACK
 from client_service.feedback.store import FeedbackStore
-from client_service.shard import Shard, change_shard, shard_head
+from client_service.shard import Shard, change_shard, hold_shard, save_shard, shard_head
 from client_service.shard.changes import append_events, erase_events, erase_users
 from client_service.shard.files import read_bytes
+from client_service.shard.storage import read_catalogue
 from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.cli.options import AsJson, print_json, print_notes
@@ -79,6 +80,9 @@ def absorb(
     folder: Folder,
     state_directory: Annotated[Path, typer.Option(help="the client's, where applications' interactions are logged")],
     least_rating: Annotated[float, typer.Option(help="of an interaction, to count as a liking")] = 4.0,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="ids of the items that all clients share; likings of other items wait")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite a shard with what applications have told its client since, without the users whom they have erased.
@@ -88,10 +92,16 @@ def absorb(
     """
     if not (state_directory / FEEDBACK).is_file():
         raise SettingsError(f"{state_directory}: expected a client's state directory with {FEEDBACK}, got none")
-    with closing(FeedbackStore(state_directory)) as store:
-        absorbed = absorb_feedback(folder, store, least_rating)
-        forget_absorbed(store, absorbed, least_rating)
-        _print_change(absorbed.before, absorbed.after, as_json=as_json)
+    listed = None if catalogue is None else read_catalogue(catalogue).to_list()
+    with closing(FeedbackStore(state_directory)) as store, hold_shard(folder) as before:
+        absorbed = absorb_feedback(before, store, least_rating, listed)
+        save_shard(folder, absorbed.after)
+        store.forget_absorbed(absorbed.handed, absorbed.after.digest, absorbed.kept)
+        store.compact()
+    _print_change(absorbed.before, absorbed.after, as_json=as_json)
+    if absorbed.waiting and not as_json:
+        waiting = count_noun(absorbed.waiting, "interaction")
+        OUT.print(f"{waiting} with items outside the catalogue left in the log", highlight=False)
 
 
 def _print_change(before: Shard, after: Shard, *, as_json: bool) -> None:

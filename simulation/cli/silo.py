@@ -13,6 +13,7 @@ import typer
 
 from lpsfed import Client, ShardRefresh
 from shared.errors import FederationError
+from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import ERR, OUT
 from simulation.silo_address import SiloAddress
@@ -68,7 +69,9 @@ def models(
         return options.print_json({"models": [asdict(one) for one in kept]})
     for one in kept:
         values = ", ".join(f"{name} {value:.4f}" for name, value in one.values.items())
-        OUT.print(f"{'*' if one.served else ' '} {one.version:<16} {values}", soft_wrap=True)
+        earlier = "" if one.present_shard else "  (of the shard before a refresh)"
+        served = "*" if one.served else " "
+        OUT.print(f"{served} {one.version:<16} {values}{earlier}", highlight=False, soft_wrap=True)
 
 
 def _wait_for_refresh(silo: Client) -> ShardRefresh:
@@ -82,4 +85,6 @@ def _describe_refresh(standing: ShardRefresh) -> str:
         return f"refresh: {standing.phase}"
     if not standing.changed:
         return "nothing has happened since the shard was written: nothing is changed"
-    return f"the shard is refreshed after {standing.seconds or 0.0:.1f} s; {standing.model or 'popular items'} answers"
+    waiting = f"; {count_noun(standing.waiting, 'interaction')} wait for the catalogue" if standing.waiting else ""
+    answers = standing.model or "popular items"
+    return f"the shard is refreshed after {standing.seconds or 0.0:.1f} s; {answers} answers{waiting}"

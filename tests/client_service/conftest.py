@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from scipy import sparse
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, shard_of_matrices
 from client_service.training_run import TrainingRun
-from tests.support.given import Held, Hold, Opened, Silos
+from tests.support.given import Held, Hold, Opened, Silos, Until
 from tests.support.small import small_client
+from tests.support.telling import Serving, serves
 
 
 @pytest.fixture
@@ -72,3 +74,16 @@ async def silo(settings: ClientSettings, opened: Opened) -> AsyncIterator[httpx.
     """The service of these settings, which runs."""
     async with opened(settings) as http:
         yield http
+
+
+@pytest.fixture
+def serving(settings: ClientSettings, opened: Opened, until: Until) -> Serving:
+    """The service of these settings, with changes, once it serves its model."""
+
+    @asynccontextmanager
+    async def begin(**changes: Any) -> AsyncIterator[httpx.AsyncClient]:
+        async with opened(settings.model_copy(update=changes)) as http:
+            await until(lambda: serves(http))
+            yield http
+
+    return begin

@@ -288,3 +288,37 @@ async def test_an_id_may_hold_what_a_path_is_made_of(asked: httpx.AsyncClient, n
     assert known["user"] == name and "fallback" not in known
     assert (await asked.delete(f"/v1/users/{path}")).json()["interactions"] == 1
     assert (await asked.get(f"/v1/users/{path}/recommendations?k=3")).json()["fallback"] == "unknown user"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["a/similar", "a/recommendations", "%2F", "a\ud7ff/b"])
+async def test_an_id_that_ends_like_a_route_is_read_as_it_is(asked: httpx.AsyncClient, name: str) -> None:
+    path = quote(name, safe="")
+    assert (await asked.put(f"/v1/items/{path}", json={"title": "Odd"})).status_code == 200
+    for spelt in (path, path.replace("%2F", "%2f")):
+        assert (await asked.get(f"/v1/items/{spelt}")).json()["item"] == name
+    assert (await asked.get(f"/v1/items/{path}/similar")).status_code == 404  # no item of the shard
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("DELETE", "/v1/users/user-01/recommendations", 405),
+        ("DELETE", "/v1/users/user-01/", 404),
+        ("DELETE", "/v1/users/user-01/other", 404),
+        ("DELETE", "/v1/users/", 404),
+        ("PUT", "/v1/items/item-00/similar", 405),
+        ("DELETE", "/v1/items/item-00/similar", 405),
+        ("DELETE", "/v1/items/item-00/", 404),
+        ("GET", "/v1/items/item-00/", 404),
+        ("GET", "/v1/users/user-01/other/recommendations", 404),
+        ("GET", "/v1/items/item-00/other/similar", 404),
+    ],
+)
+async def test_a_path_with_more_segments_than_its_route_names_nobody(
+    asked: httpx.AsyncClient, method: str, path: str, status: int
+) -> None:
+    assert (await asked.request(method, path, json={} if method == "PUT" else None)).status_code == status
+    assert "fallback" not in (await asked.get("/v1/users/user-01/recommendations?k=3")).json()
+    assert (await asked.get("/v1/items/item-00")).json()["hidden"] is False

@@ -14,7 +14,7 @@ from client_service.learning.local import LocalTraining, Moment
 from client_service.learning.losses import bce, bpr, bpr_of_rows
 from client_service.models.encoders.attention import GraphAttention
 from client_service.models.encoders.metapath import MetaPaths, SemanticAttention, perturb
-from client_service.models.factors import Factors, folded_vector
+from client_service.models.factors import Factors, FoldedVectors
 from client_service.serving.served import freeze
 from client_service.shard import Shard
 from shared.errors import SettingsError
@@ -99,7 +99,7 @@ def test_a_basket_is_folded_in_near_its_own_community(client: Builder) -> None:
 
 def test_folding_in_by_hand() -> None:
     # One item, v = (2, 0): (1 + .1) 4 x + .01 * 4 x = 2, so x = 2 / 4.44.
-    found = folded_vector(np.array([[2.0, 0.0]], dtype=np.float32), np.array([0]))
+    found = FoldedVectors(np.array([[2.0, 0.0]], dtype=np.float32)).of(np.array([0]))
     np.testing.assert_allclose(found, [2 / 4.44, 0.0], rtol=1e-6)
 
 

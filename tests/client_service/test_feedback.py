@@ -18,18 +18,19 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from client_service.feedback.absorb import absorb_feedback, forget_absorbed
+from client_service.feedback.database import NAME
 from client_service.feedback.feedback import Feedback
 from client_service.feedback.messages import InteractionIn, InteractionsIn, ItemIn
 from client_service.feedback.overlay import Overlay
-from client_service.feedback.store import NAME, FeedbackStore
+from client_service.feedback.store import FeedbackStore
 from client_service.serving.questions import Limits
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, read_shard
 from shared.errors import ConflictError, DataError, UnavailableError
 from tests.support.given import Opened, Until
-from tests.support.kept import keep_first_model
+from tests.support.kept import absorb, absorb_and_forget, keep_first_model
+from tests.support.telling import is_erased
 
 CANARY = "canary-4711-user"
 
@@ -210,6 +211,10 @@ async def test_bad_messages_are_refused_whole_and_nothing_of_them_comes_back(ser
             {"rating": "many " + CANARY},
             {"time": "yesterday " + CANARY},
             {"time": "2026-01-01T00:00:00"},
+            {"time": "9999-12-31T23:59:59-12:00"},
+            {"time": "0001-01-01T00:00:00+14:00"},
+            {"user": "nan"},
+            {"item": "NaN"},
             {CANARY: 1},
         ):
             answer = await http.post("/v1/interactions", json={"interactions": [good, good | wrong]})
@@ -220,6 +225,37 @@ async def test_bad_messages_are_refused_whole_and_nothing_of_them_comes_back(ser
         assert (await http.post("/v1/interactions", json={"interactions": []})).status_code == 422
         assert (await http.put("/v1/items/a", json={"hidden": True, "colour": 1})).status_code == 422
         assert (await http.get("/v1/users/u/recommendations")).json()["fallback"] == "unknown user"
+
+
+@pytest.mark.anyio
+async def test_a_number_that_is_none_is_refused_and_bricks_nothing(
+    served: Shard, serving: Serving, until: Until
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    async with serving() as http:
+        for number in ("NaN", "Infinity", "-Infinity", "1e999", "9" * 400):
+            body = f'{{"attributes": {{"price": {number}}}}}'
+            answer = await http.put(f"/v1/items/{served.item_ids[0]}", content=body, headers=headers)
+            assert answer.status_code == 422, number
+        erased = (await http.delete(f"/v1/users/{served.user_ids[3]}")).json()
+        await until(lambda: is_erased(http, erased["receipt"]))
+    async with serving() as http:
+        assert (await http.get(f"/v1/items/{served.item_ids[0]}")).json()["attributes"] == {}
+
+
+@pytest.mark.parametrize("damage", [b'{"attributes": {"canary-price": null}}', b"\xff\xfe canary-price"])
+def test_a_stored_row_that_cannot_be_read_is_named_by_its_number_and_not_quoted(
+    tmp_path: Path, settings: ClientSettings, damage: bytes
+) -> None:
+    store = FeedbackStore(tmp_path)
+    for item in ("canary-a", "canary-b"):
+        store.put_item(item, ItemIn())
+    with sqlite3.connect(tmp_path / NAME) as rows:
+        rows.execute("UPDATE items SET facts = CAST(? AS TEXT) WHERE item = 'canary-b'", [damage])
+    with pytest.raises(DataError, match=r"feedback.sqlite: expected facts of an item in row 2 of") as refused:
+        Overlay(read_shard(settings.shard), store)
+    assert "canary" not in str(refused.value) and refused.value.__cause__ is None
+    store.close()
 
 
 @pytest.mark.anyio
@@ -247,7 +283,7 @@ def test_a_log_that_is_full_takes_nothing_and_says_what_to_do(tmp_path: Path) ->
     with pytest.raises(ConflictError, match=r"at most 3 .* there are 2: let the shard absorb them"):
         store.append(told(("u", "c"), ("u", "d"), begin=5))
     assert len(store.append(told(("u", "c"), begin=5))) == 1 and len(store.interactions()) == 3
-    store.erase_user("u", marked=False)  # numbers go on, and room is there again
+    store.erasures.erase_user("u", known=False)  # numbers go on, and room is there again
     assert len(store.append(told(("v", "c"), ("v", "d"), ("v", "e"), begin=9))) == 3
     for item in "abc":
         store.put_item(item, ItemIn())
@@ -267,19 +303,16 @@ def test_a_file_that_is_no_such_database_or_of_a_later_version_is_refused_and_st
     later.mkdir()
     with sqlite3.connect(later / NAME) as rows:
         rows.execute("PRAGMA user_version = 7")
-    with pytest.raises(DataError, match="expected version 2, got 7"):
+    with pytest.raises(DataError, match="expected version 3, got 7"):
         FeedbackStore(later, most=3)
 
 
-def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(
-    tmp_path: Path, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(tmp_path: Path, settings: ClientSettings) -> None:
     shard = read_shard(settings.shard)
     store = FeedbackStore(tmp_path, most=100)
-    feedback = Feedback(store, Overlay(shard, store))
+    feedback = Feedback(store, Overlay(shard, store), settings.shard)
     with sqlite3.connect(tmp_path / NAME, isolation_level=None) as other:
-        monkeypatch.setattr("client_service.feedback.store.BUSY_SECONDS", 0.05)
-        store._rows.execute("PRAGMA busy_timeout = 50")
+        store._database._rows.execute("PRAGMA busy_timeout = 50")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UnavailableError, match=r"\(SQLITE_BUSY\)"):
             feedback.take_interactions(InteractionsIn(interactions=tuple(told((CANARY, shard.item_ids[0])))))
@@ -303,7 +336,7 @@ def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: Cl
     since = follower.of("new")
     assert since is not None and since.seen.tolist() == [0, 2]
     writer.put_item(shard.item_ids[4], ItemIn(hidden=True, title="Five"))
-    writer.erase_user("new", marked=False)
+    writer.erasures.erase_user("new", known=False)
     follower.follow()
     assert follower.of("new") is None and follower.hidden is not None and follower.hidden.nonzero()[0].tolist() == [4]
     assert follower.titles is not None and follower.titles[4] == "Five"
@@ -319,11 +352,11 @@ def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed
     follower = Overlay(old, FeedbackStore(settings.state_directory, most=100, writing=False))
     writer.append(told(("new", old.item_ids[0])))
     gone, later = old.user_ids[:2]
-    writer.erase_user(gone, marked=True)
+    writer.erasures.erase_user(gone, known=True)
     follower.follow()
-    forget_absorbed(writer, absorb_feedback(settings.shard, writer, 4.0), 4.0)
+    absorb_and_forget(settings, writer)
     writer.append(told(("new", old.item_ids[2]), begin=5))
-    writer.erase_user(later, marked=True)
+    writer.erasures.erase_user(later, known=True)
     follower.follow()
     since = follower.of("new")
     assert since is not None and since.liked.tolist() == [0, 2]
@@ -362,12 +395,12 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
     store.append(told(("low", old.item_ids[1]), rating=2.0, begin=10))
     store.put_item("fresh", ItemIn(title="A fresh one"))
     for user in (gone, back):
-        store.erase_user(user, marked=True)
+        store.erasures.erase_user(user, known=True)
     store.append(told((back, old.item_ids[5]), begin=20))
-    absorbed = absorb_feedback(settings.shard, store, 4.0)
+    absorbed = absorb(settings, store)
     before, after = absorbed.before, absorbed.after
     assert len(store.interactions()) == 4 and len(store.read_told().erased) == 2  # answers still need it
-    forget_absorbed(store, absorbed, 4.0)
+    store.forget_absorbed(absorbed.handed, after.digest, absorbed.kept)
     assert before.digest == old.digest != after.digest == read_shard(settings.shard).digest
     assert {*after.user_ids} == {*old.user_ids, "new"} - {gone}
     row, titles = after.user_row(back), dict(zip(after.item_ids, after.titles or (), strict=True))
@@ -375,7 +408,7 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
     assert titles["fresh"] == "A fresh one" and after.valid[[row]].nnz == 0
     assert [(one.user, one.rating) for one in store.interactions()] == [("low", 2.0)]
     assert store.read_told().erased == frozenset() and "fresh" in store.read_told().items
-    assert absorb_feedback(settings.shard, store, 4.0).after.digest == after.digest
+    assert absorb(settings, store).after.digest == after.digest
     store.close()
 
 
@@ -383,14 +416,17 @@ def test_a_kill_between_shard_and_log_is_made_good_by_absorbing_again(settings: 
     old = read_shard(settings.shard)
     settings.state_directory.mkdir(parents=True)
     store = FeedbackStore(settings.state_directory)
-    store.erase_user(old.user_ids[0], marked=True)
+    store.erasures.erase_user(old.user_ids[0], known=True)
     store.append(told(("new", old.item_ids[0]), (old.user_ids[0], old.item_ids[3])))
-    halfway = absorb_feedback(settings.shard, store, 4.0).after
-    again = absorb_feedback(settings.shard, store, 4.0)
+    halfway = absorb(settings, store).after
+    again = absorb(settings, store)
     assert old.digest != halfway.digest == again.after.digest == read_shard(settings.shard).digest
-    forget_absorbed(store, again, 4.0)
+    store.forget_absorbed(again.handed, again.after.digest, again.kept)
     assert store.interactions() == [] and store.read_told().erased == frozenset()
-    assert store.read_stale() == (old.digest,)  # what was computed from it is found by whoever goes on
+    assert {*store.read_stale()} == {
+        old.digest,
+        again.after.digest,
+    }  # what was computed from it is found by whoever goes on
     store.close()
 
 

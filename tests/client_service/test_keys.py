@@ -27,16 +27,16 @@ APPLICATION, OPERATOR = "application-key-of-the-tests-0123", "operator-key-of-th
 NEEDED: dict[str, Any] = {"name": "east", "shard": "/shard", "state_directory": "/state"}
 KEYS = {"application_key": APPLICATION, "operator_key": OPERATOR}
 WHO = {  # every route of the service, and whose key it asks for
-    ("GET", "/v1/users/{user:path}/recommendations"): "application",
+    ("GET", "/v1/users/{user}/recommendations"): "application",
     ("POST", "/v1/recommendations"): "application",
     ("POST", "/v1/next"): "application",
-    ("GET", "/v1/items/{item:path}/similar"): "application",
+    ("GET", "/v1/items/{item}/similar"): "application",
     ("POST", "/v1/interactions"): "application",
-    ("PUT", "/v1/items/{item:path}"): "application",
-    ("DELETE", "/v1/items/{item:path}"): "application",
-    ("DELETE", "/v1/users/{user:path}"): "application",
+    ("PUT", "/v1/items/{item}"): "application",
+    ("DELETE", "/v1/items/{item}"): "application",
+    ("DELETE", "/v1/users/{user}"): "application",
     ("GET", "/v1/items"): "application",
-    ("GET", "/v1/items/{item:path}"): "application",
+    ("GET", "/v1/items/{item}"): "application",
     ("GET", "/v1/model"): "application",
     ("GET", "/v1/erasures/{receipt}"): "application",
     ("GET", "/v1/refresh"): "operator",
@@ -58,8 +58,8 @@ WHO = {  # every route of the service, and whose key it asks for
     ("GET", "/static/{name}"): "anybody",
 }
 PLACES = {
-    "{user:path}": "user-01",
-    "{item:path}": "item-01",
+    "{user}": "user-01",
+    "{item}": "item-01",
     "{receipt}": "0" * 32,
     "{version}": "v",
     "{name}": "page.css",

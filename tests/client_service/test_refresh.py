@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,68 +16,30 @@ import pytest
 
 from client_service import rebuilding
 from client_service.answering import Answering
+from client_service.feedback.database import NAME
+from client_service.feedback.erasures import ErasureRegister
+from client_service.feedback.feedback import Feedback
 from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import NAME, FeedbackStore
+from client_service.feedback.store import FeedbackStore
+from client_service.renewal import ModelRenewal
 from client_service.serving.checkpoint import read_head
 from client_service.serving.questions import Basket
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, change_shard, read_shard
 from client_service.shard.changes import append_events
 from client_service.shard.commit import only_writer
+from client_service.shard.storage import stated_digest
 from client_service.training_checkpoint import FITTED
 from client_service.training_checkpoint import NAME as TRAINING
+from client_service.training_run import TrainingRun
 from shared.errors import DataError
 from tests.support.federation import Federation
-from tests.support.given import Federate, Hold, Opened, Until
+from tests.support.given import Federate, Hold, Until
 from tests.support.kept import keep_first_model
 from tests.support.questions import finished, has_problem, in_phase, read
+from tests.support.telling import Serving, event, is_erased, items_of, post, refresh, rests
 
 CANARY = "canary-4711-user"
-Serving = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
-
-
-def event(user: str, item: str, number: int = 0, **more: Any) -> dict[str, Any]:
-    return {"event": f"{user}-{item}-{number}", "user": user, "item": item, **more}
-
-
-async def post(http: httpx.AsyncClient, *events: dict[str, Any]) -> None:
-    answer = await http.post("/v1/interactions", json={"interactions": list(events)})
-    assert answer.status_code == 200, answer.text
-
-
-async def items_of(http: httpx.AsyncClient, user: str, query: str = "k=40") -> dict[str, Any]:
-    answer = await http.get(f"/v1/users/{user}/recommendations?{query}")
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-async def rests(http: httpx.AsyncClient) -> bool:
-    return bool((await read(http, "refresh"))["phase"] == "idle")
-
-
-async def refresh(http: httpx.AsyncClient, until: Until) -> dict[str, Any]:
-    """Ask for a refresh, and what it did once it is done."""
-    assert (await http.post("/v1/refresh")).status_code == 202
-    await until(lambda: rests(http))
-    return await read(http, "refresh")
-
-
-@pytest.fixture
-def serving(settings: ClientSettings, opened: Opened, until: Until) -> Serving:
-    """The service once it serves its model."""
-
-    @asynccontextmanager
-    async def begin(**changes: Any) -> AsyncIterator[httpx.AsyncClient]:
-        async with opened(settings.model_copy(update=changes)) as http:
-            await until(lambda: serves(http))
-            yield http
-
-    return begin
-
-
-async def serves(http: httpx.AsyncClient) -> bool:
-    return (await read(http, "status")).get("model") is not None
 
 
 def grow(settings: ClientSettings, user: str) -> Shard:
@@ -115,21 +78,22 @@ async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_sh
     settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_first_model(settings)
-    begun, let = threading.Event(), threading.Event()
-    renew = rebuilding.renew_model
+    begun, let, renew = threading.Event(), threading.Event(), ModelRenewal.renew
 
     def renew_when_let(*args: Any, **chosen: Any) -> Any:
         begun.set()
         assert let.wait(60.0)
         return renew(*args, **chosen)
 
-    monkeypatch.setattr(rebuilding, "renew_model", renew_when_let)
+    monkeypatch.setattr(ModelRenewal, "renew", renew_when_let)
     async with serving() as http:
         await post(http, event("new", "item-00"))
         assert (await http.post("/v1/refresh")).status_code == 202
         await asyncio.to_thread(begun.wait, 60.0)
         assert (await http.post("/v1/refresh")).status_code == 409
         assert (await read(http, "refresh"))["phase"] == "working"
+        head = read_head(settings.models_directory)  # whoever starts a replica now finds a model of the shard
+        assert head is not None and head.shard == stated_digest(settings.shard)
         await http.delete("/v1/users/user-03")  # whom the shard that was just written still has
         await post(http, event("new", "item-02"), event("later", "item-04"))
         for expected in ("run-1.0", "refresh.2"):
@@ -169,14 +133,14 @@ async def test_who_is_erased_is_in_no_file_of_the_silo(
         answer = (await http.delete(f"/v1/users/{CANARY}")).json()
         assert answer["interactions"] == 1 and CANARY not in str(answer)
         assert (await items_of(http, CANARY))["fallback"] == "unknown user"
-        await until(lambda: erased(http, answer["receipt"]))
+        await until(lambda: is_erased(http, answer["receipt"]))
         told = (await http.get(f"/v1/erasures/{answer['receipt']}")).json()
         assert "cannot be taken back" in told["remains"] and "interactions" not in told
         after = texts(folders)
         assert [path for path, content in after.items() if CANARY.encode() in content] == []
         kept = {path.relative_to(models) for path in after if path.is_relative_to(models)}
         computed = {path.relative_to(models) for path in before if path.is_relative_to(models)}
-        figures = {Path("quality.json"), Path("spectra.json"), Path("model.json")}  # numbers of the whole shard alone
+        figures = {Path("quality.json"), Path("spectra.json"), Path("model.json"), Path("numbers.json")}
         assert {Path(TRAINING)} < computed and not kept & (computed - figures)
         head = read_head(models)
         assert head is not None and head.shard == read_shard(settings.shard).digest != old.digest
@@ -191,24 +155,30 @@ async def listed(http: httpx.AsyncClient) -> bool:
     return bool((await read(http, "status"))["listed"] == 1.0)
 
 
-async def erased(http: httpx.AsyncClient, receipt: str) -> bool:
-    return bool((await read(http, f"erasures/{receipt}"))["done_at"] is not None)
-
-
 @pytest.mark.anyio
-@pytest.mark.parametrize("killed_at", ["renew_model", "forget_absorbed", "complete_erasures"])
+@pytest.mark.parametrize(
+    "killed_at",
+    [
+        (ModelRenewal, "renew"),
+        (rebuilding, "save_shard"),
+        (ModelRenewal, "keep"),
+        (rebuilding, "clear_earlier"),
+        (Feedback, "forget_absorbed"),
+        (ErasureRegister, "complete"),
+    ],
+)
 async def test_an_erasure_that_was_cut_off_anywhere_is_done_by_the_next_start(
-    settings: ClientSettings, serving: Serving, until: Until, killed_at: str
+    settings: ClientSettings, serving: Serving, until: Until, killed_at: tuple[object, str]
 ) -> None:
     old = grow(settings, CANARY)
     async with serving() as http:
         with pytest.MonkeyPatch.context() as broken:
-            broken.setattr(rebuilding, killed_at, stop)
+            broken.setattr(*killed_at, stop)
             receipt = (await http.delete(f"/v1/users/{CANARY}")).json()["receipt"]
             await until(lambda: has_failed(http))
     (settings.state_directory / "model" / FITTED).mkdir()
     async with serving() as http:
-        await until(lambda: erased(http, receipt))
+        await until(lambda: is_erased(http, receipt))
         assert (await items_of(http, CANARY))["fallback"] == "unknown user"
     content = texts((settings.state_directory, settings.shard))
     assert [path for path, found in content.items() if CANARY.encode() in found] == []
@@ -247,7 +217,7 @@ async def test_the_last_user_is_not_erased_from_a_shard_and_the_silo_says_so(
     async with serving() as http:
         receipts = [(await http.delete(f"/v1/users/{user}")).json()["receipt"] for user in shard.user_ids]
         await until(lambda: has_failed(http))
-        assert not await erased(http, receipts[-1])
+        assert not await is_erased(http, receipts[-1])
         assert (await items_of(http, shard.user_ids[-1]))["fallback"] == "unknown user"
         assert not {*shard.user_ids} & {*str(await read(http, "refresh")).split("'")}
 
@@ -343,6 +313,53 @@ async def test_a_round_that_never_ends_holds_the_shard_up_for_a_bounded_time(
 
 
 @pytest.mark.anyio
+async def test_a_round_that_waits_for_another_client_gives_way_after_a_bounded_time(
+    federation: Federate, held: Hold, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deadline may be weeks away. Then the run goes on, and has missed nothing that the aggregator waited for."""
+    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
+    stop = held("client-2", 1)
+    async with federation(2, first={"wait_seconds": 0.1}) as running:
+        silo, other = await running.enter()
+        await running.start()
+        await until(in_phase(silo, "waiting for the round"))
+        await post(silo, event("new", "item-00"))
+        receipt = (await silo.delete("/v1/users/user-03")).json()["receipt"]
+        await until(lambda: is_erased(silo, receipt))
+        assert not stop.released.is_set()
+        stop.released.set()
+        await until(finished(silo, other))
+        assert [one["missing"] for one in (await running.history())["rounds"]] == [[], []]
+        users = read_shard(running.clients[0].shard).user_ids
+        assert "new" in users and "user-03" not in users
+
+
+@pytest.mark.anyio
+async def test_training_is_left_where_it_is_after_a_bounded_time_and_done_anew_on_the_next_shard(
+    federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
+    fit, begun = TrainingRun.fit, list[str]()
+
+    def fit_for_long(part: Any, *given: Any) -> Any:
+        begun.append(part.place.client)
+        if begun.count("client-1") == 1 and part.place.client == "client-1":
+            part._training.interrupt.wait(60.0)
+        return fit(part, *given)
+
+    monkeypatch.setattr(TrainingRun, "fit", fit_for_long)
+    async with federation(2) as running:
+        silo, other = await running.enter()
+        await running.start()
+        await until(in_phase(silo, "training"))
+        await post(silo, event("new", "item-00"))
+        assert (await refresh(silo, until))["changed"]
+        await until(finished(silo, other))
+        assert [one["missing"] for one in (await running.history())["rounds"]] == [[], []]
+        assert (await items_of(silo, "new"))["model"].startswith("run-1.")
+
+
+@pytest.mark.anyio
 async def test_between_runs_it_needs_no_aggregator_and_the_next_run_trains_on_it(
     federation: Federate, until: Until
 ) -> None:
@@ -359,19 +376,48 @@ async def test_between_runs_it_needs_no_aggregator_and_the_next_run_trains_on_it
         assert (await items_of(silo, "new"))["model"].startswith("run-2.")
 
 
-def test_a_log_of_the_version_before_is_taken_over(tmp_path: Path) -> None:
-    import sqlite3
+VERSION_1 = """
+CREATE TABLE interactions (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, event TEXT NOT NULL UNIQUE,
+    user TEXT NOT NULL, item TEXT NOT NULL, time INTEGER NOT NULL, rating REAL
+);
+CREATE INDEX interactions_of_user ON interactions (user);
+CREATE TABLE items (item TEXT PRIMARY KEY, facts TEXT NOT NULL);
+CREATE TABLE erased (mark BLOB PRIMARY KEY);
+CREATE TABLE place (key BLOB NOT NULL, rewritten INTEGER NOT NULL);
+INSERT INTO interactions (event, user, item, time, rating)
+    VALUES ('e', 'u', 'i', 5, NULL), ('canary', 'v', 'j', 6, 1.0);
+INSERT INTO items VALUES ('i', '{"hidden": true}');
+INSERT INTO erased VALUES (x'01');
+INSERT INTO place VALUES (x'0102', 3);
+PRAGMA user_version = 1;
+"""
+VERSION_2 = """
+CREATE TABLE erasures (receipt TEXT PRIMARY KEY, asked INTEGER NOT NULL, done INTEGER, mark BLOB);
+CREATE TABLE stale (shard TEXT PRIMARY KEY);
+ALTER TABLE place ADD COLUMN absorbed INTEGER NOT NULL DEFAULT 0;
+INSERT INTO erasures VALUES ('r', 7, NULL, x'01');
+INSERT INTO stale VALUES ('s');
+PRAGMA user_version = 2;
+"""
 
+
+@pytest.mark.parametrize("scripts", [(VERSION_1,), (VERSION_1, VERSION_2)])
+def test_a_log_of_a_version_before_is_taken_over(tmp_path: Path, scripts: tuple[str, ...]) -> None:
+    with closing(sqlite3.connect(tmp_path / NAME)) as rows:
+        for script in scripts:
+            rows.executescript(script)
     store = FeedbackStore(tmp_path)
-    told = InteractionIn(event="e", user="u", item="i", time=None, rating=None)
-    store.append([told])
-    store.close()
-    with sqlite3.connect(tmp_path / NAME) as rows:
-        for change in ("DROP TABLE erasures", "DROP TABLE stale", "ALTER TABLE place DROP COLUMN absorbed"):
-            rows.execute(change)
-        rows.execute("PRAGMA user_version = 1")
-    store = FeedbackStore(tmp_path)
-    assert [one.user for one in store.interactions()] == ["u"] and store.read_stale() == ()
+    assert [(one.user, one.time, one.rating) for one in store.interactions()] == [("u", 5, None), ("v", 6, 1.0)]
+    told = store.read_told()
+    assert told.items["i"].hidden and told.erased == {b"\x01"} and told.key == b"\x01\x02"
+    assert store.read_stale() == ("s",) * (len(scripts) - 1)
+    assert store.erasures.are_open() is (len(scripts) == 2)
+    again = InteractionIn(event="e", user="u", item="i", time=None, rating=None)
+    later = InteractionIn(event="f", user="u", item="i", time=None, rating=None)
+    assert [one.sequence for one in store.append([again, later])] == [3]
+    store.compact()
+    assert b"canary" not in (tmp_path / NAME).read_bytes()
     store.close()
 
 

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 import torch
 
-from client_service import renewal
+from client_service import stored_model
 from client_service.best_model import kept_model
 from client_service.learning.interrupt import NEVER
-from client_service.renewal import renew_model
-from client_service.serving.checkpoint import read_head
+from client_service.renewal import ModelRenewal
+from client_service.serving.answerer import AtRest
 from client_service.serving.questions import Limits
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
@@ -36,6 +36,13 @@ def change(settings: ClientSettings) -> Shard:
     event = pl.DataFrame({"user": ["user-99", "user-99"], "item": ["item-00", "item-03"]})
     _, after = change_shard(settings.shard, lambda shard: erase_users(append_events(shard, event, Path()), ["user-01"]))
     return after
+
+
+def renew(settings: ClientSettings, shard: Shard, *, erased: bool = True) -> AtRest | None:
+    """The model of a shard that has changed, kept; None where there is none."""
+    renewal = ModelRenewal(settings, ITEMS, shard, CPU, NEVER)
+    found = renewal.renew(erased=erased)
+    return None if found is None else renewal.keep(found)
 
 
 async def version(http: httpx.AsyncClient) -> str | None:
@@ -61,7 +68,7 @@ async def test_a_restart_serves_a_model_of_the_changed_shard_without_an_aggregat
         gone = (await http.get("/v1/users/user-01/recommendations")).json()
         assert gone["fallback"] == "unknown user"
     assert not old & {path.name for path in (settings.state_directory / "model").glob("model-*.safetensors")}
-    monkeypatch.setattr(renewal, "keep_version", None)  # it is there: nothing is computed again
+    monkeypatch.setattr(stored_model, "_renew", None)  # it is there: nothing is computed again
     async with opened(settings) as http:
         await until(lambda: serves(http))
         again = (await http.get("/v1/users/user-99/recommendations?k=40")).json()["items"]
@@ -74,7 +81,7 @@ def test_it_ranks_as_the_next_run_s_first_model_does(settings: ClientSettings) -
     keep_first_model(settings)
     shard = change(settings)
     recommender = Recommender(shard)
-    recommender.served = renew_model(settings, ITEMS, shard, CPU, NEVER)
+    recommender.served = renew(settings, shard)
     renewed = [recommender.for_user(user, Limits(5)).items for user in shard.user_ids]
     run = Recommender(shard)
     place = Place(settings.name, "run-2", 0, settings.method, settings.state_directory / "model")
@@ -89,20 +96,14 @@ def test_it_ranks_as_the_next_run_s_first_model_does(settings: ClientSettings) -
 def test_each_change_has_a_version_of_its_own_and_the_same_shard_none(settings: ClientSettings) -> None:
     shard, _ = keep_first_model(settings)
     folder = settings.state_directory / "model"
-    assert renew_model(settings, ITEMS, shard, CPU, NEVER) is None
+    assert renew(settings, shard) is None
     for number in (1, 2):
         event = pl.DataFrame({"user": [f"new-{number}"], "item": ["item-00"]})
         _, after = change_shard(settings.shard, lambda shard, event=event: append_events(shard, event, Path()))  # type: ignore[misc]
-        renewed = renew_model(settings, ITEMS, after, CPU, NEVER)
+        renewed = renew(settings, after)
         assert renewed is not None and renewed.version == f"refresh.{number}"
         assert kept_model(ITEMS, after, folder, CPU) is not None
 
 
-def test_where_no_model_is_kept_or_training_starts_at_nothing_there_is_none(settings: ClientSettings) -> None:
-    assert renew_model(settings, ITEMS, read_shard(settings.shard), CPU, NEVER) is None
-    keep_first_model(settings)
-    path = settings.state_directory / "model" / "model.json"
-    head = read_head(path.parent)
-    assert head is not None and head.start is not None
-    path.write_text(head.model_copy(update={"start": None}).model_dump_json())
-    assert renew_model(settings, ITEMS, change(settings), CPU, NEVER) is None
+def test_where_no_model_is_kept_there_is_none(settings: ClientSettings) -> None:
+    assert renew(settings, read_shard(settings.shard)) is None

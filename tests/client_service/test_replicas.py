@@ -22,13 +22,15 @@ import pytest
 from client_service.app import create_replica
 from client_service.feedback.messages import InteractionIn
 from client_service.feedback.store import FeedbackStore
+from client_service.forgetting import keep_alone
 from client_service.replicas import beside, service
 from client_service.serving import lists
 from client_service.serving.lists import ListKeeper
 from client_service.serving.questions import Limits
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, client_settings
-from client_service.shard import Shard
+from client_service.shard import Shard, change_shard
+from client_service.shard.changes import erase_users
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import kept_pair
 from shared.web.server import _share_port
@@ -290,6 +292,25 @@ async def test_a_state_that_cannot_be_written_is_no_hindrance(replicated: Client
         user = shard.user_ids[0]
         assert await listed(http, user) == [one.item for one in before.for_user(user, Limits(5)).items]
     assert contents(there) == disk
+
+
+@pytest.mark.anyio
+async def test_a_replica_takes_up_a_shard_of_which_no_model_could_be_kept(replicated: ClientSettings) -> None:
+    shard, _ = keep_first_model(replicated)
+    gone, there = shard.user_ids[:2]
+    async with asking(replicated) as http:
+        assert "fallback" not in (await http.get(f"/v1/users/{gone}/recommendations")).json()
+        change_shard(replicated.shard, lambda before: erase_users(before, [gone]))
+        keep_alone(replicated.models_directory, "f" * 64)
+        async with asyncio.timeout(SECONDS):
+            while "fallback" not in (answer := (await http.get(f"/v1/users/{there}/recommendations")).json()):
+                await asyncio.sleep(0.02)
+        assert answer["fallback"] == "no model yet"
+        keep_first_model(replicated, "run-2")
+        async with asyncio.timeout(SECONDS):
+            while "fallback" in (await http.get(f"/v1/users/{there}/recommendations")).json():
+                await asyncio.sleep(0.02)
+        assert (await http.get(f"/v1/users/{gone}/recommendations")).json()["fallback"] == "unknown user"
 
 
 @pytest.mark.anyio

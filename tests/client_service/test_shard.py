@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from client_service.shard import Shard, read_shard, save_shard, write_shard
+from client_service.shard.ids import find_unusable_ids, require_usable_id
 from shared.errors import DataError
 
 INTERACTIONS = pl.DataFrame(
@@ -54,6 +55,30 @@ def own(folder: Path, table: pl.DataFrame) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     table.write_parquet(folder / "interactions.parquet")
     return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x" * 512, None),
+        ("x" * 513, "at most 512 characters"),
+        ("a\x00b", "without control characters"),
+        ("a\x7f", "without control characters"),
+        ("NaN", "got NaN"),
+        ("nan", "got NaN"),
+        ("NAN", None),
+        (" ", None),
+        ("\u2028", None),
+    ],
+)
+def test_one_id_is_judged_as_a_column_of_them_is(text: str, expected: str | None) -> None:
+    found = find_unusable_ids(pl.Series([text]))
+    if expected is None:
+        assert found is None and require_usable_id(text) == text
+        return
+    assert found is not None and expected in found[1]
+    with pytest.raises(ValueError, match=expected):
+        require_usable_id(text)
 
 
 def test_what_is_written_comes_back(folder: Path) -> None:

@@ -5,17 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import torch
 
 from client_service.best_model import kept_model
-from client_service.serving.checkpoint import ModelHead, read_head
+from client_service.models.carrying import ShardRows
+from client_service.serving.checkpoint import ModelHead, name_version, read_head, read_version
+from client_service.serving.numbers import next_number, number_of_run
+from client_service.serving.shard_rows import keep_rows, kept_rows, rows_path
 from client_service.serving.versions import choose_version, keep_version, kept_of_run, kept_versions
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
+from shared.errors import DataError
 from tests.support.given import Opened, Until
 from tests.support.kept import keep_first_model
 from tests.support.questions import read
+
+ROWS = ShardRows(("u",), ("i",), prints=np.zeros(1, dtype=np.int64))
 
 
 def head_of(run: str, number: int, shard: str, settings: ClientSettings) -> ModelHead:
@@ -38,27 +45,64 @@ def versions(folder: Path) -> list[str]:
 
 
 def files(folder: Path) -> set[str]:
-    return {path.name for path in folder.glob("*") if path.name.startswith(("model-", "earlier-"))}
+    return {path.name for path in folder.glob("*") if path.name.startswith(("model-", "earlier-", "rows-"))}
 
 
-def test_a_run_has_one_model_and_so_many_runs_have_theirs(
+def test_a_run_has_one_model_and_so_many_runs_and_refreshes_have_theirs(
     settings: ClientSettings, kept: tuple[Path, ModelHead]
 ) -> None:
     folder, head = kept
     model = kept_model(ITEMS, keep_first_model(settings, "run-3")[0], folder, torch.device("cpu"))
     assert model is not None and versions(folder) == ["run-3.0", "run-2.0", "run-1.0"]
-    keep_version(folder, model.model, head_of("run-3", 4, head.shard, settings), 3)
+
+    def keep(run: str, number: int, shard: str, most: int) -> None:
+        keep_version(folder, model.model, head_of(run, number, shard, settings), ROWS, most)
+
+    keep("run-3", 4, head.shard, 3)
     assert versions(folder) == ["run-3.4", "run-2.0", "run-1.0"]
-    keep_version(folder, model.model, head_of("run-4", 1, head.shard, settings), 3)
+    keep("run-4", 1, head.shard, 3)
     assert versions(folder) == ["run-4.1", "run-3.4", "run-2.0"]
     assert files(folder) == {
         *(f"model-{version}.safetensors" for version in ("run-4.1", "run-3.4", "run-2.0")),
         *(f"earlier-{version}.json" for version in ("run-3.4", "run-2.0")),
+        rows_path(folder, head.shard).name,
     }
-    keep_version(folder, model.model, head_of("run-5", 1, head.shard, settings), 1)
-    assert versions(folder) == ["run-5.1"] and files(folder) == {"model-run-5.1.safetensors"}
-    keep_version(folder, model.model, head_of("refresh", 1, "f" * 64, settings), 3)
-    assert versions(folder) == ["refresh.1"]  # of a shard that is no more, none is of any use
+    later = ["e" * 64, "f" * 64]
+    for number, shard in enumerate(later, 1):
+        keep("refresh", number, shard, 3)
+    assert versions(folder) == ["refresh.2", "refresh.1", "run-4.1"]
+    assert {path.name for path in folder.glob("rows-*")} == {
+        rows_path(folder, one).name for one in (*later, head.shard)
+    }
+    keep("run-5", 1, later[1], 1)
+    assert versions(folder) == ["run-5.1"]
+    assert files(folder) == {"model-run-5.1.safetensors", rows_path(folder, later[1]).name}
+
+
+def test_numbers_are_given_once_and_a_run_bears_one_after_another_got_it(tmp_path: Path) -> None:
+    assert number_of_run(tmp_path, "run-1") == 0
+    assert next_number(tmp_path) == 1
+    assert number_of_run(tmp_path, "run-1") == number_of_run(tmp_path, "run-1") == 1
+    assert number_of_run(tmp_path, "run-2") == 0
+    assert [next_number(tmp_path), next_number(tmp_path)] == [2, 3]
+    assert number_of_run(tmp_path, "run-2") == 3 and number_of_run(tmp_path, "run-3") == 0
+    names = [name_version("run-2", 7), name_version("run-2", 7, 3)]
+    assert names == ["run-2.7", "run-2.7~3"] and [read_version(one) for one in names] == [("run-2", 7)] * 2
+
+
+def test_ids_of_rows_are_kept_once_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+    rows = ShardRows(("a", "b"), ("x", "y", "z"), "digest", np.array([3, -4]))
+    for again in (rows, ShardRows((), ("other",))):
+        keep_rows(tmp_path, "f" * 64, again)
+    found = kept_rows(tmp_path, "f" * 64)
+    assert found is not None and [*found.users] == ["a", "b"] and [*found.items] == ["x", "y", "z"]
+    assert (found.catalogue, found.prints.tolist()) == ("digest", [3, -4]) and kept_rows(tmp_path, "e" * 64) is None
+    keep_rows(tmp_path, "e" * 64, ShardRows((), ("x",)))
+    found = kept_rows(tmp_path, "e" * 64)
+    assert found is not None and not found.users and found.catalogue == ""
+    rows_path(tmp_path, "f" * 64).write_bytes(b"PAR1 damaged")
+    with pytest.raises(DataError, match="expected the rows of a kept model's shard"):
+        kept_rows(tmp_path, "f" * 64)
 
 
 def test_an_earlier_one_is_chosen_and_the_other_stays(settings: ClientSettings, kept: tuple[Path, ModelHead]) -> None:

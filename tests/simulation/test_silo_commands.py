@@ -70,6 +70,8 @@ def test_models_are_listed_and_an_earlier_one_is_served(silo: str, tmp_path: Pat
     assert [line.split()[0] for line in lines] == ["*", "run-1.0"] and lines[0].split()[1] == "run-2.0"
     chosen = json.loads(ask(silo, tmp_path, "models", "--serve", "run-1.0", "--json").stdout)["models"]
     assert [(one["version"], one["served"]) for one in chosen] == [("run-1.0", True), ("run-2.0", False)]
+    odd = ask(silo, tmp_path, "models", "--serve", "run-2.0/serve?x=1#")  # no part of it is a path or a query
+    assert odd.exit_code == 1 and "expected the version of a kept model" in str(odd.exception)
     refused = ask(silo, tmp_path, "models", "--serve", "run-7.0")
     assert refused.exit_code == 1 and "expected the version of a kept model" in str(refused.exception)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from client_service.feedback.absorb import Absorbed, absorb_feedback
+from client_service.feedback.store import FeedbackStore
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, read_shard
+from client_service.shard import Shard, hold_shard, read_shard, save_shard
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
 from client_service.training_run import TrainingRun
@@ -23,3 +27,18 @@ def keep_first_model(settings: ClientSettings, run: str = "run-1") -> tuple[Shar
     part = TrainingRun(place, ITEMS, shard, recommender, torch.device("cpu"))
     part.begin(Parameters(initial_parameters(mlp_specification(settings.method), 0, exact=False)), 0)
     return shard, recommender
+
+
+def absorb(settings: ClientSettings, store: FeedbackStore, listed: Sequence[str] | None = None) -> Absorbed:
+    """The log is in the silo's shard, which is written; and still in the log."""
+    with hold_shard(settings.shard) as before:
+        absorbed = absorb_feedback(before, store, settings.least_rating, listed)
+        save_shard(settings.shard, absorbed.after)
+    return absorbed
+
+
+def absorb_and_forget(settings: ClientSettings, store: FeedbackStore, listed: Sequence[str] | None = None) -> Absorbed:
+    """Likewise, and what stays in the log is what the shard has not got."""
+    absorbed = absorb(settings, store, listed)
+    store.forget_absorbed(absorbed.handed, absorbed.after.digest, absorbed.kept)
+    return absorbed

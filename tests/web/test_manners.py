@@ -108,3 +108,11 @@ def test_every_operation_says_what_it_is_and_how_it_refuses(service: tuple[str, 
             for status in refusals:
                 assert list(one["responses"][status]["content"]) == [MEDIA_TYPE], f"{method} {path} {status}"
     assert json.dumps(document).count("Successful Response") < len(document["paths"]) * 3
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("service", ["client"], indirect=True)
+async def test_an_encoded_slash_stays_within_its_segment(http: httpx.AsyncClient) -> None:
+    assert (await http.put("/v1/items/new%2Fone", json={"title": "New"})).status_code == 200
+    assert (await http.get("/v1/items/new%2fone")).json()["item"] == "new/one"
+    assert (await http.get("/v1/items/new/one")).status_code == 404

@@ -22,6 +22,8 @@ class GraphAttention(Factors):
     A training pair's own edge stays in the graph: leave_one_out changes nothing.
     """
 
+    sees_new_edges = True
+
     # Paper: graph attention with exp(LeakyReLU(w . e_m + w' . e_n)); here: without the LeakyReLU, because then the
     # node's own part cancels, the order of its neighbours stays, and the layer is one product with a constant matrix.
 

@@ -43,6 +43,8 @@ class MetaPaths(Factors):
     which is perturbed. A training pair's own edge stays in it: leave_one_out changes nothing.
     """
 
+    sees_new_edges = True
+
     def __init__(self, given: Ingredients) -> None:
         super().__init__(given)
         noisy = perturb(given.interactions, BUDGET, np.random.default_rng(0))

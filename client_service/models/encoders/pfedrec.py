@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ class PFedRec(Factors):
 
     Scores that are served leave b_u out: it moves all of a user's items alike.
     """
+
+    row_kinds = MappingProxyType({"embedding": "users", "embedding_bias": "users", "tuned": "items"})
 
     def __init__(self, given: Ingredients) -> None:
         super().__init__(given)

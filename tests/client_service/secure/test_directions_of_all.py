@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from client_service.boundary.ledger import Ledger
+from client_service.giving_way import RoundPatience
+from client_service.learning.interrupt import Interrupt
 from client_service.run_opening import RunOpening
 from client_service.secure.exchange import SecureExchange
 from client_service.secure.memory import NAME, RoundMemory
@@ -77,8 +79,8 @@ async def fetch(folder: Path, told: dict[int, Parameters]) -> Part:
     def remember_start(run: str, number: int, given: Parameters) -> None:
         memory.remember_start(OWN, run, number, digest_start(given))
 
-    silo = SimpleNamespace(masking=SimpleNamespace(remember_start=remember_start))
-    opening = RunOpening(cast(Any, silo), cast(Any, None), cast(Any, call))
+    silo = SimpleNamespace(masking=SimpleNamespace(remember_start=remember_start), interrupt=Interrupt())
+    opening = RunOpening(cast(Any, silo), cast(Any, None), cast(Any, call), RoundPatience())
 
     async def personalised(_: object, number: int) -> Parameters:
         return told[number]

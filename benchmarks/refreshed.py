@@ -1,0 +1,87 @@
+"""Does a refresh after a few events make a trained model worse? On the validation items of each silo of a run.
+
+lpsfed simulate SHARDS --out RUN
+python -m benchmarks.refreshed SHARDS RUN [--events 20]
+
+Each silo of the finished run gets so many events of its users, drawn from its test interactions as those that come
+next, and a new user with five items. Then it is refreshed as a running client would. Printed is the primary measure: of
+the model that the run ended with, on the shard before; and on the shard after, of the model at which training would
+start with every choice made anew, and of the refreshed one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+from benchmarks.common import render_table
+from client_service.feedback.absorb import absorb_feedback
+from client_service.feedback.messages import InteractionIn
+from client_service.feedback.store import FeedbackStore
+from client_service.learning.interrupt import NEVER
+from client_service.learning.quality import LABELS, PRIMARY
+from client_service.renewal import ModelRenewal
+from client_service.serving.checkpoint import read_head
+from client_service.settings import ClientSettings, client_settings
+from client_service.shard import Shard, read_shard
+from client_service.tasks.items import ITEMS
+
+NEW_USER, NEW_ITEMS = "a user who is new", 5
+CPU = torch.device("cpu")
+
+
+def drawn_events(shard: Shard, count: int) -> list[InteractionIn]:
+    """Of known users, and of one who is new."""
+    tests = shard.events_with_ids().filter(pl.col("split") == "test")
+    known = tests.sample(min(count, len(tests)), seed=0).select("user", "item").rows()
+    new = np.random.default_rng(0).choice(shard.item_ids, NEW_ITEMS, replace=False)
+    pairs = [*known, *((NEW_USER, item) for item in new.tolist())]
+    return [InteractionIn(event=str(n), user=u, item=i, time=None, rating=None) for n, (u, i) in enumerate(pairs)]
+
+
+def measure_silo(shard: Path, state: Path, events: int) -> tuple[str, ...]:
+    """A row of the table."""
+    with tempfile.TemporaryDirectory() as place:
+        settings = copy_silo(shard, state, Path(place))
+        before, head = read_shard(settings.shard), read_head(settings.models_directory)
+        assert head is not None, "expected a silo of a finished run"
+        store = FeedbackStore(settings.state_directory)
+        store.append(drawn_events(before, events))
+        after = absorb_feedback(before, store, settings.least_rating).after
+        renewal = ModelRenewal(settings, ITEMS, after, CPU, NEVER)
+        found = [one for erased in (True, False) if (one := renewal.renew(erased=erased)) is not None]
+        store.close()
+    after_each = [ITEMS.judge(after, one.served, NEVER).primary_value for one in found]
+    kind = "trained" if found[-1].head.carried else "at the start"
+    values = (head.values[PRIMARY], *after_each)
+    return (shard.name, head.version, *(f"{value:.4f}" for value in values), kind)
+
+
+def copy_silo(shard: Path, state: Path, place: Path) -> ClientSettings:
+    """Settings of a silo with a copy of both."""
+    shutil.copytree(shard, place / "shard")
+    shutil.copytree(state / "model", place / "state" / "model")
+    return client_settings(name=shard.name, shard=place / "shard", state_directory=place / "state")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shards", type=Path)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--events", type=int, default=20)
+    given = parser.parse_args()
+    silos = [path for path in sorted(given.shards.iterdir()) if (given.run / path.name / "model").is_dir()]
+    rows = [measure_silo(path, given.run / path.name, given.events) for path in silos]
+    measure = LABELS[PRIMARY].title
+    print(f"{measure} on validation items, {given.events} events and a new user\n")
+    print(render_table(("silo", "model", "before", "started anew", "refreshed", "which is"), rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""The file of what applications have told: opened, brought to its version, and used a transaction at a time.
+
+The rollback journal, and not a write-ahead log: who may only read the folder can read it too. Deleted rows are
+overwritten with zeros, and a compaction follows, so that no file holds what was taken away.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from client_service.feedback.told import event_mark
+from shared.errors import DataError, UnavailableError
+
+NAME = "feedback.sqlite"
+VERSION = 3
+BUSY_SECONDS = 10.0
+KEY_BYTES = 32
+TABLES = """
+CREATE TABLE interactions (
+    sequence INTEGER PRIMARY KEY, user TEXT NOT NULL, item TEXT NOT NULL, time INTEGER NOT NULL, rating REAL
+);
+CREATE INDEX interactions_of_user ON interactions (user);
+CREATE TABLE accepted (event BLOB PRIMARY KEY, sequence INTEGER NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE items (item TEXT PRIMARY KEY, facts TEXT NOT NULL, changed INTEGER NOT NULL);
+CREATE INDEX items_changed ON items (changed);
+CREATE TABLE erased (mark BLOB PRIMARY KEY, number INTEGER NOT NULL);
+CREATE TABLE erasures (receipt TEXT PRIMARY KEY, asked INTEGER NOT NULL, done INTEGER, mark BLOB);
+CREATE TABLE stale (shard TEXT PRIMARY KEY);
+CREATE TABLE place (
+    key BLOB NOT NULL, last INTEGER NOT NULL DEFAULT 0, held INTEGER NOT NULL DEFAULT 0,
+    handed INTEGER NOT NULL DEFAULT 0, looked INTEGER NOT NULL DEFAULT 0, rewritten INTEGER NOT NULL DEFAULT 0,
+    absorbed INTEGER NOT NULL DEFAULT 0, shard TEXT NOT NULL DEFAULT '', told INTEGER NOT NULL DEFAULT 0,
+    changed INTEGER NOT NULL DEFAULT 0, forgotten INTEGER NOT NULL DEFAULT 0,
+    loose INTEGER NOT NULL DEFAULT 0
+);
+"""
+"""place, one row: `last` sequence number; interactions `held`; up to which one a shard may have them (`handed`), up to
+which one has looked (`looked`); items `told` of; is the file to be compacted (`loose`)? The others: see `Told`."""
+EARLIER = ("interactions", "items", "erased", "erasures", "stale", "place")
+TAKE_OVER = """
+INSERT INTO interactions SELECT sequence, user, item, time, rating FROM earlier_interactions;
+INSERT INTO accepted
+    SELECT event_mark(event), sequence, CAST(strftime('%s', 'now') AS INTEGER) FROM earlier_interactions;
+INSERT INTO items SELECT item, facts, 0 FROM earlier_items;
+INSERT INTO erased SELECT mark, 0 FROM earlier_erased;
+INSERT INTO place (key, last, held, told) SELECT
+    key, (SELECT coalesce(max(sequence), 0) FROM interactions), (SELECT count(*) FROM interactions),
+    (SELECT count(*) FROM items) FROM earlier_place;
+"""
+
+
+class FeedbackDatabase:
+    """The file, open. `writing` False: for a process that may only read. DataError for another file or version."""
+
+    def __init__(self, folder: Path, *, writing: bool) -> None:
+        self.path, self._lock = folder / NAME, threading.Lock()
+        address = f"{self.path.absolute().as_uri()}?mode={'rwc' if writing else 'ro'}"
+        try:
+            self._rows = sqlite3.connect(
+                address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._prepare(writing=writing)
+        except sqlite3.Error as error:
+            raise DataError(f"{self.path}: expected a database of interactions ({_name_of(error)})") from None
+
+    def close(self) -> None:
+        with self._lock:
+            self._rows.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One moment: whatever is read, another process has changed none of it in between."""
+        with self._errors(), self._lock, self._within("BEGIN"):
+            yield self._rows
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing; durable once it ends."""
+        with self._errors(), self._lock, self._within("BEGIN IMMEDIATE"):
+            yield self._rows
+
+    def compact(self) -> None:
+        """Leave nothing of what was taken away in the file. UnavailableError where there is no room for that now."""
+        with self._errors(), self._lock:
+            (loose,) = self._rows.execute("SELECT loose FROM place").fetchone()
+            if loose:
+                self._rows.execute("VACUUM")
+                self._rows.execute("UPDATE place SET loose = 0")
+
+    def _prepare(self, *, writing: bool) -> None:
+        (found,) = self._rows.execute("PRAGMA user_version").fetchone()
+        if not 0 <= found <= VERSION or (found < VERSION and not writing):
+            raise DataError(f"{self.path}: expected version {VERSION}, got {found}")
+        if not writing:
+            return
+        for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY"):
+            self._rows.execute(f"PRAGMA {pragma}")
+        if found < VERSION:
+            with self._within("BEGIN IMMEDIATE"):
+                if found:
+                    self._take_over()
+                else:
+                    self._begin()
+                self._rows.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _begin(self) -> None:
+        self._run(TABLES)
+        self._rows.execute("INSERT INTO place (key) VALUES (?)", [secrets.token_bytes(KEY_BYTES)])
+
+    def _take_over(self) -> None:
+        """Bring the tables of an earlier version over, which had the ids of events as they are."""
+        names = {name for (name,) in self._rows.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        old = [name for name in EARLIER if name in names]
+        (key,) = self._rows.execute("SELECT key FROM place").fetchone()
+        self._rows.create_function("event_mark", 1, partial(event_mark, key=key))
+        self._rows.execute("DROP INDEX interactions_of_user")
+        self._run("".join(f"ALTER TABLE {name} RENAME TO earlier_{name};" for name in old) + TABLES + TAKE_OVER)
+        for name in {"erasures", "stale"} & names:
+            self._rows.execute(f"INSERT INTO {name} SELECT * FROM earlier_{name}")
+        self._run("".join(f"DROP TABLE earlier_{name};" for name in old) + "UPDATE place SET loose = 1;")
+
+    def _run(self, script: str) -> None:
+        """Statements within the transaction at hand, which `executescript` would end."""
+        for statement in filter(str.strip, script.split(";")):
+            self._rows.execute(statement)
+
+    @contextmanager
+    def _within(self, begin: str) -> Iterator[None]:
+        self._rows.execute(begin)
+        try:
+            yield
+            self._rows.execute("COMMIT")
+        except BaseException:
+            if self._rows.in_transaction:
+                self._rows.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """No message of the database leaves here: one may quote a row."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise UnavailableError(f"the log of interactions cannot be used now ({_name_of(error)})") from None
+
+
+def _name_of(error: sqlite3.Error) -> str:
+    """What Python itself raises has no name of SQLite's."""
+    return str(getattr(error, "sqlite_errorname", type(error).__name__))

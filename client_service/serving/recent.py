@@ -1,0 +1,72 @@
+"""Users of whom something has come since the shard was written -> their lists as they were computed last.
+
+A list is good for one model and for what was known then: with the user's next interaction, with the next item that is
+hidden, and with the next model, it is computed anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_service.feedback.since import Since
+from client_service.models.ranker import Ranker
+from client_service.serving.lists import ListedRows, Mask, best_of_list
+from shared.method.parameters import Float32
+
+MOST = 20_000  # users, 1.6 kB each
+
+
+class Asked(NamedTuple):
+    """A user as he is known at one moment: his row in the shard, and what has come since; None for neither.
+
+    by_row: does his list follow from his row? Else it follows from the basket of all that he likes. hidden: the items
+    (N,) that nobody is to see.
+    """
+
+    user: str
+    row: int | None
+    since: Since | None
+    by_row: bool
+    hidden: Mask | None
+
+    def agrees_with(self, other: Asked) -> bool:
+        """Is the same known? By identity: it is the same object until more has come."""
+        return self.row == other.row and self.since is other.since and self.hidden is other.hidden
+
+
+class _Recent(NamedTuple):
+    ranker: Ranker
+    asked: Asked
+    items: NDArray[np.integer]
+    scores: Float32
+
+
+class RecentLists:
+    """At most `most` of them: the one that was not asked for longest goes first. Any thread may ask."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._lists: OrderedDict[str, _Recent] = OrderedDict()
+
+    def best(self, ranker: Ranker, asked: Asked, forbidden: Mask | None, k: int) -> ListedRows | None:
+        """The k best items of this user without forbidden ones (N,); None where his list is not there, or does not
+        reach so far."""
+        with self._lock:
+            found = self._lists.get(asked.user)
+            if found is None or found.ranker is not ranker or not found.asked.agrees_with(asked):
+                return None
+            self._lists.move_to_end(asked.user)
+        return best_of_list(found.items, found.scores, forbidden, k)
+
+    def keep(self, ranker: Ranker, asked: Asked, items: NDArray[np.integer], scores: Float32) -> None:
+        """The best items of this user, -1 where there are no more, without those that he has met."""
+        with self._lock:
+            self._lists[asked.user] = _Recent(ranker, asked, items, scores)
+            self._lists.move_to_end(asked.user)
+            while len(self._lists) > self._most:
+                self._lists.popitem(last=False)

@@ -1,0 +1,140 @@
+"""A user of whom something has come is computed once, and looked up until something else comes of him."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from client_service.feedback.messages import InteractionIn, ItemIn
+from client_service.feedback.overlay import Overlay
+from client_service.feedback.store import FeedbackStore
+from client_service.serving.messages import RecommendationsOut
+from client_service.serving.questions import Limits
+from client_service.serving.ranking import ListRanking
+from client_service.serving.recent import Asked, RecentLists
+from client_service.serving.recommender import Recommender
+from client_service.settings import ClientSettings
+from client_service.shard import Shard
+from tests.support.kept import keep_first_model
+
+
+class Silo:
+    """A recommender, what it is told, and how often it has computed a basket."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.shard, before = keep_first_model(settings)
+        self.store = FeedbackStore(settings.state_directory)
+        self.overlay = Overlay(self.shard, self.store)
+        self.recommender = Recommender(self.shard, None, self.overlay)
+        self.recommender.served, self.events, self.computed = before.served, 0, 0
+
+    def tell(self, user: str, item: str, rating: float | None = None) -> None:
+        self.events += 1
+        told = InteractionIn(event=str(self.events), user=user, item=item, rating=rating, time=None)
+        self.overlay.add(self.store.append([told]))
+
+    def show(self, item: str, *, hidden: bool) -> None:
+        facts = ItemIn(hidden=hidden)
+        self.overlay.put_items(self.store.put_item(item, facts), {item: facts})
+
+    def ask(self, user: str, limits: Limits) -> RecommendationsOut:
+        return self.recommender.for_user(user, limits)
+
+
+@pytest.fixture
+def silo(settings: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> Silo:
+    found, rank = Silo(settings), ListRanking.rank_baskets
+
+    def count(ranking: ListRanking, served: object, asked: object) -> object:
+        found.computed += len(asked)  # type: ignore[arg-type]
+        return rank(ranking, served, asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ListRanking, "rank_baskets", count)
+    return found
+
+
+def items(answer: RecommendationsOut) -> list[str]:
+    return [one.item for one in answer.items]
+
+
+@pytest.mark.parametrize("user", ["new", "user-03"])
+def test_a_list_is_computed_once_until_the_user_does_something(silo: Silo, user: str) -> None:
+    silo.tell(user, "item-00")
+    first = silo.ask(user, Limits(3))
+    assert silo.recommender.at_once(user, Limits(3)) == first == silo.ask(user, Limits(3)) and silo.computed == 1
+    listed = silo.recommender.listed_for(user, 3)
+    assert listed is not None and [one[0] for one in listed.items] == items(first)
+    deeper = silo.ask(user, Limits(2, offset=1))
+    assert items(deeper) == items(first)[1:] and silo.computed == 1
+    forbidden = np.array([item == items(first)[0] for item in silo.shard.item_ids])
+    assert items(silo.ask(user, Limits(2, forbidden=forbidden))) == items(first)[1:] and silo.computed == 1
+    silo.tell("somebody else", "item-01")
+    assert silo.ask(user, Limits(3)) == first and silo.computed == 1
+    silo.tell(user, items(first)[0])
+    assert items(first)[0] not in items(silo.ask(user, Limits(3))) and silo.computed == 2
+    silo.ask(user, Limits(3, exclude_seen=False))
+    assert silo.computed == 3  # that is another list, and is not kept
+
+
+def test_it_is_computed_anew_for_another_model_another_hidden_item_and_an_erasure(silo: Silo) -> None:
+    silo.tell("new", "item-00")
+    best = items(silo.ask("new", Limits(3)))[0]
+    silo.show(best, hidden=True)
+    assert best not in items(silo.ask("new", Limits(3))) and silo.computed == 2
+    silo.show("not in the catalogue", hidden=True)
+    silo.ask("new", Limits(3))
+    assert silo.computed == 2
+    silo.show(best, hidden=False)
+    assert items(silo.ask("new", Limits(3)))[0] == best
+    served = silo.recommender.served
+    assert served is not None
+    silo.recommender.served = type(served)(
+        served.version, served.model, ranker=served.ranker.fused(served.ranker.fusion, ())
+    )
+    silo.ask("new", Limits(3))
+    assert silo.computed == 4
+    silo.store.erasures.erase_user("other", known=False)
+    silo.overlay.begin_anew()
+    silo.ask("new", Limits(3))
+    assert silo.computed == 4  # of this user nothing has changed
+    silo.store.erasures.erase_user("new", known=False)
+    silo.overlay.begin_anew()
+    assert silo.ask("new", Limits(3)).fallback == "unknown user"
+
+
+def test_who_has_seen_more_and_likes_the_same_is_ranked_by_his_row(silo: Silo) -> None:
+    user = silo.shard.user_ids[2]
+    before = items(silo.ask(user, Limits(40)))
+    silo.tell(user, before[0], rating=1.0)
+    assert items(silo.ask(user, Limits(40))) == before[1:] and silo.computed == 0
+    trained = silo.shard.item_ids[silo.shard.train[[2]].indices[0]]
+    silo.tell(user, trained, rating=1.0)
+    assert before[0] not in items(silo.ask(user, Limits(40))) and silo.computed == 1
+
+
+def test_who_likes_nothing_any_more_gets_popular_items(silo: Silo) -> None:
+    user = silo.shard.user_ids[2]
+    for row in silo.shard.train[[2]].indices:
+        silo.tell(user, silo.shard.item_ids[row], rating=1.0)
+    assert silo.ask(user, Limits(3)).fallback == "unknown user" and silo.computed == 0
+
+
+def test_the_list_that_was_not_asked_for_longest_goes_first(planted: Shard) -> None:
+    del planted
+    kept, ranker = RecentLists(most=2), object()
+    rows, scores = np.array([3, 1, -1]), np.array([2.0, 1.0, -np.inf], dtype=np.float32)
+
+    def asked(user: str) -> Asked:
+        return Asked(user, None, None, False, None)
+
+    def has(user: str) -> Callable[[], bool]:
+        return lambda: kept.best(ranker, asked(user), None, 2) is not None  # type: ignore[arg-type]
+
+    for user in "ab":
+        kept.keep(ranker, asked(user), rows, scores)  # type: ignore[arg-type]
+    assert has("a")()
+    kept.keep(ranker, asked("c"), rows, scores)  # type: ignore[arg-type]
+    assert (has("a")(), has("b")(), has("c")()) == (True, False, True)
+    assert kept.best(object(), asked("a"), None, 2) is None  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""A session model that a run has trained goes on answering after its shard has changed, by the ids of the items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client_service.learning.interrupt import NEVER
+from client_service.learning.local import Moment
+from client_service.renewal import ModelRenewal
+from client_service.serving.next_items import NextItems, ServedSessions
+from client_service.sessions.carrying import carry_sessions, rows_of_sessions
+from client_service.sessions.shard import SessionShard
+from client_service.sessions.storage import read_session_shard
+from client_service.sessions.training import SessionTraining
+from client_service.settings import client_settings
+from client_service.tasks.sessions import SESSIONS
+from client_service.tasks.task import Place
+from client_service.training_run import TrainingRun
+from shared.method.exchange import ITEM_TABLE
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+
+CPU = torch.device("cpu")
+
+
+def without_first_items(shard: SessionShard, count: int) -> SessionShard:
+    """The visits that meet none of the first items, over the others alone."""
+    owners = np.repeat(np.arange(len(shard.splits)), np.diff(shard.starts))
+    gone = np.unique(owners[shard.clicks < count])
+    kept = ~np.isin(owners, gone)
+    lengths = np.diff(shard.starts)[~np.isin(np.arange(len(shard.splits)), gone)]
+    return replace(
+        shard,
+        item_ids=shard.item_ids[count:],
+        clicks=shard.clicks[kept] - count,
+        starts=np.concatenate([[0], np.cumsum(lengths)]),
+        splits=np.delete(shard.splits, gone),
+        places=np.arange(len(shard.item_ids) - count),
+    )
+
+
+def train(shard: SessionShard, method: MethodSettings) -> SessionTraining:
+    training = SessionTraining(shard, method, CPU)
+    for number in range(1, 4):
+        training.moment = Moment(round=number, rounds=3, seed=0)
+        training.train()
+    return training
+
+
+@pytest.mark.parametrize("candidates", ["own", "catalogue"])
+def test_items_that_both_shards_have_keep_their_rows(
+    shop: SessionShard, taught: MethodSettings, candidates: str
+) -> None:
+    settings = taught.sessions.model_copy(update={"candidates": candidates})
+    method = taught.model_copy(update={"catalogue": len(shop.item_ids), "sessions": settings})
+    fewer = replace(without_first_items(shop, 5), places=np.arange(5, len(shop.item_ids)))
+    before, after = train(shop, method), SessionTraining(fewer, method, CPU)
+    trained = {name: value.detach().clone() for name, value in before.model.named_parameters()}
+    assert carry_sessions(after, trained, rows_of_sessions(shop))
+    rows = after.model.item.table.detach()
+    assert torch.equal(rows[after.own], trained[ITEM_TABLE][before.own][5:])
+    assert torch.equal(after.model.transform.weight, trained["transform.weight"])
+    assert not carry_sessions(after, trained, replace(rows_of_sessions(shop), catalogue="another"))
+
+
+def test_a_changed_shard_has_the_trained_model_without_a_run(
+    visits: Callable[[int], list[Path]], taught: MethodSettings, tmp_path: Path
+) -> None:
+    folder = visits(1)[0]
+    shard = read_session_shard(folder)
+    method = taught.model_copy(update={"catalogue": len(shard.item_ids)})
+    given = {"name": "shop", "shard": folder, "task": "sessions", "state_directory": tmp_path / "state"}
+    policy = {"strategies": ["fedavg"], "item_tables": True}
+    settings = client_settings(**given, strategy="fedavg", policy=policy, method=method)
+    answers, place = NextItems(shard), Place("shop", "run-1", 0, method, settings.models_directory)
+    run = TrainingRun(place, SESSIONS, shard, answers, CPU)
+    run.begin(Parameters(train(shard, method).arrays()), 0)
+    after = without_first_items(shard, 5)
+    smaller = settings.model_copy(update={"method": method.model_copy(update={"catalogue": len(after.item_ids)})})
+    renewal = ModelRenewal(smaller, SESSIONS, after, CPU, NEVER)
+    found = renewal.renew(erased=True)
+    assert found is not None and isinstance(found.served, ServedSessions) and isinstance(answers.served, ServedSessions)
+    assert renewal.keep(found).version == "refresh.1"
+    assert torch.equal(found.served.vectors, answers.served.vectors[5:])
