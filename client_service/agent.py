@@ -132,8 +132,12 @@ class Agent:
                         async with asyncio.timeout(self._patience.seconds_left):
                             await self._steps.wait_for(lambda: not self._amid)
                     overdue.cancel()
-                    rebuilt = await self._off_loop(change, self.silo)
-                    self._go_on_with(rebuilt.silo)
+                    silo = self.silo
+                    try:
+                        rebuilt = await self._off_loop(change, silo)
+                        silo = rebuilt.silo
+                    finally:  # an opening that was told to give way is of no use even where nothing has changed
+                        self._go_on_with(silo)
                     return await self._off_loop(rebuilt.settle)
         finally:
             overdue.cancel()

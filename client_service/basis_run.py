@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from scipy import sparse
 
 from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products, basis_of_rounds
@@ -33,6 +33,7 @@ from client_service.learning.local import Moment
 from client_service.schemas import RoundCosts
 from client_service.shard.files import settle
 from client_service.tasks.task import Place, SummedDigests
+from client_service.tensor_files import write_arrays
 from shared.errors import ProtocolError
 from shared.method.declaration import Part
 from shared.method.exchanged import Parameters
@@ -216,5 +217,5 @@ class BasisRun:
         self._folder.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".partial")
         arrays = {f"{number}/{name}": value for number, sums in self._sums.items() for name, value in sums.items()}
-        save_file(arrays, partial, metadata={"run": self.place.run, "seed": str(self.place.seed)})
+        write_arrays(partial, arrays, {"run": self.place.run, "seed": str(self.place.seed)})
         settle(partial, self._path)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from client_service.feedback.feedback import Feedback
 from client_service.logs import LOGGER
@@ -66,7 +67,7 @@ class Refresher:
 
     async def follow(self) -> None:
         """Until cancelled. What an earlier process has left undone comes first."""
-        if await asyncio.to_thread(self._store.erasures.are_open):
+        if await self._look(self._store.erasures.are_open, otherwise=True):
             self._asked.set()
         while True:
             await self._wait()
@@ -98,7 +99,15 @@ class Refresher:
     async def _enough(self) -> bool:
         if self._after is None:
             return False
-        return await asyncio.to_thread(self._store.holds_liked, self._after, self._least)
+        return await self._look(partial(self._store.holds_liked, self._after, self._least), otherwise=False)
+
+    async def _look(self, ask: Callable[[], bool], *, otherwise: bool) -> bool:
+        """What the log says; `otherwise` where it cannot be read now, which is no reason to end."""
+        try:
+            return await asyncio.to_thread(ask)
+        except (FederationError, OSError) as error:
+            LOGGER.warning("log_not_read", reason=describe_failure(error))
+            return otherwise
 
     async def _refresh(self) -> None:
         began = time.perf_counter()
@@ -106,9 +115,8 @@ class Refresher:
         try:
             done = await self._work(lambda: self._tell(phase="working"))
         except (FederationError, OSError) as error:
-            reason = str(error) if isinstance(error, FederationError) else f"expected room to write, {error.strerror}"
-            LOGGER.warning("refresh_failed", reason=reason)
-            return self._tell(phase="idle", problem=reason)
+            LOGGER.warning("refresh_failed", reason=describe_failure(error))
+            return self._tell(phase="idle", problem=describe_failure(error))
         seconds = time.perf_counter() - began
         LOGGER.info("refreshed", model=done.model, changed=done.changed, erased=done.erased, seconds=round(seconds, 3))
         self._tell(
@@ -124,3 +132,8 @@ class Refresher:
 
     def _tell(self, **changes: object) -> None:
         self.standing = self.standing.model_copy(update=changes)
+
+
+def describe_failure(error: FederationError | OSError) -> str:
+    """In words, without a path."""
+    return str(error) if isinstance(error, FederationError) else f"expected room to write, got {error.strerror}"

@@ -20,10 +20,11 @@ from shared.errors import ConflictError, DataError, NotFoundError
 PATIENCE_SECONDS = 5.0  # a model that a round has given is put in place in less
 
 
-def list_models(folder: Path) -> ModelsOut:
-    """The served one first."""
-    heads = kept_versions(folder)
-    return ModelsOut(models=tuple(_describe(head, heads[0].shard, place == 0) for place, head in enumerate(heads)))
+def list_models(folder: Path, silo: Silo) -> ModelsOut:
+    """The one that a start would answer by first. None of them is served where the shard's own model could not be had."""
+    served = silo.answers.served
+    version = None if served is None else served.version
+    return ModelsOut(models=tuple(_describe(head, silo.shard.digest, version) for head in kept_versions(folder)))
 
 
 def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
@@ -38,9 +39,10 @@ def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
             raise NotFoundError("expected the version of a kept model, got another")
         current = read_head(folder)
         if current is None or current.shard != silo.shard.digest:
-            raise ConflictError("expected a model of the shard that answers, there is one of another: try again")
+            words = "expected a kept model of the shard that answers, there is none"
+            raise ConflictError(f"{words}: try again after the refresh, or once a run has trained one")
         silo.answers.served = _load(folder, silo, chosen)
-    return list_models(folder)
+    return list_models(folder, silo)
 
 
 @contextmanager
@@ -73,12 +75,12 @@ def _take_over(silo: Silo, chosen: ModelHead, number: int) -> AtRest:
     return renewal.keep(found)
 
 
-def _describe(head: ModelHead, shard: str, served: bool) -> KeptModelOut:
+def _describe(head: ModelHead, shard: str, served: str | None) -> KeptModelOut:
     return KeptModelOut(
         version=head.version,
         run=head.run,
         round=head.round,
-        served=served,
+        served=head.version == served and head.shard == shard,
         present_shard=head.shard == shard,
         values=head.values,
     )

@@ -104,7 +104,7 @@ async def ask_refresh(service: Service) -> RefreshOut:
 @silo.get("/models")
 def read_models(service: Service) -> ModelsOut:
     """The models that are kept, the served one first."""
-    return list_models(service.models)
+    return list_models(service.models, service.silo)
 
 
 @silo.post("/models/{version}/serve")

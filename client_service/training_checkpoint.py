@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from client_service.best_model import BestModel
 from client_service.figures import kept_quality
@@ -23,6 +22,7 @@ from client_service.schemas import QualityOut
 from client_service.serving.versions import kept_of_run
 from client_service.shard.files import settle
 from client_service.tasks.task import Place, Training
+from client_service.tensor_files import write_arrays
 from shared.message import Message
 from shared.method.parameters import Arrays, digest
 from shared.method.settings import MethodSettings
@@ -72,7 +72,7 @@ def keep_training(folder: Path, kept: TrainingCheckpoint) -> None:
     arrays = {name: np.asarray(value, order="C") for name, value in kept.state.arrays.items()}
     head = _head(kept).model_dump_json()
     partial = folder / f"{NAME}.partial"
-    save_file(arrays, partial, metadata={"head": head, "sha256": _checksum(head, arrays)})
+    write_arrays(partial, arrays, {"head": head, "sha256": _checksum(head, arrays)})
     settle(partial, folder / NAME)
 
 

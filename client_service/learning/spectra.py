@@ -6,9 +6,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from client_service.shard import Shard
+from client_service.tensor_files import write_arrays
 from shared.method.graph import Float64
 from shared.method.spectrum import Spectrum, low_spectrum
 
@@ -42,6 +43,6 @@ def _compute_spectrum(shard: Shard, cutoff: int, path: Path) -> Spectrum:
     partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")  # two processes may have one cache
     arrays: dict[str, Float64] = {"singular": spectrum.singular, "users": spectrum.users, "items": spectrum.items}
     ordered = {name: value.copy(order="C") for name, value in arrays.items()}
-    save_file(ordered, partial)
+    write_arrays(partial, ordered)
     partial.replace(path)
     return Spectrum(**ordered)  # in the memory order of one that is read: a restart must not change a sum's order

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.logs import LOGGER
 from client_service.privacy.accountant import Charge
 from client_service.privacy.mechanism import Release
 from client_service.shard.files import settle
+from client_service.tensor_files import write_arrays
 from shared.message import Message
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Arrays, digest
@@ -44,7 +44,7 @@ def keep_release(folder: Path, heads: LedgerHeads, occasion: str, release: Relea
     partial = folder / f"{NAME}.partial"
     arrays = {name: np.asarray(value, order="C") for name, value in parameters.arrays.items()}
     head = head.model_copy(update={"mac": heads.mac(PURPOSE, head.content(arrays))})
-    save_file(arrays, partial, metadata={"head": head.model_dump_json()})
+    write_arrays(partial, arrays, {"head": head.model_dump_json()})
     settle(partial, folder / NAME)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from client_service.models.fusion import Recipe
@@ -16,6 +16,7 @@ from client_service.models.relevance import Relevance
 from client_service.models.start import Filter
 from client_service.schemas import MeasureValues
 from client_service.shard.files import settle
+from client_service.tensor_files import write_arrays
 from shared.message import Message
 from shared.method.settings import MethodSettings
 
@@ -76,9 +77,9 @@ def save_model(folder: Path, model: nn.Module, head: ModelHead) -> ModelHead:
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"model-{head.version}.safetensors"
-    tensors = {key: value.detach().cpu().contiguous() for key, value in model.named_parameters()}
+    arrays = {key: value.detach().cpu().contiguous().numpy() for key, value in model.named_parameters()}
     partial = folder / f"{name}.partial"
-    save_file(tensors, partial)
+    write_arrays(partial, arrays)
     settle(partial, folder / name)
     partial = folder / f"{CURRENT}.partial"
     now = datetime.now(UTC).isoformat(timespec="seconds")

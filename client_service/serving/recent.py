@@ -40,7 +40,6 @@ class Asked(NamedTuple):
 
 
 class _Recent(NamedTuple):
-    ranker: Ranker
     asked: Asked
     items: NDArray[np.integer]
     scores: Float32
@@ -52,13 +51,14 @@ class RecentLists:
     def __init__(self, most: int = MOST) -> None:
         self._most, self._lock = most, threading.Lock()
         self._lists: OrderedDict[str, _Recent] = OrderedDict()
+        self._ranker: Ranker | None = None  # of the model that they all are of: none of an earlier one stays in memory
 
     def best(self, ranker: Ranker, asked: Asked, forbidden: Mask | None, k: int) -> ListedRows | None:
         """The k best items of this user without forbidden ones (N,); None where his list is not there, or does not
         reach so far."""
         with self._lock:
             found = self._lists.get(asked.user)
-            if found is None or found.ranker is not ranker or not found.asked.agrees_with(asked):
+            if found is None or self._ranker is not ranker or not found.asked.agrees_with(asked):
                 return None
             self._lists.move_to_end(asked.user)
         return best_of_list(found.items, found.scores, forbidden, k)
@@ -66,7 +66,10 @@ class RecentLists:
     def keep(self, ranker: Ranker, asked: Asked, items: NDArray[np.integer], scores: Float32) -> None:
         """The best items of this user, -1 where there are no more, without those that he has met."""
         with self._lock:
-            self._lists[asked.user] = _Recent(ranker, asked, items, scores)
+            if self._ranker is not ranker:
+                self._lists.clear()
+                self._ranker = ranker
+            self._lists[asked.user] = _Recent(asked, items, scores)
             self._lists.move_to_end(asked.user)
             while len(self._lists) > self._most:
                 self._lists.popitem(last=False)

@@ -30,6 +30,7 @@ def new_app(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,  # another path is another resource, which may be another user's
     )
     app.openapi = partial(_write, app.openapi, address)  # type: ignore[method-assign]
     return app

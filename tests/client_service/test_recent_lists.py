@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -138,3 +139,17 @@ def test_the_list_that_was_not_asked_for_longest_goes_first(planted: Shard) -> N
     kept.keep(ranker, asked("c"), rows, scores)  # type: ignore[arg-type]
     assert (has("a")(), has("b")(), has("c")()) == (True, False, True)
     assert kept.best(object(), asked("a"), None, 2) is None  # type: ignore[arg-type]
+
+
+class Ranking:
+    """What a weak reference can be to."""
+
+
+def test_no_model_stays_in_memory_for_the_lists_that_it_gave() -> None:
+    kept, rows, scores = RecentLists(), np.array([3, 1, -1]), np.array([2.0, 1.0, -np.inf], dtype=np.float32)
+    one, other = Ranking(), Ranking()
+    gone = weakref.ref(one)
+    kept.keep(one, Asked("a", None, None, False, None), rows, scores)  # type: ignore[arg-type]
+    kept.keep(other, Asked("b", None, None, False, None), rows, scores)  # type: ignore[arg-type]
+    del one
+    assert gone() is None

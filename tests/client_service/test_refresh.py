@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from client_service import rebuilding
+from client_service import refresh as refreshing
 from client_service.answering import Answering
 from client_service.feedback.database import NAME
 from client_service.feedback.erasures import ErasureRegister
@@ -32,7 +33,7 @@ from client_service.shard.storage import stated_digest
 from client_service.training_checkpoint import FITTED
 from client_service.training_checkpoint import NAME as TRAINING
 from client_service.training_run import TrainingRun
-from shared.errors import DataError
+from shared.errors import DataError, UnavailableError
 from tests.support.federation import Federation
 from tests.support.given import Federate, Hold, Until
 from tests.support.kept import keep_first_model
@@ -357,6 +358,87 @@ async def test_training_is_left_where_it_is_after_a_bounded_time_and_done_anew_o
         await until(finished(silo, other))
         assert [one["missing"] for one in (await running.history())["rounds"]] == [[], []]
         assert (await items_of(silo, "new"))["model"].startswith("run-1.")
+
+
+@pytest.mark.anyio
+async def test_training_that_gave_way_to_a_refresh_that_fails_is_done_anew_on_the_shard_as_it_is(
+    federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
+    fit, begun = TrainingRun.fit, list[str]()
+
+    def fit_for_long(part: Any, *given: Any) -> Any:
+        begun.append(part.place.client)
+        if begun.count("client-1") == 1 and part.place.client == "client-1":
+            part._training.interrupt.wait(60.0)
+        return fit(part, *given)
+
+    def fail(*_: object, **__: object) -> None:
+        raise DataError("expected another shard")
+
+    monkeypatch.setattr(TrainingRun, "fit", fit_for_long)
+    monkeypatch.setattr(ModelRenewal, "renew", fail)
+    async with federation(2) as running:
+        silo, other = await running.enter()
+        await running.start()
+        await until(in_phase(silo, "training"))
+        await post(silo, event("new", "item-00"))
+        assert (await refresh(silo, until))["problem"] == "expected another shard"
+        await until(finished(silo, other))
+        assert (await silo.get("/health/live")).status_code == 200
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("failing", [1, 3])
+async def test_a_log_that_cannot_be_read_now_is_looked_at_again(
+    settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    monkeypatch.setattr(refreshing, "LOOK_SECONDS", 0.05)
+    keep_first_model(settings)
+    look, looks = FeedbackStore.holds_liked, list[int]()
+
+    def fail_once(store: FeedbackStore, *given: Any) -> bool:
+        looks.append(1)
+        if len(looks) == failing:
+            raise UnavailableError("expected a log that can be read")
+        return look(store, *given)
+
+    monkeypatch.setattr(FeedbackStore, "holds_liked", fail_once)
+    async with serving(refresh_interactions=1) as http:
+
+        async def has_looked() -> bool:
+            return len(looks) > failing
+
+        await until(has_looked)
+        await post(http, event("new", "item-00"))
+
+        async def refreshed() -> bool:
+            return bool((await read(http, "refresh")).get("changed"))
+
+        await until(refreshed)
+
+
+@pytest.mark.anyio
+async def test_erasures_that_cannot_be_looked_for_at_a_start_are_done(
+    settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, _ = keep_first_model(settings)
+    user = shard.user_ids[3]
+    store = FeedbackStore(settings.state_directory)
+    receipt = store.erasures.erase_user(user, known=True)[1].receipt
+    store.close()
+    look, looks = ErasureRegister.are_open, list[int]()
+
+    def fail_once(register: ErasureRegister) -> bool:
+        looks.append(1)
+        if len(looks) == 2:  # the first look is that for a kept model
+            raise UnavailableError("expected a log that can be read")
+        return look(register)
+
+    monkeypatch.setattr(ErasureRegister, "are_open", fail_once)
+    async with serving() as http:
+        await until(lambda: is_erased(http, receipt))
+        assert len(looks) > 2
 
 
 @pytest.mark.anyio

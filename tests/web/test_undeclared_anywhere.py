@@ -85,3 +85,10 @@ async def test_a_list_at_hand_is_no_way_around(service: tuple[str, FastAPI], htt
     path = "/v1/users/user-01/recommendations?k=2"
     assert (await http.get(path)).status_code == 200
     require_refused(await http.request("GET", path, content=BODY), "expected no body")
+
+
+async def test_no_path_leads_to_another(service: tuple[str, FastAPI], http: httpx.AsyncClient) -> None:
+    """A redirection would answer for what nobody has asked for, and would repeat the path before a key is looked at."""
+    for method, path in operations(service[1], with_body=False):
+        answer = await http.request(method, f"{path}/", headers={"Authorization": "none"})
+        assert (answer.status_code, "location" in answer.headers) == (404, False), (method, path)

@@ -1,0 +1,96 @@
+"""A disk that takes no more: a refresh says so and is done later, a start answers without, and the silo goes on."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+from signal import SIG_IGN, SIGXFSZ, signal
+
+import numpy as np
+import polars as pl
+import pytest
+
+from client_service import refresh as refreshing
+from client_service.settings import ClientSettings
+from client_service.shard import change_shard
+from client_service.shard.changes import append_events
+from client_service.tensor_files import write_arrays
+from tests.support.given import Opened, Until
+from tests.support.kept import keep_first_model
+from tests.support.questions import read
+from tests.support.telling import Serving, event, post, refresh
+
+LARGE = {"a": np.zeros(10_000)}
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """The system itself refuses what is longer."""
+    before, limits = signal(SIGXFSZ, SIG_IGN), getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        setrlimit(RLIMIT_FSIZE, limits)
+        signal(SIGXFSZ, before)
+
+
+def test_what_the_system_refuses_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with largest_file(1_000), pytest.raises(OSError) as refused:
+        write_arrays(tmp_path / "a", LARGE)
+    assert refused.value.errno == errno.EFBIG
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_written_leaves_the_one_that_is_there(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "a", {"a": np.ones(3)})
+    before = (tmp_path / "a").read_bytes()
+    with largest_file(1_000), pytest.raises(OSError):
+        write_arrays(tmp_path / "a", LARGE)
+    assert (tmp_path / "a").read_bytes() == before
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.anyio
+async def test_a_refresh_without_room_is_done_later(
+    settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_first_model(settings)
+    monkeypatch.setattr(refreshing, "AGAIN_SECONDS", 0.1)
+    async with serving() as http:
+        await post(http, event("new", "item-00"))
+        with monkeypatch.context() as full:
+            full.setattr("client_service.serving.checkpoint.write_arrays", refuse)
+            await http.post("/v1/refresh")
+
+            async def failed() -> bool:
+                return (await read(http, "refresh")).get("problem") is not None
+
+            await until(failed)
+            assert (await http.get("/health/live")).status_code == 200
+            assert (await read(http, "refresh"))["problem"].startswith("expected room to write, got No space")
+        assert (await refresh(http, until))["changed"]
+
+
+@pytest.mark.anyio
+async def test_a_start_without_room_answers_without_a_model(
+    settings: ClientSettings, opened: Opened, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_first_model(settings)
+    rows = pl.DataFrame({"user": ["new"], "item": ["item-00"]})
+    change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
+    monkeypatch.setattr("client_service.serving.checkpoint.write_arrays", refuse)
+    async with opened(settings) as http:
+
+        async def answers() -> bool:
+            return (await http.get("/v1/users/user-01/recommendations?k=3")).status_code == 200
+
+        await until(answers)
+        assert (await http.get("/health/live")).status_code == 200
+        assert "fallback" in (await http.get("/v1/users/user-01/recommendations?k=3")).json()
