@@ -1,7 +1,8 @@
 """A question to a silo -> a call over HTTP, and its answer -> a value. Nothing here sends anything.
 
-Every call but one may be sent again: it reads, or it says what it said before, or its interactions have event ids. A
-refresh that is asked for again is another one.
+Every call but two may be sent again: it reads, or it says what it said before, or its interactions have event ids. A
+refresh that is asked for again is another one. An earlier model that is chosen may answer under another version, and its
+own is then kept no more.
 """
 
 from __future__ import annotations
@@ -238,7 +239,7 @@ def list_models() -> ApiCall[KeptModels]:
 def serve_model(version: str) -> ApiCall[KeptModels]:
     """Answer by an earlier model."""
     path = f"/v1/models/{_escape(version)}/serve"
-    return ApiCall("POST /v1/models/{version}/serve", "POST", path, KeptModels)
+    return ApiCall("POST /v1/models/{version}/serve", "POST", path, KeptModels, repeatable=False)
 
 
 def split_chunks(values: Iterable[One], size: int) -> Iterator[tuple[One, ...]]:

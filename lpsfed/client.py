@@ -153,7 +153,11 @@ class Client:
         return self._send(calls.list_models()).models
 
     def serve_model(self, version: str) -> tuple[KeptModel, ...]:
-        """Answer by an earlier model, until a run has a better one; all that are kept. With the operator's key."""
+        """Answer by an earlier model, until a run has a better one; all that are kept. With the operator's key.
+
+        One of an earlier shard answers under another version, and its own is kept no more: it is not repeated where it
+        may have been done. `list_models` says then which one answers.
+        """
         return self._send(calls.serve_model(version)).models
 
     def _send(self, call: ApiCall[Answer]) -> Answer:
