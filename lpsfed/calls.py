@@ -260,7 +260,8 @@ def _words(options: ListOptions) -> dict[str, Any]:
 
 
 def _escape(name: str) -> str:
-    """A name as one step of a path. ValueError for none: the call would be another one."""
+    """A name as one step of a path; the dots of `.` and `..` would lead elsewhere. ValueError for none: the call would
+    be another one."""
     if not name:
         raise ValueError("expected an id, got an empty text")
-    return quote(name, safe="")
+    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")

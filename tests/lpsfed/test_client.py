@@ -51,6 +51,19 @@ def test_items_are_found_described_and_hidden(client: Client) -> None:
     assert client.read_item("item-00").hidden
 
 
+@pytest.mark.parametrize("name", [".", "..", "...", "../..", "%2E", "%2e%2E"])
+def test_a_name_of_dots_leads_nowhere_else(client: Client, name: str) -> None:
+    client.put_item(name, title="Odd one")
+    assert client.read_item(name).item == name
+    client.delete_item(name)
+    assert client.read_item(name).hidden
+    assert client.send_interactions([Interaction(name, "item-00")]).accepted == 1
+    known = client.recommend(name)
+    assert (known.user, known.fallback) == (name, None)
+    client.erase_user(name)
+    assert client.recommend(name).fallback == "unknown user"
+
+
 def test_interactions_count_once_however_often_they_are_sent(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "INTERACTIONS_A_CALL", 2)
     told = [Interaction("new", f"item-0{n}", datetime(2026, 11, 1, tzinfo=UTC), 5.0) for n in range(5)]
