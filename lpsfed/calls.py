@@ -54,6 +54,12 @@ class ListOptions(TypedDict, total=False):
     raw: bool
 
 
+class BatchOptions(ListOptions, total=False):
+    """Those of lists that are asked for in a body, which has room for many items. allow: only these items."""
+
+    allow: Sequence[str]
+
+
 @dataclass(frozen=True)
 class Interaction:
     """One user met one item.
@@ -147,12 +153,12 @@ def recommend(user: str, options: ListOptions) -> ApiCall[Recommendations]:
     return ApiCall("GET /v1/users/{user}/recommendations", "GET", path, Recommendations, query=_words(options))
 
 
-def recommend_users(users: Sequence[str], options: ListOptions) -> ApiCall[_Batch]:
+def recommend_users(users: Sequence[str], options: BatchOptions) -> ApiCall[_Batch]:
     """A list for each of at most USERS_A_CALL users."""
     return _ask_lists({"users": list(users)}, options)
 
 
-def recommend_basket(basket: Iterable[str], options: ListOptions) -> ApiCall[_Batch]:
+def recommend_basket(basket: Iterable[str], options: BatchOptions) -> ApiCall[_Batch]:
     """A list for somebody who likes these items, and is in no graph."""
     return _ask_lists({"basket": list(basket)}, options)
 
@@ -249,7 +255,7 @@ def split_chunks(values: Iterable[One], size: int) -> Iterator[tuple[One, ...]]:
         yield chunk
 
 
-def _ask_lists(whom: Mapping[str, Any], options: ListOptions) -> ApiCall[_Batch]:
+def _ask_lists(whom: Mapping[str, Any], options: BatchOptions) -> ApiCall[_Batch]:
     return ApiCall("POST /v1/recommendations", "POST", "/v1/recommendations", _Batch, body={**whom, **options})
 
 

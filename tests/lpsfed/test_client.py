@@ -8,12 +8,24 @@ import logging
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_type_hints
 
 import httpx
 import pytest
 
 from client_service.shard import Shard
-from lpsfed import AsyncClient, Client, Interaction, RefusedError, Retrying, ShardRefresh, UnreachableError, calls
+from lpsfed import (
+    AsyncClient,
+    BatchOptions,
+    Client,
+    Interaction,
+    ListOptions,
+    RefusedError,
+    Retrying,
+    ShardRefresh,
+    UnreachableError,
+    calls,
+)
 from tests.lpsfed.conftest import KEY
 
 ONCE = Retrying(attempts=1)
@@ -38,6 +50,22 @@ def test_options_reach_the_silo_in_a_query_and_in_a_body(client: Client, shard: 
     assert client.recommend(user, filter=[], exclude=("item-00",), raw=True).items
     reasons = client.recommend_basket(["item-00", "item-01"], k=2, explain=True)
     assert len(reasons.items) == 2 and reasons.user is None
+
+
+def test_only_allowed_items_are_listed(client: Client, shard: Shard) -> None:
+    allowed = ("item-07", "item-05")
+    [found] = client.recommend_users(shard.user_ids[:1], allow=allowed, exclude_seen=False)
+    assert {one.item for one in found.items} == set(allowed)
+    assert [one.item for one in client.recommend_basket(["item-00"], allow=["item-07", "item-00"]).items] == ["item-07"]
+    assert client.recommend_basket(["item-00"], allow=[]).items == ()
+
+
+def test_every_option_of_a_list_can_be_asked_for(silo: str) -> None:
+    document = httpx.get(f"{silo}/openapi.json").json()
+    asked = document["paths"]["/v1/users/{user}/recommendations"]["get"]["parameters"]
+    assert {one["name"] for one in asked if one["in"] == "query"} == get_type_hints(ListOptions).keys()
+    body = document["components"]["schemas"]["RecommendationsIn"]["properties"].keys() - {"users", "basket"}
+    assert body == get_type_hints(BatchOptions).keys()
 
 
 def test_items_are_found_described_and_hidden(client: Client) -> None:
