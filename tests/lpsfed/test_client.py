@@ -104,8 +104,11 @@ def test_interactions_count_once_however_often_they_are_sent(client: Client, mon
 
 
 def test_a_user_is_erased_and_the_receipt_tells_when(client: Client, shard: Shard) -> None:
+    client.send_interactions([Interaction(shard.user_ids[0], f"item-0{n}") for n in range(3)])
     erased = client.erase_user(shard.user_ids[0])
-    assert client.read_erasure(erased.receipt).asked_at == erased.asked_at
+    assert erased.interactions == 3
+    asked = client.read_erasure(erased.receipt)
+    assert (asked.asked_at, asked.interactions) == (erased.asked_at, None)
     assert client.recommend(shard.user_ids[0]).fallback == "unknown user"
 
 
