@@ -165,12 +165,23 @@ def test_the_operator_refreshes_the_shard_and_chooses_the_model(client: Client) 
     done = wait_for_refresh(client)
     assert (done.phase, done.changed, done.model, done.problem) == ("idle", True, "refresh.1", None)
     assert done.seconds is not None and done.ended_at is not None and done.asked_at is not None
-    [served] = client.list_models()
+    served, earlier = client.list_models()
     assert served.served and (served.version, served.run, served.round) == ("refresh.1", "refresh", 1)
+    assert (earlier.version, earlier.served, earlier.present_shard) == ("run-1.0", False, False)
     assert client.serve_model("refresh.1") == client.list_models()
     with pytest.raises(RefusedError) as refused:
         client.serve_model("run-7.0")
     assert refused.value.code == "not-found" and "POST /v1/models/{version}/serve" in str(refused.value)
+
+
+def test_a_model_of_an_earlier_shard_is_chosen_once(client: Client) -> None:
+    client.send_interactions([Interaction("new", "item-01")])
+    client.refresh()
+    wait_for_refresh(client)
+    chosen = client.serve_model("run-1.0")[0]
+    assert chosen.served and (chosen.version, chosen.run) == ("run-1.0~2", "run-1")
+    with pytest.raises(RefusedError, match="404"):
+        client.serve_model("run-1.0")
 
 
 def wait_for_refresh(client: Client) -> ShardRefresh:
