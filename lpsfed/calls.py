@@ -1,8 +1,8 @@
 """A question to a silo -> a call over HTTP, and its answer -> a value. Nothing here sends anything.
 
 Every call but two may be sent again: it reads, or it says what it said before, or its interactions have event ids. A
-refresh that is asked for again is another one. An earlier model that is chosen may answer under another version, and its
-own is then kept no more.
+refresh that is asked for again is another one. An earlier model that is chosen may answer under another version, and
+its own is then kept no more.
 """
 
 from __future__ import annotations

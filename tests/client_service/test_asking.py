@@ -277,7 +277,9 @@ async def test_without_a_model_the_sizes_are_told(silo: httpx.AsyncClient) -> No
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", ["a/b", "a%2Fb", "a?b#c", "/", "a//b", "ends/recommendations", "ä \U0001f600", ".", ".."])
+@pytest.mark.parametrize(
+    "name", ["a/b", "a%2Fb", "a?b#c", "/", "a//b", "ends/recommendations", "ä \U0001f600", ".", ".."]
+)
 async def test_an_id_may_hold_what_a_path_is_made_of(asked: httpx.AsyncClient, name: str) -> None:
     path = as_step(name)
     assert (await asked.put(f"/v1/items/{path}", json={"title": "Odd"})).status_code == 200
