@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import ctypes
 
-PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4  # of Linux's prctl
+PR_SET_DUMPABLE = 4  # of Linux's prctl
 
 
 def hide_process() -> None:
     """Make /proc/N of this process readable by root alone from now on."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def is_hidden() -> bool:
-    """Whether /proc/N of this process is readable by root alone."""
-    return bool(ctypes.CDLL(None).prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 0)

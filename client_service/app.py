@@ -35,7 +35,7 @@ application's, `silo` the operator's. A body is `application/json`. Whatever is 
 refusal is a problem document (RFC 9457), whose `code` is stable.
 
 ```sh
-curl http://127.0.0.1:8801/v1/users/4711/recommendations?k=5 -H "Authorization: Bearer $KEY"
+curl "http://127.0.0.1:8801/v1/users/4711/recommendations?k=5" -H "Authorization: Bearer $KEY"
 ```
 
 ```python

@@ -90,7 +90,9 @@ class ClientSettings(Listening):
     refresh_interactions: int | None = Field(
         None, ge=1, description="new ones after which they are refreshed; none: never"
     )
-    kept_models: int = Field(3, ge=1, le=100, description="the served one, and those of so many runs before, less one")
+    kept_models: int = Field(
+        3, ge=1, le=100, description="the served one, and those of the runs and refreshes before it: so many in all"
+    )
     approximate_beyond: int | None = Field(None, ge=1, description="more items are searched, nearly; none: never")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -17,7 +17,7 @@ from lpsfed.answers import (
     SimilarItems,
 )
 from lpsfed.asynchronous import AsyncClient
-from lpsfed.calls import Interaction, ListOptions
+from lpsfed.calls import BatchOptions, Interaction, ListOptions
 from lpsfed.client import Client
 from lpsfed.errors import AnswerError, RefusedError, SiloError, UnreachableError
 from lpsfed.retrying import Retrying
@@ -25,6 +25,7 @@ from lpsfed.retrying import Retrying
 __all__ = [
     "AnswerError",
     "AsyncClient",
+    "BatchOptions",
     "CatalogueItem",
     "CataloguePage",
     "Client",

@@ -139,9 +139,11 @@ class SentInteractions:
 @dataclass(frozen=True)
 class Erasure:
     """Where the erasure of a user stands. done_at: since when no file of the silo has anything of the user; None
-    before. remains: what is left to do, or what no erasure can take back."""
+    before. remains: what is left to do, or what no erasure can take back. interactions: that were taken out of what was
+    sent, as `erase_user` is answered; None where the receipt has asked."""
 
     receipt: str
     asked_at: datetime
     remains: str
     done_at: datetime | None = None
+    interactions: int | None = None

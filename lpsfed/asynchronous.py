@@ -22,7 +22,7 @@ from lpsfed.answers import (
     ShardRefresh,
     SimilarItems,
 )
-from lpsfed.calls import ApiCall, Interaction, ListOptions
+from lpsfed.calls import ApiCall, BatchOptions, Interaction, ListOptions
 from lpsfed.connection import TIMEOUT_SECONDS, connection_options, describe_failure
 from lpsfed.retrying import Retrying
 
@@ -62,14 +62,14 @@ class AsyncClient:
         return await self._send(calls.recommend(user, options))
 
     async def recommend_users(
-        self, users: Iterable[str], **options: Unpack[ListOptions]
+        self, users: Iterable[str], **options: Unpack[BatchOptions]
     ) -> AsyncIterator[Recommendations]:
         """A list for each user, in this order, for however many: they are asked for a few hundred at a time."""
         for chunk in calls.split_chunks(users, calls.USERS_A_CALL):
             for one in (await self._send(calls.recommend_users(chunk, options))).results:
                 yield one
 
-    async def recommend_basket(self, basket: Iterable[str], **options: Unpack[ListOptions]) -> Recommendations:
+    async def recommend_basket(self, basket: Iterable[str], **options: Unpack[BatchOptions]) -> Recommendations:
         """A list for somebody who likes these items, and whom the silo need not know."""
         [found] = (await self._send(calls.recommend_basket(basket, options))).results
         return found

@@ -1,7 +1,8 @@
 """A question to a silo -> a call over HTTP, and its answer -> a value. Nothing here sends anything.
 
-Every call but one may be sent again: it reads, or it says what it said before, or its interactions have event ids. A
-refresh that is asked for again is another one.
+Every call but two may be sent again: it reads, or it says what it said before, or its interactions have event ids. A
+refresh that is asked for again is another one. An earlier model that is chosen may answer under another version, and
+its own is then kept no more.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ class ListOptions(TypedDict, total=False):
     freshness: float
     explain: bool
     raw: bool
+
+
+class BatchOptions(ListOptions, total=False):
+    """Those of lists that are asked for in a body, which has room for many items. allow: only these items."""
+
+    allow: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -146,12 +153,12 @@ def recommend(user: str, options: ListOptions) -> ApiCall[Recommendations]:
     return ApiCall("GET /v1/users/{user}/recommendations", "GET", path, Recommendations, query=_words(options))
 
 
-def recommend_users(users: Sequence[str], options: ListOptions) -> ApiCall[_Batch]:
+def recommend_users(users: Sequence[str], options: BatchOptions) -> ApiCall[_Batch]:
     """A list for each of at most USERS_A_CALL users."""
     return _ask_lists({"users": list(users)}, options)
 
 
-def recommend_basket(basket: Iterable[str], options: ListOptions) -> ApiCall[_Batch]:
+def recommend_basket(basket: Iterable[str], options: BatchOptions) -> ApiCall[_Batch]:
     """A list for somebody who likes these items, and is in no graph."""
     return _ask_lists({"basket": list(basket)}, options)
 
@@ -238,7 +245,7 @@ def list_models() -> ApiCall[KeptModels]:
 def serve_model(version: str) -> ApiCall[KeptModels]:
     """Answer by an earlier model."""
     path = f"/v1/models/{_escape(version)}/serve"
-    return ApiCall("POST /v1/models/{version}/serve", "POST", path, KeptModels)
+    return ApiCall("POST /v1/models/{version}/serve", "POST", path, KeptModels, repeatable=False)
 
 
 def split_chunks(values: Iterable[One], size: int) -> Iterator[tuple[One, ...]]:
@@ -248,7 +255,7 @@ def split_chunks(values: Iterable[One], size: int) -> Iterator[tuple[One, ...]]:
         yield chunk
 
 
-def _ask_lists(whom: Mapping[str, Any], options: ListOptions) -> ApiCall[_Batch]:
+def _ask_lists(whom: Mapping[str, Any], options: BatchOptions) -> ApiCall[_Batch]:
     return ApiCall("POST /v1/recommendations", "POST", "/v1/recommendations", _Batch, body={**whom, **options})
 
 
@@ -259,7 +266,8 @@ def _words(options: ListOptions) -> dict[str, Any]:
 
 
 def _escape(name: str) -> str:
-    """A name as one step of a path. ValueError for none: the call would be another one."""
+    """A name as one step of a path; the dots of `.` and `..` would lead elsewhere. ValueError for none: the call would
+    be another one."""
     if not name:
         raise ValueError("expected an id, got an empty text")
-    return quote(name, safe="")
+    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")

@@ -22,7 +22,7 @@ from lpsfed.answers import (
     ShardRefresh,
     SimilarItems,
 )
-from lpsfed.calls import ApiCall, Interaction, ListOptions
+from lpsfed.calls import ApiCall, BatchOptions, Interaction, ListOptions
 from lpsfed.connection import TIMEOUT_SECONDS, connection_options, describe_failure
 from lpsfed.retrying import Retrying
 
@@ -66,12 +66,12 @@ class Client:
         """A list for a user; popular items for one whom the silo does not know."""
         return self._send(calls.recommend(user, options))
 
-    def recommend_users(self, users: Iterable[str], **options: Unpack[ListOptions]) -> Iterator[Recommendations]:
+    def recommend_users(self, users: Iterable[str], **options: Unpack[BatchOptions]) -> Iterator[Recommendations]:
         """A list for each user, in this order, for however many: they are asked for a few hundred at a time."""
         for chunk in calls.split_chunks(users, calls.USERS_A_CALL):
             yield from self._send(calls.recommend_users(chunk, options)).results
 
-    def recommend_basket(self, basket: Iterable[str], **options: Unpack[ListOptions]) -> Recommendations:
+    def recommend_basket(self, basket: Iterable[str], **options: Unpack[BatchOptions]) -> Recommendations:
         """A list for somebody who likes these items, and whom the silo need not know."""
         [found] = self._send(calls.recommend_basket(basket, options)).results
         return found
@@ -153,7 +153,11 @@ class Client:
         return self._send(calls.list_models()).models
 
     def serve_model(self, version: str) -> tuple[KeptModel, ...]:
-        """Answer by an earlier model, until a run has a better one; all that are kept. With the operator's key."""
+        """Answer by an earlier model, until a run has a better one; all that are kept. With the operator's key.
+
+        One of an earlier shard answers under another version, and its own is kept no more: it is not repeated where it
+        may have been done. `list_models` says then which one answers.
+        """
         return self._send(calls.serve_model(version)).models
 
     def _send(self, call: ApiCall[Answer]) -> Answer:

@@ -7,9 +7,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+from fastapi.routing import iter_route_contexts
 from typer.testing import CliRunner
 
+from client_service.app import create_replica
 from simulation.cli import app
+from tests.support.small import small_client
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -35,6 +38,13 @@ def test_what_is_not_a_command_is_seen(line: str) -> None:
 def test_the_page_shows_what_an_operator_does() -> None:
     names = {line.split()[0] for line in COMMANDS}
     assert names >= {"status", "aggregator", "keys", "secret", "doctor", "run"} and len(COMMANDS) > 9
+
+
+def test_the_page_names_what_replicas_answer_and_nothing_else() -> None:
+    replica = create_replica(small_client(Path("unused"), Path("unused")))
+    routes = {str(route.path) for route in iter_route_contexts(replica.routes)}
+    said = re.search(r"answer what applications ask \((.*?)and `/metrics`", PAGE, flags=re.S)
+    assert said is not None and set(re.findall(r"(/[a-z0-9/{}]+)`", said[0])) == routes
 
 
 def test_the_files_and_headings_that_it_leads_to_are_there() -> None:

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from client_service.feedback.grouped import Grouped
-from client_service.feedback.messages import ErasedOut, ErasureOut, InteractionsIn, InteractionsOut, ItemIn
+from client_service.feedback.messages import (
+    FINAL,
+    WAITS,
+    ErasedOut,
+    ErasureOut,
+    InteractionsIn,
+    InteractionsOut,
+    ItemIn,
+)
 from client_service.feedback.overlay import Overlay
 from client_service.feedback.store import FeedbackStore
 from client_service.feedback.told import ErasureReceipt, HandedOver, LoggedInteraction
@@ -18,14 +26,6 @@ from client_service.shard.storage import stated_digest
 from shared.errors import ConflictError, DataError, FederationError, NotFoundError, UnavailableError
 
 MOST_TOGETHER = 16  # calls that wait for the disk at once
-WAITS = (
-    "answers do not know the user any more; the shard, what was computed from it and the model follow with a refresh, "
-    "which waits for the end of a round at hand"
-)
-FINAL = (
-    "updates that other silos' models have taken in cannot be taken back; what is sent from now on has nothing of the "
-    "user"
-)
 
 
 def _at(seconds: int) -> datetime:

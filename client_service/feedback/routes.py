@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 from fastapi.concurrency import run_in_threadpool
 
 from client_service.callers import ForApplications
-from client_service.feedback.messages import ErasedOut, ErasureOut, InteractionsIn, InteractionsOut, ItemIn, StoredId
+from client_service.feedback.messages import (
+    RECEIPT,
+    ErasedOut,
+    ErasureOut,
+    InteractionsIn,
+    InteractionsOut,
+    ItemIn,
+    StoredId,
+)
 from client_service.routes import COMMON, Service
+from shared.web.examples import JSON
 
 router = APIRouter(tags=["feedback"], route_class=ForApplications, **COMMON)
-StoredPath = Annotated[StoredId, Path()]
-ReceiptPath = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+UserPath = Annotated[StoredId, Path(description="the user's id", examples=["4711"])]
+ItemPath = Annotated[StoredId, Path(description="the item's id, of the catalogue or not yet", examples=["boots"])]
+ReceiptPath = Annotated[
+    str, Path(pattern="^[0-9a-f]{32}$", description="what erasing a user was answered", examples=[RECEIPT])
+]
+NOTHING_KNOWN: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "what is known of the item now",
+        "content": {JSON: {"example": ItemIn(hidden=True).model_dump(mode="json")}},
+    }
+}
 
 
 @router.post("/interactions")
@@ -23,19 +41,19 @@ async def take_interactions(message: InteractionsIn, service: Service) -> Intera
 
 
 @router.put("/items/{item}")
-async def put_item(item: StoredPath, facts: ItemIn, service: Service) -> ItemIn:
+async def put_item(item: ItemPath, facts: ItemIn, service: Service) -> ItemIn:
     """Say what an item is, in the place of all that was said before."""
     return await run_in_threadpool(service.feedback.put_item, item, facts)
 
 
-@router.delete("/items/{item}")
-async def remove_item(item: StoredPath, service: Service) -> ItemIn:
+@router.delete("/items/{item}", responses=NOTHING_KNOWN)
+async def remove_item(item: ItemPath, service: Service) -> ItemIn:
     """The item appears in no answer any more, and nothing is known of it but that."""
     return await run_in_threadpool(service.feedback.put_item, item, ItemIn(hidden=True))
 
 
 @router.delete("/users/{user}")
-async def erase_user(user: StoredPath, service: Service) -> ErasedOut:
+async def erase_user(user: UserPath, service: Service) -> ErasedOut:
     """The user is unknown from the next answer on; shard, caches, checkpoints and model follow with a refresh that
     begins by itself. The receipt tells when that is done."""
     return await run_in_threadpool(service.feedback.erase_user, user)

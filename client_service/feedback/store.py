@@ -77,11 +77,6 @@ class FeedbackStore:
         with self._database.reading() as rows:
             return self._read_told(rows, changed), _select(rows, 0)
 
-    def read_told(self) -> Told:
-        """What else is known at this moment."""
-        with self._database.reading() as rows:
-            return self._read_told(rows)
-
     def read_items(self, after: int) -> tuple[int, dict[str, ItemIn]]:
         """How often items were told of by now, and those told of since `after` of these."""
         with self._database.reading() as rows:

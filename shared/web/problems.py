@@ -14,6 +14,7 @@ from shared import errors
 from shared.protocol.problem import ProblemOut
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web import request_ids
+from shared.web.methods import list_methods
 from shared.web.whole import CLOSE
 
 MEDIA_TYPE = "application/problem+json"
@@ -125,7 +126,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = CODES.get(error.status_code, "http")
     _note_code(request, code)
-    return problem(error.status_code, code=code, detail=str(error.detail), headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # the framework names the methods of one route, and a path may have several
+        headers["Allow"] = ", ".join(list_methods(request.app.routes, request.scope))
+    return problem(error.status_code, code=code, detail=str(error.detail), headers=headers)
 
 
 async def _cut_off(request: Request, error: Exception) -> Response:

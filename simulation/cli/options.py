@@ -35,7 +35,6 @@ class Method(StrEnum):
 
 
 StrategyName = StrEnum("StrategyName", {name: name for name in STRATEGIES})  # type: ignore[misc]
-OURS = StrategyName("lpsfed")
 WHICH_STRATEGY = typer.Option(metavar="<name>", help=", ".join(STRATEGIES))
 
 

@@ -199,7 +199,7 @@ class Liar:
             self.uploads[client, number] = decode(body)[1]
         else:
             update = decode_masked(self.declaration, body)
-            self.exchange = server.accept_masked(self.exchange, update)
+            self.exchange = server.accept_header(self.exchange, update.header)
             self.vectors[client] = update.vector
             self._go_on()
         return 201, receipt.model_dump_json().encode(), JSON

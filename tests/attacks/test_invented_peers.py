@@ -57,7 +57,7 @@ class Inventor(Liar):
                 self.states[name] = client.check(self.states[name], delivery, key)
             case "masked":
                 self.states[name], update = client.mask(self.states[name], server.sharers(self.exchange), self.content)
-                self.exchange = server.accept_masked(self.exchange, update)
+                self.exchange = server.accept_header(self.exchange, update.header)
                 self.vectors[name] = update.vector
                 return
             case "consents":

@@ -21,6 +21,7 @@ from client_service.shard import Shard, read_shard, write_shard
 from shared.errors import ProtocolError
 from tests.support.given import Opened, Until
 from tests.support.kept import keep_first_model
+from tests.support.questions import as_step
 
 CANARY = "canary-4711"
 EVERYTHING = 12
@@ -276,9 +277,11 @@ async def test_without_a_model_the_sizes_are_told(silo: httpx.AsyncClient) -> No
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", ["a/b", "a%2Fb", "a?b#c", "/", "a//b", "ends/recommendations", "ä \U0001f600"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "a%2Fb", "a?b#c", "/", "a//b", "ends/recommendations", "ä \U0001f600", ".", ".."]
+)
 async def test_an_id_may_hold_what_a_path_is_made_of(asked: httpx.AsyncClient, name: str) -> None:
-    path = quote(name, safe="")
+    path = as_step(name)
     assert (await asked.put(f"/v1/items/{path}", json={"title": "Odd"})).status_code == 200
     assert (await asked.get(f"/v1/items/{path}")).json()["item"] == name
     assert (await asked.delete(f"/v1/items/{path}")).json()["hidden"] is True

@@ -290,7 +290,7 @@ def test_a_log_that_is_full_takes_nothing_and_says_what_to_do(tmp_path: Path) ->
     with pytest.raises(ConflictError, match="at most 3 items"):
         store.put_item("d", ItemIn())
     store.put_item("a", ItemIn(hidden=True))
-    assert store.read_told().erased == frozenset()
+    assert store.read_all()[0].erased == frozenset()
     store.close()
 
 
@@ -399,7 +399,7 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
     store.append(told((back, old.item_ids[5]), begin=20))
     absorbed = absorb(settings, store)
     before, after = absorbed.before, absorbed.after
-    assert len(store.interactions()) == 4 and len(store.read_told().erased) == 2  # answers still need it
+    assert len(store.interactions()) == 4 and len(store.read_all()[0].erased) == 2  # answers still need it
     store.forget_absorbed(absorbed.handed, after.digest, absorbed.kept)
     assert before.digest == old.digest != after.digest == read_shard(settings.shard).digest
     assert {*after.user_ids} == {*old.user_ids, "new"} - {gone}
@@ -407,7 +407,7 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
     assert [after.item_ids[item] for item in after.train[[row]].indices] == [old.item_ids[5]]
     assert titles["fresh"] == "A fresh one" and after.valid[[row]].nnz == 0
     assert [(one.user, one.rating) for one in store.interactions()] == [("low", 2.0)]
-    assert store.read_told().erased == frozenset() and "fresh" in store.read_told().items
+    assert store.read_all()[0].erased == frozenset() and "fresh" in store.read_all()[0].items
     assert absorb(settings, store).after.digest == after.digest
     store.close()
 
@@ -422,7 +422,7 @@ def test_a_kill_between_shard_and_log_is_made_good_by_absorbing_again(settings: 
     again = absorb(settings, store)
     assert old.digest != halfway.digest == again.after.digest == read_shard(settings.shard).digest
     store.forget_absorbed(again.handed, again.after.digest, again.kept)
-    assert store.interactions() == [] and store.read_told().erased == frozenset()
+    assert store.interactions() == [] and store.read_all()[0].erased == frozenset()
     assert {*store.read_stale()} == {
         old.digest,
         again.after.digest,

@@ -95,6 +95,6 @@ def test_of_an_item_that_is_told_twice_in_a_group_the_last_counts(feedback: Feed
     told = [("item-00", ItemIn(title=title)) for title in ("first", "second")]
     feedback._put_all([*told, ("item-01", ItemIn(hidden=True))])
     assert feedback.overlay.titles is not None and feedback.overlay.titles[0] == "second"
-    assert feedback.store.read_told().items["item-00"].title == "second"
+    assert feedback.store.read_all()[0].items["item-00"].title == "second"
     assert isinstance(feedback._put_all([(f"new-{n}", ItemIn()) for n in range(3)])[-1], ConflictError)
     feedback.close()

@@ -491,7 +491,7 @@ def test_a_log_of_a_version_before_is_taken_over(tmp_path: Path, scripts: tuple[
             rows.executescript(script)
     store = FeedbackStore(tmp_path)
     assert [(one.user, one.time, one.rating) for one in store.interactions()] == [("u", 5, None), ("v", 6, 1.0)]
-    told = store.read_told()
+    told = store.read_all()[0]
     assert told.items["i"].hidden and told.erased == {b"\x01"} and told.key == b"\x01\x02"
     assert store.read_stale() == ("s",) * (len(scripts) - 1)
     assert store.erasures.are_open() is (len(scripts) == 2)

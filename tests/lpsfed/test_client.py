@@ -8,12 +8,24 @@ import logging
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_type_hints
 
 import httpx
 import pytest
 
 from client_service.shard import Shard
-from lpsfed import AsyncClient, Client, Interaction, RefusedError, Retrying, ShardRefresh, UnreachableError, calls
+from lpsfed import (
+    AsyncClient,
+    BatchOptions,
+    Client,
+    Interaction,
+    ListOptions,
+    RefusedError,
+    Retrying,
+    ShardRefresh,
+    UnreachableError,
+    calls,
+)
 from tests.lpsfed.conftest import KEY
 
 ONCE = Retrying(attempts=1)
@@ -40,6 +52,22 @@ def test_options_reach_the_silo_in_a_query_and_in_a_body(client: Client, shard: 
     assert len(reasons.items) == 2 and reasons.user is None
 
 
+def test_only_allowed_items_are_listed(client: Client, shard: Shard) -> None:
+    allowed = ("item-07", "item-05")
+    [found] = client.recommend_users(shard.user_ids[:1], allow=allowed, exclude_seen=False)
+    assert {one.item for one in found.items} == set(allowed)
+    assert [one.item for one in client.recommend_basket(["item-00"], allow=["item-07", "item-00"]).items] == ["item-07"]
+    assert client.recommend_basket(["item-00"], allow=[]).items == ()
+
+
+def test_every_option_of_a_list_can_be_asked_for(silo: str) -> None:
+    document = httpx.get(f"{silo}/openapi.json").json()
+    asked = document["paths"]["/v1/users/{user}/recommendations"]["get"]["parameters"]
+    assert {one["name"] for one in asked if one["in"] == "query"} == get_type_hints(ListOptions).keys()
+    body = document["components"]["schemas"]["RecommendationsIn"]["properties"].keys() - {"users", "basket"}
+    assert body == get_type_hints(BatchOptions).keys()
+
+
 def test_items_are_found_described_and_hidden(client: Client) -> None:
     client.put_item("a/b?c#d%e ü", title="Odd one", attributes={"year": 1999, "warm": True, "maker": "x"})
     odd = client.read_item("a/b?c#d%e ü")
@@ -49,6 +77,19 @@ def test_items_are_found_described_and_hidden(client: Client) -> None:
     assert client.find_similar("item-00", 3).item == "item-00"
     client.delete_item("item-00")
     assert client.read_item("item-00").hidden
+
+
+@pytest.mark.parametrize("name", [".", "..", "...", "../..", "%2E", "%2e%2E"])
+def test_a_name_of_dots_leads_nowhere_else(client: Client, name: str) -> None:
+    client.put_item(name, title="Odd one")
+    assert client.read_item(name).item == name
+    client.delete_item(name)
+    assert client.read_item(name).hidden
+    assert client.send_interactions([Interaction(name, "item-00")]).accepted == 1
+    known = client.recommend(name)
+    assert (known.user, known.fallback) == (name, None)
+    client.erase_user(name)
+    assert client.recommend(name).fallback == "unknown user"
 
 
 def test_interactions_count_once_however_often_they_are_sent(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +104,11 @@ def test_interactions_count_once_however_often_they_are_sent(client: Client, mon
 
 
 def test_a_user_is_erased_and_the_receipt_tells_when(client: Client, shard: Shard) -> None:
+    client.send_interactions([Interaction(shard.user_ids[0], f"item-0{n}") for n in range(3)])
     erased = client.erase_user(shard.user_ids[0])
-    assert client.read_erasure(erased.receipt).asked_at == erased.asked_at
+    assert erased.interactions == 3
+    asked = client.read_erasure(erased.receipt)
+    assert (asked.asked_at, asked.interactions) == (erased.asked_at, None)
     assert client.recommend(shard.user_ids[0]).fallback == "unknown user"
 
 
@@ -121,12 +165,23 @@ def test_the_operator_refreshes_the_shard_and_chooses_the_model(client: Client) 
     done = wait_for_refresh(client)
     assert (done.phase, done.changed, done.model, done.problem) == ("idle", True, "refresh.1", None)
     assert done.seconds is not None and done.ended_at is not None and done.asked_at is not None
-    [served] = client.list_models()
+    served, earlier = client.list_models()
     assert served.served and (served.version, served.run, served.round) == ("refresh.1", "refresh", 1)
+    assert (earlier.version, earlier.served, earlier.present_shard) == ("run-1.0", False, False)
     assert client.serve_model("refresh.1") == client.list_models()
     with pytest.raises(RefusedError) as refused:
         client.serve_model("run-7.0")
     assert refused.value.code == "not-found" and "POST /v1/models/{version}/serve" in str(refused.value)
+
+
+def test_a_model_of_an_earlier_shard_is_chosen_once(client: Client) -> None:
+    client.send_interactions([Interaction("new", "item-01")])
+    client.refresh()
+    wait_for_refresh(client)
+    chosen = client.serve_model("run-1.0")[0]
+    assert chosen.served and (chosen.version, chosen.run) == ("run-1.0~2", "run-1")
+    with pytest.raises(RefusedError, match="404"):
+        client.serve_model("run-1.0")
 
 
 def wait_for_refresh(client: Client) -> ShardRefresh:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -89,33 +90,41 @@ def test_an_interaction_has_the_same_event_id_in_each_attempt(pauses: list[float
     assert len({request.content for request in script.requests}) == 1 and len(pauses) == 2
 
 
+Ask = Callable[[Client], object]
+
+
+def serve_earlier(client: Client) -> object:
+    """A model of an earlier shard comes under another version, which its own does not name."""
+    return client.serve_model("run-1.7")
+
+
 NOT_DONE = [429, 503, httpx.ConnectError, httpx.ConnectTimeout]
 PERHAPS_DONE = [502, 504, httpx.ReadTimeout, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError]
 
 
+every_call_once = pytest.mark.parametrize("ask_once", [Client.refresh, serve_earlier], ids=["refresh", "serve"])
+
+
+@every_call_once
 @pytest.mark.parametrize("step", NOT_DONE)
 def test_a_call_that_must_not_come_twice_is_repeated_where_the_first_one_did_nothing(
-    step: int | type[httpx.TransportError], pauses: list[float]
+    step: int | type[httpx.TransportError], ask_once: Ask, pauses: list[float]
 ) -> None:
     script = Script(step, 403)
-    with pytest.raises(RefusedError):
-        refresh(script)
+    with pytest.raises(RefusedError), Client(URL, transport=httpx.MockTransport(script)) as client:
+        ask_once(client)
     assert len(script.requests) == 2 and len(pauses) == 1
 
 
+@every_call_once
 @pytest.mark.parametrize("step", PERHAPS_DONE)
 def test_a_call_that_must_not_come_twice_ends_where_the_first_one_may_have_been_done(
-    step: int | type[httpx.TransportError], pauses: list[float]
+    step: int | type[httpx.TransportError], ask_once: Ask, pauses: list[float]
 ) -> None:
-    with pytest.raises(UnreachableError, match=r"POST /v1/refresh: expected an answer, .* it may have been done"):
-        refresh(script := Script(step, 403))
+    script, words = Script(step, 403), r"POST /v1/(refresh|models/{version}/serve): .* it may have been done"
+    with pytest.raises(UnreachableError, match=words), Client(URL, transport=httpx.MockTransport(script)) as client:
+        ask_once(client)
     assert len(script.requests) == 1 and pauses == []
-
-
-def refresh(script: Script) -> None:
-    """Both kinds of client do the same."""
-    with Client(URL, transport=httpx.MockTransport(script)) as client:
-        client.refresh()
 
 
 def test_the_awaited_client_does_not_repeat_it_either(pauses: list[float]) -> None:

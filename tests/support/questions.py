@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import httpx
@@ -27,6 +28,11 @@ async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
     """An answer of the API, by its path below /v1."""
     answer: dict[str, Any] = (await http.get(f"/v1/{what}")).json()
     return answer
+
+
+def as_step(name: str) -> str:
+    """An id as one step of a path, from which httpx takes the steps `.` and `..` away."""
+    return name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
 
 
 def finished(*clients: httpx.AsyncClient, run: str = "run-1") -> Question:

@@ -10,7 +10,7 @@ import numpy as np
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters
 from shared.method.parameters import form_of
-from shared.protocol.secure import client, recovery, server
+from shared.protocol.secure import client, recovery, server, vector
 from shared.protocol.secure.messages import CommonTerms, Delivery, Roster, RoundTerms, UnmaskAnswer, least_threshold
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, read, state_json
@@ -106,7 +106,8 @@ class Rehearsal:
     def send_masked(self, names: Iterable[str]) -> None:
         for name in names:
             update = self.mask(name)
-            self.round = server.accept_masked(self.round, update)
+            vector.require_same(self.round.terms.declaration, update.vector, update.header.digest)
+            self.round = server.accept_header(self.round, update.header)
             self.vectors[name] = update.vector
 
     def send_consents(self, names: Iterable[str]) -> None:

@@ -45,6 +45,35 @@ async def test_head_needs_what_get_needs(service: tuple[str, FastAPI], http: htt
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
 
 
+ALLOWED = {
+    "aggregator": {
+        "/v1/runs": "GET, HEAD, POST",
+        "/v1/runs/run-1": "DELETE, GET, HEAD",
+        "/v1/clients": "GET, HEAD, POST",
+        "/v1/invitations": "POST",
+        "/health/live": "GET, HEAD",
+        "/static/page.css": "GET, HEAD",
+    },
+    "client": {
+        "/v1/items/x": "DELETE, GET, HEAD, PUT",
+        "/v1/items/x%2Fsimilar": "DELETE, GET, HEAD, PUT",
+        "/v1/items/x/similar": "GET, HEAD",
+        "/v1/users/x": "DELETE",
+        "/v1/refresh": "GET, HEAD, POST",
+        "/v1/interactions": "POST",
+        "/openapi.json": "GET, HEAD",
+    },
+}
+
+
+@pytest.mark.anyio
+async def test_405_names_every_method_of_a_path(service: tuple[str, FastAPI], http: httpx.AsyncClient) -> None:
+    for path, methods in ALLOWED[service[0]].items():
+        refused = await http.request("PATCH", path)
+        require_problem(refused, 405)
+        assert refused.headers.get_list("allow") == [methods], path
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "multipart/form-data; boundary=x", None])
 async def test_a_body_of_another_kind_is_415(

@@ -18,7 +18,6 @@ from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClos
 from shared.message import Message
 from shared.method.exchanged import Scalars
 from shared.protocol.schemas import ClientName
-from shared.protocol.secure import vector
 from shared.protocol.secure.messages import (
     Consent,
     Consents,
@@ -38,7 +37,6 @@ from shared.protocol.secure.messages import (
     require_round,
     visible_scalars,
 )
-from shared.protocol.secure.vector import MaskedUpdate
 
 Phase = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -111,14 +109,8 @@ def accept(state: SecureRound, message: Relayed) -> SecureRound:
     return _accept_message(state, PHASE_OF[type(message)], message)
 
 
-def accept_masked(state: SecureRound, update: MaskedUpdate) -> SecureRound:
-    """Take the header of a masked vector in, if the vector is what it says. The vector itself stays with the caller."""
-    vector.require_same(state.terms.declaration, update.vector, update.header.digest)
-    return accept_header(state, update.header)
-
-
 def accept_header(state: SecureRound, header: MaskedHeader) -> SecureRound:
-    """The same, where the caller has held the vector against this header before."""
+    """Take the header of a masked vector in. The vector stays with the caller, who has held it against this header."""
     return _accept_message(state, "masked", header)
 
 

@@ -124,11 +124,12 @@ def test_without_another_process_the_probe_looks_at_itself() -> None:
 
 def test_a_probe_is_closed_to_the_part_from_its_first_moment() -> None:
     """Else the part could look through /proc at what is mounted for the probe alone."""
-    code = "import sys; sys.argv = ['audit', '--help']; import runpy, audit.unseen as u\n"
-    code += "try:\n    runpy.run_module('audit', run_name='__main__')\nexcept SystemExit:\n    print(u.is_hidden())"
-    before = [sys.executable, "-c", "import audit.unseen as u; print(u.is_hidden())"]
+    tell = "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"  # PR_GET_DUMPABLE; 0: /proc/N is readable by root alone
+    code = "import ctypes, runpy, sys; sys.argv = ['audit', '--help']\n"
+    code += f"try:\n    runpy.run_module('audit', run_name='__main__')\nexcept SystemExit:\n    {tell}"
+    before = [sys.executable, "-c", f"import ctypes; {tell}"]
     after = [sys.executable, "-c", code]
     said = [
         subprocess.run(one, capture_output=True, text=True, check=True).stdout.split()[-1] for one in (before, after)
     ]
-    assert said == ["False", "True"]
+    assert said == ["1", "0"]
