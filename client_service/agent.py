@@ -237,6 +237,7 @@ class Agent:
         self._amid = True
         began, before = time.perf_counter(), replace(self._aggregator.traffic)
         update, seconds = await self._fit(part, state, number)
+        fitting = min(seconds, time.perf_counter() - began)  # what was trained before takes none of it
         if number == state.round and state.phase == "open" and state.standing == "expected":
             self._note(phase="uploading")
             await self._sending.send(part, update, state)
@@ -246,7 +247,7 @@ class Agent:
             round=number,
             scalars=dict(update.scalars),
             train_seconds=seconds,
-            overhead_seconds=time.perf_counter() - began - seconds,
+            overhead_seconds=time.perf_counter() - began - fitting,
             bytes_up=traffic.up - before.up,
             bytes_down=traffic.down - before.down,
         )

@@ -60,6 +60,21 @@ async def test_a_whole_run_of_three_clients(
         assert Ledger(settings.state_directory / "ledger.jsonl").verify() > 0
 
 
+async def test_a_round_that_was_trained_before_costs_what_it_takes_now(
+    federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its training is the one of before, and took more than all of the round as it is done again."""
+    fit = TrainingRun.fit
+    monkeypatch.setattr(TrainingRun, "fit", lambda *given: (fit(*given)[0], 1_000.0))
+    async with federation(2) as running:
+        silo, other = await running.enter()
+        await running.start()
+        await until(finished(silo, other))
+        rounds = (await read(silo, "quality"))["rounds"][1:]
+    assert [one["train_seconds"] for one in rounds] == [1_000.0, 1_000.0]
+    assert all(0.0 <= one["overhead_seconds"] < 1_000.0 for one in rounds)
+
+
 async def test_an_aggregator_that_cannot_be_reached_is_shown_and_the_client_goes_on_when_it_can(
     federation: Federate, opened: Opened, until: Until
 ) -> None:
