@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 5.0  # a model that a round has given is put in place in less
 
 
 def list_models(folder: Path, silo: Silo) -> ModelsOut:
-    """The one that a start would answer by first. None of them is served where the shard's own model could not be had."""
+    """The one that a start would answer by first. None is served where the shard's own model could not be had."""
     served = silo.answers.served
     version = None if served is None else served.version
     return ModelsOut(models=tuple(_describe(head, silo.shard.digest, version) for head in kept_versions(folder)))

@@ -41,7 +41,8 @@ def test_a_client_is_enrolled_and_removed(tmp_path: Path) -> None:
     expected = [{"name": "east", "fingerprint": mark}, {"name": "west", "fingerprint": None}]
     assert said("list", "--keys", registry) == expected
     assert said("remove", "west", "--keys", registry) == {"name": "west"}
-    assert said("remove", "east", "--keys", registry) == {"name": "east"} and list(registry.iterdir()) == []
+    assert said("remove", "east", "--keys", registry) == {"name": "east"}
+    assert not [path for path in registry.rglob("*") if path.is_file()]
 
 
 def test_it_says_the_same_in_words_and_never_shows_a_private_key(tmp_path: Path) -> None:
