@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from client_service.anchors import AnchorQuestion
 from client_service.boundary.aggregator import Aggregator
+from client_service.cautions import list_cautions
 from client_service.figures import kept_quality
 from client_service.giving_way import GaveWay, RoundPatience
 from client_service.learning.interrupt import Interrupted
@@ -23,7 +24,7 @@ from client_service.refresh import Refreshed
 from client_service.run_opening import RunOpening
 from client_service.run_part import RunPart
 from client_service.schemas import QualityOut, RoundCosts
-from client_service.sending import UpdateSender, warn_of_noised_magnitudes, warn_of_unlike_starts
+from client_service.sending import UpdateSender
 from client_service.silo import Silo
 from client_service.tasks.task import Place
 from client_service.training_run import TrainingRun
@@ -31,17 +32,14 @@ from shared.errors import FederationError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.method.settings import MethodSettings
-from shared.protocol.privacy import few_clients
 from shared.protocol.schemas import RunOut
-from shared.strategies import build_strategy, strategy_of_part
+from shared.strategies import strategy_of_part
 
 P = ParamSpec("P")
 T = TypeVar("T")
 TAKES_PART = ("expected", "received")
 LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
 FAILED = "the aggregator ended the run as failed"
-QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,8 @@ class Agent:
             part = await self._begin(state, run)
         self._note(run=run, round=state.round, rounds=state.rounds)
         if state.phase == "open":
-            self._warn(self._cautions(state, part.place.method))
+            method, late = part.place.method, self._signature_seconds
+            self._warn(list_cautions(self.silo.settings, state, method, late))
         if over and part.finished:
             return
         await self._catch_up(part, state)
@@ -179,16 +178,6 @@ class Agent:
             await self._round(part, state, state.round)
         elif over:
             await self._finish(part, None if state.phase == "finished" else FAILED)
-
-    def _cautions(self, state: RunOut, method: MethodSettings) -> tuple[str, ...]:
-        """Of what only both sides together know."""
-        limits, signature = self.silo.settings.limits(), self._signature_seconds
-        late = limits.shortcomings(signature=signature, deadline=state.deadline_seconds)
-        shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
-        strategy = build_strategy(self._declaration.strategy, method)
-        noised = warn_of_noised_magnitudes(self.silo.settings.privacy, strategy, method)
-        unlike = warn_of_unlike_starts(self._declaration, method)
-        return (*few_clients(state.joined), *unlike, *noised, *late, *shut_out)
 
     def _left_off(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""

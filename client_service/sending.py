@@ -13,21 +13,17 @@ from client_service.logs import LOGGER
 from client_service.metrics import ClientMetrics
 from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard, Occasion
-from client_service.privacy.settings import PrivacySettings
 from client_service.run_part import RunPart
 from client_service.secure.exchange import BasisPart, SecureExchange
 from client_service.secure.masking import Masking
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
-from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
-from shared.method.settings import MethodSettings
 from shared.protocol.privacy import pass_gate
 from shared.protocol.schemas import ReceiptOut, RunOut
 from shared.protocol.secure.messages import RoundTerms
-from shared.strategies import build_strategy, strategy_of_part
+from shared.strategies import strategy_of_part
 from shared.strategies.mixing import Mixing
-from shared.strategies.server.choice import magnitudes_for
 from shared.strategies.strategy import Strategy
 
 T = TypeVar("T")
@@ -46,27 +42,6 @@ def require_similar(mixing: Mixing | None, least: float) -> None:
     if mixing is not None and mixing.least_share < least:
         words = f"policy: expected a run that gives each client at least {least:g} of the mean"
         raise PrivacyError(f"{words} (policy.least_similarity), got {mixing.least_share:g}")
-
-
-def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
-    """A warning, where the clients of a secure run go on from different parameters (Eq. 14)."""
-    mixing = build_strategy(declaration.strategy, method).mixing
-    if not declaration.secure or mixing is None or mixing.least_share == 1.0:
-        return ()
-    return (
-        "with a similarity_floor below 1 an aggregator that lies about the mean can tell one client's update from"
-        " a sum: policy.least_similarity = 1 refuses such runs",
-    )
-
-
-def warn_of_noised_magnitudes(privacy: PrivacySettings, strategy: Strategy, method: MethodSettings) -> tuple[str, ...]:
-    """A warning, where a server's steps follow the sizes of changes that are mostly this silo's noise."""
-    if not privacy.on or strategy.server == "none" or magnitudes_for(strategy.server, method) == "off":
-        return ()
-    return (
-        f"the server's steps follow the mean of the clients' |changes|, which noise keeps at {privacy.mean_noise():.2g}"
-        " or more: steps become shorter; server_step.magnitudes = off follows the mean's change instead",
-    )
 
 
 def _basis_part(run_part: RunPart, masking: Masking) -> BasisPart | None:
