@@ -44,8 +44,8 @@ def describe_mean(values: Sequence[float]) -> str:
 
 
 def compare_methods(cells: Cells, ours: str, theirs: str, name: str) -> tuple[str, str]:
-    """The mean difference of two methods' test figures in percent, and on which side of 0 its interval over common
-    seeds lies."""
+    """The mean difference of two methods' test figures in percent, or how many times the other's ours is where that is
+    more than ten, and on which side of 0 the difference's interval over common seeds lies."""
     one, other = cells.get((ours,), {}), cells.get((theirs,), {})
     common = sorted(set(one) & set(other))
     if len(common) < 2:
@@ -54,7 +54,7 @@ def compare_methods(cells: Cells, ours: str, theirs: str, name: str) -> tuple[st
     mean, half = float(np.mean(gains)), half_interval(gains)
     base = float(np.mean([other[seed]["test"][name] for seed in common]))
     side = "above" if mean - half > 0 else "below" if mean + half < 0 else "no difference seen"
-    return f"{100 * mean / base:+.1f} %", side
+    return f"{mean / base + 1.0:.0f} times" if mean > 9.0 * base else f"{100 * mean / base:+.1f} %", side
 
 
 def rounds_to(row: Row, share: float) -> int | None:
