@@ -26,6 +26,7 @@ from client_service.shard import change_shard, write_shard
 from client_service.shard.changes import append_events, erase_users
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
+from client_service.tensor_files import write_arrays
 from client_service.training_run import TrainingRun
 from shared.method.declaration import Declaration
 from shared.method.exchange import mlp_specification
@@ -172,7 +173,7 @@ def damage(settings: ClientSettings, silos: Silos, kind: str) -> None:
     elif kind == "a damaged head":
         (folder / "model.json").write_text("{")
     elif kind == "other shapes":
-        checkpoint.save_file({"embedding": torch.zeros(2, 2)}, path)
+        write_arrays(path, {"embedding": np.zeros((2, 2), np.float32)})
     else:
         path.unlink()
         if kind == "a folder":

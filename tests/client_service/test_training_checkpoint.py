@@ -271,12 +271,12 @@ def test_a_crash_while_one_is_kept_leaves_the_one_before(
 ) -> None:
     def crash(*given: Any, **_: Any) -> None:
         if moment == "writing":
-            Path(given[1]).write_bytes(b"half of it")
+            Path(given[0]).write_bytes(b"half of it")
         raise OSError("the machine stops here")
 
     keep_training(tmp_path, checkpoint)
     with monkeypatch.context() as patched, pytest.raises(OSError, match="stops here"):
-        patched.setattr(subject, "save_file" if moment == "writing" else "settle", crash)
+        patched.setattr(subject, "write_arrays" if moment == "writing" else "settle", crash)
         keep_training(tmp_path, replace(checkpoint, round=4))
     found = kept_training(tmp_path, checkpoint.owner)
     assert found is not None and found.round == 3 and len(list(tmp_path.iterdir())) == 2

@@ -196,15 +196,15 @@ def writing_a_checkpoint(plan: Plan) -> None:
     """Half of the checkpoint after the round is in its file."""
     from client_service import training_checkpoint
 
-    real = training_checkpoint.save_file
+    real = training_checkpoint.write_arrays
 
-    def save_file(arrays: Any, path: Path, metadata: dict[str, str]) -> None:
-        real(arrays, path, metadata=metadata)
+    def write_arrays(path: Path, arrays: Any, metadata: dict[str, str]) -> None:
+        real(path, arrays, metadata)
         if json.loads(metadata["head"])["round"] == ROUND and not plan.marker.exists():
             os.truncate(path, path.stat().st_size // 2)
             plan.strike()
 
-    training_checkpoint.save_file = save_file
+    training_checkpoint.write_arrays = write_arrays  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
