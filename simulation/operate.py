@@ -138,8 +138,8 @@ def describe_run(run: RunHistoryOut) -> str:
         return f"{run.run} has failed: {run.reason}"
     if run.phase == "waiting":
         there = f"{len(run.enrolled)} of {asked.clients} clients have joined"
-        told = f"missing: {_join_names(run.missing)}{_too_few_words(run)}"
-        return f"{run.run} waits for clients: {there}; {told}; until {run.deadline_at}"
+        missing = f"; missing: {_join_names(run.missing)}" if run.missing else ""
+        return f"{run.run} waits for clients: {there}{missing}{_too_few_words(run)}; until {run.deadline_at}"
     now = run.rounds[-1]
     what = ", common basis" if asked.part == "basis" else ""
     where = f"{run.run}{what}, round {now.number} of {asked.rounds}"
@@ -155,8 +155,10 @@ def _too_few_words(run: RunHistoryOut) -> str:
     registered = len({*run.enrolled, *run.missing})
     if registered >= run.request.clients:
         return ""
-    least = f"register {run.request.clients - registered} more"
-    return f"; only {registered} are registered: {least}, or cancel it and start one with --clients {registered}"
+    more = f"register {run.request.clients - registered} more, or cancel it"
+    if registered == 0:
+        return f"; none is registered: {more}"
+    return f"; only {registered} are registered: {more} and start one with --clients {registered}"
 
 
 def _join_names(names: Sequence[str]) -> str:
