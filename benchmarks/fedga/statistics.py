@@ -26,7 +26,13 @@ def group_cells(rows: Iterable[Row], *names: str) -> Cells:
 
 def describe_value(value: Any) -> Any:
     """{"server_step.rate": .1} -> server_step.rate 0.1; anything else as it is."""
-    return ", ".join(f"{name} {number}" for name, number in value.items()) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return ", ".join(f"{name} {_round_number(number)}" for name, number in value.items())
+
+
+def _round_number(value: Any) -> Any:
+    return f"{value:.3g}" if isinstance(value, float) else value
 
 
 def half_interval(values: Sequence[float]) -> float:

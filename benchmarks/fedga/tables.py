@@ -51,8 +51,8 @@ Devices by Adam as above, one setting changed and no rate chosen anew. The paper
 | --- | --- | --- | --- | --- | --- |"""
 ITEMS = """## Server optimisers with lists for users
 
-LPSFed and FedMF on MovieLens 1M, divided by users among silos; rates and tau chosen by the search of `lpsfed tune` on
-validation items, with the same number of trials for each row; user means. The floors of the same silos stand first.
+LPSFed and FedMF on {data}, divided by users among {clients} silos; settings chosen by the search of `lpsfed tune`
+on validation items, with the same number of trials for each row; user means. The floors of the same silos stand first.
 
 | strategy | server | chosen | NDCG@20 | Recall@20 | validation NDCG@20, best | rounds to 95 % of it |
 | --- | --- | --- | --- | --- | --- | --- |"""
@@ -126,7 +126,7 @@ def write_sweep(rows: Sequence[Row]) -> str:
 def write_items(rows: Sequence[Row]) -> str:
     """Strategies of interactions with each server."""
     own = [row for row in rows if row["part"] == "items"]
-    lines = [ITEMS] if own else []
+    lines = [ITEMS.format(data=own[0]["data"], clients=own[0]["clients"])] if own else []
     for (strategy, server), cell in group_cells(own, "method", "server").items():
         seeds = list(cell.values())
         means = [describe_mean([row["test"][name] for row in seeds]) for name in ("ndcg@20", "recall@20")]
