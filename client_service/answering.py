@@ -20,10 +20,10 @@ from client_service.serving.next_items import NextItems
 from client_service.serving.next_messages import NextIn, NextListOut
 from client_service.serving.questions import Basket, Limits
 from client_service.serving.recommender import Recommender
-from client_service.serving.together import Together
 from client_service.settings import ClientSettings
 from client_service.streaming import NDJSON, stream_lists
 from client_service.tasks import task_named
+from client_service.together import Together
 from shared.errors import ConflictError, ProtocolError, UnavailableError
 
 A = TypeVar("A", bound=Answerer)

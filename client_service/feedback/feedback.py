@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from client_service.feedback.grouped import Grouped
 from client_service.feedback.messages import (
     FINAL,
     WAITS,
@@ -23,6 +22,7 @@ from client_service.feedback.store import FeedbackStore
 from client_service.feedback.told import ErasureReceipt, HandedOver, LoggedInteraction
 from client_service.logs import LOGGER
 from client_service.shard.storage import stated_digest
+from client_service.together import Together
 from shared.errors import ConflictError, DataError, FederationError, NotFoundError, UnavailableError
 
 MOST_TOGETHER = 16  # calls that wait for the disk at once
@@ -39,7 +39,8 @@ def _say(receipt: ErasureReceipt) -> dict[str, Any]:
 
 
 class Feedback:
-    """The store and the overlay of one silo, changed together. Its calls wait for the disk: not in an event loop.
+    """The store and the overlay of one silo, changed together. What is no coroutine waits for the disk: not in an event
+    loop.
 
     folder: of the shard, which another process may have rewritten since it was read.
     """
@@ -47,16 +48,16 @@ class Feedback:
     def __init__(self, store: FeedbackStore, overlay: Overlay, folder: Path) -> None:
         self.store, self.overlay, self._folder = store, overlay, folder
         self._lock = threading.Lock()
-        self._batches, self._facts = Grouped(self._take_all, MOST_TOGETHER), Grouped(self._put_all, MOST_TOGETHER)
+        self._batches, self._facts = Together(self._take_all, MOST_TOGETHER), Together(self._put_all, MOST_TOGETHER)
         self.on_erasure: Callable[[], None] = lambda: None  # once one waits for a refresh
 
-    def take_interactions(self, message: InteractionsIn) -> InteractionsOut:
+    async def take_interactions(self, message: InteractionsIn) -> InteractionsOut:
         """Once this returns they are on the disk, and in the next answer."""
-        return self._batches.ask(message)
+        return await self._batches.ask(message)
 
-    def put_item(self, item: str, facts: ItemIn) -> ItemIn:
+    async def put_item(self, item: str, facts: ItemIn) -> ItemIn:
         """What is said of an item holds from the next answer on."""
-        return self._facts.ask((item, facts))
+        return await self._facts.ask((item, facts))
 
     def _take_all(self, messages: Sequence[InteractionsIn]) -> list[InteractionsOut | FederationError]:
         with self._lock:

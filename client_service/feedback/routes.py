@@ -37,19 +37,19 @@ NOTHING_KNOWN: dict[int | str, dict[str, Any]] = {
 @router.post("/interactions")
 async def take_interactions(message: InteractionsIn, service: Service) -> InteractionsOut:
     """On the disk before it is answered, in the next answer of this process; replicas follow within a second."""
-    return await run_in_threadpool(service.feedback.take_interactions, message)
+    return await service.feedback.take_interactions(message)
 
 
 @router.put("/items/{item}")
 async def put_item(item: ItemPath, facts: ItemIn, service: Service) -> ItemIn:
     """Say what an item is, in the place of all that was said before."""
-    return await run_in_threadpool(service.feedback.put_item, item, facts)
+    return await service.feedback.put_item(item, facts)
 
 
 @router.delete("/items/{item}", responses=NOTHING_KNOWN)
 async def remove_item(item: ItemPath, service: Service) -> ItemIn:
     """The item appears in no answer any more, and nothing is known of it but that."""
-    return await run_in_threadpool(service.feedback.put_item, item, ItemIn(hidden=True))
+    return await service.feedback.put_item(item, ItemIn(hidden=True))
 
 
 @router.delete("/users/{user}")

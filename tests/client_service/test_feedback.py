@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sqlite3
 import subprocess
@@ -311,14 +312,15 @@ def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(tmp_path: Path,
     shard = read_shard(settings.shard)
     store = FeedbackStore(tmp_path, most=100)
     feedback = Feedback(store, Overlay(shard, store), settings.shard)
+    message = InteractionsIn(interactions=tuple(told((CANARY, shard.item_ids[0]))))
     with sqlite3.connect(tmp_path / NAME, isolation_level=None) as other:
         store._database._rows.execute("PRAGMA busy_timeout = 50")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UnavailableError, match=r"\(SQLITE_BUSY\)"):
-            feedback.take_interactions(InteractionsIn(interactions=tuple(told((CANARY, shard.item_ids[0])))))
+            asyncio.run(feedback.take_interactions(message))
         other.execute("ROLLBACK")
     assert feedback.overlay.of(CANARY) is None
-    feedback.take_interactions(InteractionsIn(interactions=tuple(told((CANARY, shard.item_ids[0])))))
+    asyncio.run(feedback.take_interactions(message))
     assert feedback.overlay.of(CANARY) is not None
     feedback.close()
 

@@ -8,26 +8,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from client_service.serving import together
-from client_service.serving.together import Together
-from shared.errors import DataError
+from client_service.together import Together
+from shared.errors import ConflictError, DataError, FederationError
 
 SECONDS = 20.0
 
 
 class Doubling:
-    """Doubles numbers; nothing is computed before `go` is set, and a group with a 0 in it fails."""
+    """Doubles numbers; nothing is computed before `go` is set, 13 is refused, and a group with a 0 in it fails."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
         self.groups: list[list[int]] = []
 
-    def __call__(self, group: Sequence[int]) -> list[int]:
+    def __call__(self, group: Sequence[int]) -> list[int | FederationError]:
         self.groups.append([*group])
         assert self.go.wait(SECONDS)
         if 0 in group:
             raise DataError("expected a number, got 0")
-        return [2 * one for one in group]
+        return [ConflictError("unlucky") if one == 13 else 2 * one for one in group]
 
 
 async def begun(work: Doubling, groups: int) -> None:
@@ -53,12 +52,10 @@ def test_who_comes_while_one_is_computed_is_in_the_next_group_and_gets_his_own_a
     asyncio.run(ask())
 
 
-def test_no_group_is_larger_than_the_limit_and_who_has_gone_is_in_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "MOST", 2)
-
+def test_no_group_is_larger_than_the_limit_and_who_has_gone_is_in_none() -> None:
     async def ask() -> None:
         work = Doubling()
-        doubled = Together(work)
+        doubled = Together(work, most=2)
         first = asyncio.create_task(doubled.ask(1))
         await begun(work, 1)
         others = [asyncio.create_task(doubled.ask(number)) for number in (2, 3, 4, 5)]
@@ -79,5 +76,22 @@ def test_an_error_reaches_its_group_alone() -> None:
         with pytest.raises(DataError, match="got 0"):
             await doubled.ask(0)
         assert await doubled.ask(1) == 2
+
+    asyncio.run(ask())
+
+
+def test_an_answer_that_is_an_error_is_its_own_caller_s() -> None:
+    async def ask() -> None:
+        work = Doubling()
+        doubled = Together(work)
+        first = asyncio.create_task(doubled.ask(1))
+        await begun(work, 1)
+        others = [asyncio.create_task(doubled.ask(number)) for number in (2, 13, 3)]
+        await asyncio.sleep(0)
+        work.go.set()
+        assert (await first, await others[0], await others[2]) == (2, 4, 6)
+        with pytest.raises(ConflictError, match="unlucky"):
+            await others[1]
+        assert work.groups == [[1], [2, 13, 3]]
 
     asyncio.run(ask())

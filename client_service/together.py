@@ -1,4 +1,5 @@
-"""Requests that come while one is computed -> one group, computed next: they share the passes over the items."""
+"""Requests that come while one is worked on -> one group, which is next: they share the passes over the items, or the
+wait for the disk."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
+
+from shared.errors import FederationError
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -16,11 +19,14 @@ MOST = 64  # in one group, so that nobody's answer waits for hundreds of others
 class Together(Generic[Asked, Answer]):
     """Answers requests in a worker thread, a group of them at a time, in the order in which they came.
 
-    compute: a group's answers in its order. What it raises reaches everybody in the group.
+    compute: a group's answers in its order, or an error of one request alone. What it raises reaches everybody in the
+    group. most: requests in one.
     """
 
-    def __init__(self, compute: Callable[[Sequence[Asked]], Sequence[Answer]]) -> None:
-        self._compute = compute
+    def __init__(
+        self, compute: Callable[[Sequence[Asked]], Sequence[Answer | FederationError]], most: int = MOST
+    ) -> None:
+        self._compute, self._most = compute, most
         self._waiting: deque[tuple[Asked, asyncio.Future[Answer]]] = deque()
         self._working: asyncio.Task[None] | None = None
 
@@ -42,7 +48,7 @@ class Together(Generic[Asked, Answer]):
     def _next_group(self) -> list[tuple[Asked, asyncio.Future[Answer]]]:
         """Of those who still wait."""
         group: list[tuple[Asked, asyncio.Future[Answer]]] = []
-        while self._waiting and len(group) < MOST:
+        while self._waiting and len(group) < self._most:
             asked, future = self._waiting.popleft()
             if not future.done():
                 group.append((asked, future))
@@ -57,5 +63,9 @@ class Together(Generic[Asked, Answer]):
                     future.set_exception(error)
             return
         for (_, future), answer in zip(group, answers, strict=True):
-            if not future.done():
+            if future.done():
+                continue
+            if isinstance(answer, FederationError):
+                future.set_exception(answer)
+            else:
                 future.set_result(answer)
