@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,7 +14,6 @@ from client_service.feedback.database import FeedbackDatabase
 from client_service.feedback.messages import InteractionIn
 from client_service.feedback.overlay import Overlay, follow_feedback
 from client_service.feedback.store import FeedbackStore
-from client_service.renewal import ModelRenewal
 from client_service.serving.questions import Limits
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
@@ -24,6 +22,7 @@ from shared.errors import UnavailableError
 from tests.support.given import Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
 from tests.support.questions import read
+from tests.support.slow_work import hold_renewals
 from tests.support.telling import Serving, event, is_erased, items_of, post, refresh
 
 CANARY = "canary-4711-user"
@@ -33,14 +32,7 @@ Amid = Callable[[httpx.AsyncClient], Any]
 @pytest.fixture
 def amid(monkeypatch: pytest.MonkeyPatch) -> Amid:
     """`async with amid(http)`: a refresh has taken the log, and is let go at the end."""
-    begun, let, renew = threading.Event(), threading.Event(), ModelRenewal.renew
-
-    def renew_when_let(*args: Any, **chosen: Any) -> Any:
-        begun.set()
-        assert let.wait(60.0)
-        return renew(*args, **chosen)
-
-    monkeypatch.setattr(ModelRenewal, "renew", renew_when_let)
+    begun, let = hold_renewals(monkeypatch)
 
     @asynccontextmanager
     async def hold(http: httpx.AsyncClient) -> AsyncIterator[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -32,12 +31,12 @@ from client_service.shard.commit import only_writer
 from client_service.shard.storage import stated_digest
 from client_service.training_checkpoint import FITTED
 from client_service.training_checkpoint import NAME as TRAINING
-from client_service.training_run import TrainingRun
 from shared.errors import DataError, UnavailableError
 from tests.support.federation import Federation
 from tests.support.given import Federate, Hold, Until
 from tests.support.kept import keep_first_model
 from tests.support.questions import finished, has_problem, in_phase, read
+from tests.support.slow_work import hold_renewals, train_for_long
 from tests.support.telling import Serving, event, is_erased, items_of, post, refresh, rests
 
 CANARY = "canary-4711-user"
@@ -79,14 +78,7 @@ async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_sh
     settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep_first_model(settings)
-    begun, let, renew = threading.Event(), threading.Event(), ModelRenewal.renew
-
-    def renew_when_let(*args: Any, **chosen: Any) -> Any:
-        begun.set()
-        assert let.wait(60.0)
-        return renew(*args, **chosen)
-
-    monkeypatch.setattr(ModelRenewal, "renew", renew_when_let)
+    begun, let = hold_renewals(monkeypatch)
     async with serving() as http:
         await post(http, event("new", "item-00"))
         assert (await http.post("/v1/refresh")).status_code == 202
@@ -340,15 +332,7 @@ async def test_training_is_left_where_it_is_after_a_bounded_time_and_done_anew_o
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
-    fit, begun = TrainingRun.fit, list[str]()
-
-    def fit_for_long(part: Any, *given: Any) -> Any:
-        begun.append(part.place.client)
-        if begun.count("client-1") == 1 and part.place.client == "client-1":
-            part._training.interrupt.wait(60.0)
-        return fit(part, *given)
-
-    monkeypatch.setattr(TrainingRun, "fit", fit_for_long)
+    train_for_long(monkeypatch, "client-1")
     async with federation(2) as running:
         silo, other = await running.enter()
         await running.start()
@@ -365,18 +349,11 @@ async def test_training_that_gave_way_to_a_refresh_that_fails_is_done_anew_on_th
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
-    fit, begun = TrainingRun.fit, list[str]()
-
-    def fit_for_long(part: Any, *given: Any) -> Any:
-        begun.append(part.place.client)
-        if begun.count("client-1") == 1 and part.place.client == "client-1":
-            part._training.interrupt.wait(60.0)
-        return fit(part, *given)
 
     def fail(*_: object, **__: object) -> None:
         raise DataError("expected another shard")
 
-    monkeypatch.setattr(TrainingRun, "fit", fit_for_long)
+    train_for_long(monkeypatch, "client-1")
     monkeypatch.setattr(ModelRenewal, "renew", fail)
     async with federation(2) as running:
         silo, other = await running.enter()
