@@ -20,7 +20,7 @@ from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.memory import return_free_memory
 from client_service.rebuilding import Rebuilt
-from client_service.refresh import Refreshed
+from client_service.refresh import Refreshed, describe_failure
 from client_service.run_opening import RunOpening
 from client_service.run_part import RunPart
 from client_service.schemas import QualityOut, RoundCosts
@@ -28,7 +28,7 @@ from client_service.sending import UpdateSender
 from client_service.silo import Silo
 from client_service.tasks.task import Place
 from client_service.training_run import TrainingRun
-from shared.errors import FederationError
+from shared.errors import FederationError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
@@ -90,6 +90,9 @@ class Agent:
                 self._note(problem=None)
             except FederationError as error:
                 self._held_up(error)
+            except OSError as error:  # of the disk: the aggregator's are FederationErrors
+                self._begin_anew(self.silo)  # from what is on the disk, as after a kill
+                self._held_up(UnavailableError(describe_failure(error)))
             except (GaveWay, Interrupted):
                 if self._patience.seconds_left > 0.0:  # the silo ends
                     raise
@@ -141,12 +144,15 @@ class Agent:
             overdue.cancel()
 
     def _go_on_with(self, silo: Silo) -> None:
-        if silo is self.silo and not self._opening.interrupt.is_set:
-            return
+        if silo is not self.silo or self._opening.interrupt.is_set:
+            self._begin_anew(silo)
+
+    def _begin_anew(self, silo: Silo) -> None:
+        """Go on with this silo and with what is kept of the run at hand, as a new process would."""
         self.silo = silo
         self._opening = RunOpening(silo, self._aggregator, self._off_loop, self._patience)
         self._part, self.training_run = None, None
-        self._amid, self._joined = False, False  # its counts may be others
+        self._amid, self._joined = False, False  # the silo's counts may be others
 
     async def _join(self) -> None:
         self._note(phase="joining")

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+from shutil import rmtree
 from signal import SIG_IGN, SIGXFSZ, signal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,9 +20,9 @@ from client_service.settings import ClientSettings
 from client_service.shard import change_shard
 from client_service.shard.changes import append_events
 from client_service.tensor_files import write_arrays
-from tests.support.given import Opened, Until
+from tests.support.given import Federate, Opened, Until
 from tests.support.kept import keep_first_model
-from tests.support.questions import read
+from tests.support.questions import finished, has_problem, read
 from tests.support.telling import Serving, event, post, refresh
 
 LARGE = {"a": np.zeros(10_000)}
@@ -94,3 +96,43 @@ async def test_a_start_without_room_answers_without_a_model(
         await until(answers)
         assert (await http.get("/health/live")).status_code == 200
         assert "fallback" in (await http.get("/v1/users/user-01/recommendations?k=3")).json()
+
+
+WRITERS = (
+    "training_checkpoint.write_arrays",
+    "serving.checkpoint.write_arrays",
+    "figures.settle",
+    "learning.spectra.write_arrays",
+)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("writer", WRITERS)
+async def test_a_round_without_room_is_done_once_there_is_some(
+    federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    """Then the run ends as an undisturbed one does."""
+    outcomes = []
+    for refusing in (False, True):
+        async with federation(2) as running:
+            with monkeypatch.context() as full:
+                silo, other = await running.enter()
+                if refusing:
+                    full.setattr(f"client_service.{writer}", refuse)
+                await running.start()
+                if refusing:
+                    await until(has_problem(silo, "expected room to write, got No space"))
+            assert (await silo.get("/health/live")).status_code == 200
+            await until(finished(silo, other))
+            history = await running.history()
+            assert [one["missing"] for one in history["rounds"]] == [[], []]
+            outcomes.append([_digests(one) for one in history["rounds"]])
+        rmtree(running.settings.state_directory)  # the next run is the first of its federation again
+        for client in running.clients:
+            rmtree(client.models_directory)
+    assert outcomes[0] == outcomes[1]
+
+
+def _digests(one: dict[str, Any]) -> dict[str, str]:
+    """Of the round's participants."""
+    return {who["client"]: who["digest"] for who in one["participants"]}
