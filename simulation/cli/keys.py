@@ -9,7 +9,7 @@ import typer
 
 from shared.protocol.signing.enrolment import make_pair, public_file, registered_keys
 from shared.protocol.signing.enrolment import register as register_key
-from shared.protocol.signing.enrolment import remove as remove_key
+from shared.protocol.signing.invitation import remove_silo
 from shared.protocol.signing.keys import fingerprint, read_public
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT, word_table
@@ -61,8 +61,8 @@ def show(keys: Registry, as_json: AsJson = False) -> None:
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="the client's")], keys: Registry, as_json: AsJson = False) -> None:
-    """Let a client call no more, from its next request on."""
-    remove_key(name, keys)
+    """Let a client call no more, from its next request on. An open invitation of this name ends as well."""
+    remove_silo(name, keys)
     if as_json:
         return print_json({"name": name})
     OUT.print(f"{name}: removed")

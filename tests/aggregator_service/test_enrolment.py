@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.errors import AuthenticationError, ConflictError, FederationError
-from shared.protocol.signing.enrolment import registered_keys
-from shared.protocol.signing.invitation import FOLDER, EnrolmentIn, open_invitation, redeem
+from shared.errors import AuthenticationError, ConflictError, FederationError, NotFoundError, SettingsError
+from shared.protocol.signing.enrolment import register_key, registered_keys
+from shared.protocol.signing.invitation import FOLDER, EnrolmentIn, open_invitation, redeem, remove_silo
 from shared.protocol.signing.keys import new_key, raw_hex
 from tests.support.federation import Federation
 from tests.support.given import Federate
@@ -105,6 +105,33 @@ def test_no_file_has_the_code_and_no_words_repeat_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="code") as refused:
         EnrolmentIn(name="north", code=code + "!", key=key())
     assert code not in str(refused.value.errors(include_input=False))  # type: ignore[attr-defined]
+
+
+def test_who_is_removed_does_not_come_back_by_an_invitation_that_was_not_used(tmp_path: Path) -> None:
+    """It was registered by hand, or the process was killed between its key and the end of its invitation."""
+    code, _ = open_invitation("north", tmp_path, 365.0)
+    register_key("north", new_key().public_key(), tmp_path)
+    remove_silo("north", tmp_path)
+    with pytest.raises(AuthenticationError):
+        redeem(message("north", code), tmp_path, NOW)
+
+
+def test_an_invitation_is_withdrawn_by_removing_the_silo(tmp_path: Path) -> None:
+    code, _ = open_invitation("north", tmp_path, 1.0)
+    remove_silo("north", tmp_path)
+    with pytest.raises(AuthenticationError):
+        redeem(message("north", code), tmp_path, NOW)
+    with pytest.raises(NotFoundError, match="expected a registered name"):
+        remove_silo("north", tmp_path)
+
+
+def test_only_a_silo_is_removed_not_a_file_elsewhere(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    (tmp_path / FOLDER).mkdir()
+    with pytest.raises(SettingsError, match="expected a client's name"):
+        remove_silo("../other", tmp_path)
+    assert other.exists()
 
 
 async def enrol(http: httpx.AsyncClient, **content: Any) -> httpx.Response:

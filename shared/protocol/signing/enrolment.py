@@ -49,7 +49,7 @@ def public_file(name: str, folder: Path) -> Path:
 
 def make_pair(name: str, folder: Path) -> KeyFiles:
     """A new pair. ConflictError where there is a private key already: whoever replaced it would lock the client out."""
-    pair, key = KeyFiles.of(_check_name(name), folder), new_key()
+    pair, key = KeyFiles.of(require_name(name), folder), new_key()
     if not write_new(pair.private, private_pem(key), PRIVATE):
         raise ConflictError(f"{pair.private}: expected no file there, got one; nothing was changed")
     pair.public.unlink(missing_ok=True)  # of a private key that is gone
@@ -59,7 +59,7 @@ def make_pair(name: str, folder: Path) -> KeyFiles:
 
 def kept_pair(name: str, folder: Path) -> KeyFiles:
     """The pair that is there, or a new one. A public half that is missing is made anew from the private one."""
-    pair = KeyFiles.of(_check_name(name), folder)
+    pair = KeyFiles.of(require_name(name), folder)
     if not pair.private.exists():
         return make_pair(name, folder)
     write_new(pair.public, public_pem(read_private(pair.private).public_key()), PUBLIC)
@@ -82,14 +82,14 @@ def register(public: Path, folder: Path) -> str:
 
     ConflictError where the name has another key, or the key another name.
     """
-    name = _check_name(public.name.removesuffix(".pub"))
+    name = require_name(public.name.removesuffix(".pub"))
     register_key(name, read_public(public), folder)
     return name
 
 
 def register_key(name: str, key: PublicKey, folder: Path) -> None:
     """The same for a key at hand."""
-    file = public_file(_check_name(name), folder)
+    file = public_file(require_name(name), folder)
     if file.exists():
         return _require_same(name, file, key)
     with hold_index(folder, partial(_names_by_mark, folder)) as index:
@@ -119,7 +119,7 @@ def _names_by_mark(folder: Path) -> dict[str, str]:
 
 def registered_key(name: str, folder: Path) -> PublicKey | None:
     """The key of one name; None where it has none, or a file that holds none."""
-    return _key_in(public_file(_check_name(name), folder))
+    return _key_in(public_file(require_name(name), folder))
 
 
 def registered_keys(folder: Path) -> dict[str, PublicKey | None]:
@@ -144,7 +144,7 @@ def registered_files(folder: Path) -> list[Path]:
 def remove(name: str, folder: Path) -> None:
     """From now on the client of this name is nobody. NotFoundError where it was nobody before."""
     try:
-        public_file(_check_name(name), folder).unlink()
+        public_file(require_name(name), folder).unlink()
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"expected a registered name, got {name!r}") from None
 
@@ -156,7 +156,8 @@ def enrol(name: str, own: Path, registry: Path) -> KeyFiles:
     return pair
 
 
-def _check_name(name: str) -> str:
+def require_name(name: str) -> str:
+    """The name, which may become a file's. SettingsError for what is no client's name."""
     if not _is_name(name):
         raise SettingsError(f"expected a client's name (a-z, 0-9, _ and -, at most 63 of them), got {name!r}")
     return name

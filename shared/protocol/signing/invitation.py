@@ -15,11 +15,11 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from shared.errors import AuthenticationError, ConflictError, ProtocolError, SettingsError
+from shared.errors import AuthenticationError, ConflictError, NotFoundError, ProtocolError, SettingsError
 from shared.message import Message
 from shared.new_files import PRIVATE, write_new
 from shared.protocol.schemas import ClientName
-from shared.protocol.signing.enrolment import public_file, register_key, registered_key
+from shared.protocol.signing.enrolment import public_file, register_key, registered_key, remove, require_name
 from shared.protocol.signing.keys import PublicKey, public_key, raw_hex
 
 FOLDER = "invited"  # in the folder of registered keys
@@ -89,6 +89,21 @@ def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime
     if not write_new(path, kept.model_dump_json().encode(), PRIVATE):
         raise ConflictError(f"{path}: expected one invitation at a time, another one was made meanwhile")
     return code, expires
+
+
+def remove_silo(name: str, folder: Path) -> None:
+    """From now on the silo of this name is nobody: neither its key counts nor an invitation that is still open.
+
+    NotFoundError where it had neither.
+    """
+    path = _open_file(require_name(name), folder)
+    invited = path.exists()
+    path.unlink(missing_ok=True)  # before the key: whoever holds the code must not follow it
+    try:
+        remove(name, folder)
+    except NotFoundError:
+        if not invited:
+            raise
 
 
 def read_invitation(path: Path) -> Invitation:
