@@ -16,8 +16,10 @@ from shared.errors import AuthenticationError, ConflictError, FederationError, N
 from shared.protocol.signing.enrolment import register_key, registered_keys
 from shared.protocol.signing.invitation import FOLDER, EnrolmentIn, open_invitation, redeem, remove_silo
 from shared.protocol.signing.keys import new_key, raw_hex
+from simulation.inviting import write_invitations
 from tests.support.federation import Federation
 from tests.support.given import Federate
+from tests.support.small import small_aggregator
 
 NOW = datetime.now(UTC)
 JSON = {"Content-Type": "application/json"}
@@ -132,6 +134,16 @@ def test_only_a_silo_is_removed_not_a_file_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="expected a client's name"):
         remove_silo("../other", tmp_path)
     assert other.exists()
+
+
+@pytest.mark.parametrize("wrong", ["../west", "West", "north"])
+def test_where_one_cannot_be_invited_nobody_is(tmp_path: Path, wrong: str) -> None:
+    register_key("north", new_key().public_key(), tmp_path / "keys")
+    with pytest.raises((SettingsError, ConflictError), match=f"'{wrong}'"):
+        write_invitations(small_aggregator(tmp_path), ["south", wrong], None, tmp_path)
+    assert [*tmp_path.rglob("*.invite"), *tmp_path.rglob("*.json")] == []
+    with pytest.raises((SettingsError, ConflictError), match=f"'{wrong}'"):
+        open_invitation(wrong, tmp_path / "keys", 1.0)
 
 
 async def enrol(http: httpx.AsyncClient, **content: Any) -> httpx.Response:

@@ -78,10 +78,9 @@ class OpenInvitation(Message):
 def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime]:
     """The code of a new invitation, in the place of one for the same name, and when it expires.
 
-    ConflictError for a name that has a key already.
+    ConflictError for a name that has a key already, SettingsError for what is no client's name.
     """
-    if public_file(name, folder).exists():
-        raise ConflictError(f"expected a name without a key, {name!r} has one: remove it first")
+    require_without_key(name, folder)
     code, expires = secrets.token_urlsafe(CODE_BYTES), datetime.now(UTC) + timedelta(days=days)
     path = _open_file(name, folder)
     path.unlink(missing_ok=True)
@@ -89,6 +88,12 @@ def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime
     if not write_new(path, kept.model_dump_json().encode(), PRIVATE):
         raise ConflictError(f"{path}: expected one invitation at a time, another one was made meanwhile")
     return code, expires
+
+
+def require_without_key(name: str, folder: Path) -> None:
+    """ConflictError for a name that has a key already, SettingsError for what is no client's name."""
+    if public_file(require_name(name), folder).exists():
+        raise ConflictError(f"expected a name without a key, {name!r} has one: remove it first")
 
 
 def remove_silo(name: str, folder: Path) -> None:
