@@ -16,6 +16,7 @@ from shared.errors import ConflictError, FederationError, ProtocolError, Setting
 from shared.protocol.problem import ProblemOut
 from shared.web.address import require_url
 from shared.web.calling import Calling, failure, reason
+from simulation.small_files import read_small_file
 
 POLL_SECONDS = 1.0
 CALL_SECONDS = 60.0  # a busy machine answers late
@@ -51,12 +52,7 @@ def open_operator(
 ) -> Iterator[Operator]:
     """A connection with the operator's token. Without `calling` the authorities of httpx are trusted. SettingsError for
     a token file that is empty or not readable."""
-    try:
-        token = token_file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"operator token: expected a readable text file ({type(error).__name__})") from None
-    if not token:
-        raise SettingsError("operator token: expected one in the file, got nothing")
+    token = read_small_file(token_file, "the operator's token")
     url = require_url(url)
     headers = {"Authorization": f"Bearer {token}"}
     verify = (calling or Calling()).context

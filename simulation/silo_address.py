@@ -8,6 +8,7 @@ from typing import Any
 
 from client_service.settings_file import read_file_beneath_environment
 from shared.errors import SettingsError
+from simulation.small_files import read_small_file
 
 USUAL_PORT = 8801
 
@@ -32,15 +33,7 @@ class SiloAddress:
 
     def read_key(self) -> str | None:
         """The application's key. SettingsError for a file that holds none."""
-        if self.key_file is None:
-            return None
-        try:
-            key = self.key_file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{self.key_file}: expected a file with a key ({type(error).__name__})") from None
-        if not key:
-            raise SettingsError(f"{self.key_file}: expected a key in the file, got nothing")
-        return key
+        return None if self.key_file is None else read_small_file(self.key_file, "a key")
 
 
 def read_silo_address(file: Path | None) -> SiloAddress:

@@ -31,6 +31,7 @@ from simulation.joining import (
     write_settings,
 )
 from simulation.operator_calls import Operator, call_as_operator, open_operator
+from simulation.small_files import read_small_file
 from simulation.split import SplitKind
 
 Names = Annotated[list[str], typer.Argument(help="of the silos: a-z, 0-9, _ and -")]
@@ -53,19 +54,21 @@ def invite(
     if out is None and len(names) > 1:
         raise SettingsError(f"--out: expected a folder for {len(names)} invitations, got none")
     with open_operator(require_url(url), operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
-        made = [_invite_silo(operator, name, url, days, ca) for name in names]
-    for one in made:
-        if out is None:
-            typer.echo(one.model_dump_json(indent=1))
-        else:
-            path = write_invitation(one, options.ensure_folder(out))
-            tell_on_stderr(f"{path}: for {one.name} alone; it expires at {one.expires:%Y-%m-%d %H:%M} UTC")
+        for name in names:
+            _hand_out(_invite_silo(operator, name, url, days, ca), out)
+
+
+def _hand_out(made: Invitation, out: Path | None) -> None:
+    if out is None:
+        return typer.echo(made.model_dump_json(indent=1))
+    path = write_invitation(made, options.ensure_folder(out))
+    tell_on_stderr(f"{path}: for {made.name} alone; it expires at {made.expires:%Y-%m-%d %H:%M} UTC")
 
 
 def _invite_silo(operator: Operator, name: str, url: str, days: float, ca: Path | None) -> Invitation:
     asked = validate_settings(InvitationIn, {"name": name, "days": days})
     told = InvitationOut.model_validate(call_as_operator(operator, "POST", "/v1/invitations", asked.model_dump_json()))
-    authority = None if ca is None else ca.read_text(encoding="ascii")
+    authority = None if ca is None else read_small_file(ca, "a certificate")
     return Invitation(name=name, url=url, authority=authority, **told.model_dump())
 
 

@@ -81,12 +81,14 @@ def test_users_come_from_a_file_or_from_a_shard(place: Path, settings: ClientSet
         (("--users", "nothing.txt"), "expected ids of users, one a line, got none"),
         (("u", "--client-url", "silo"), "expected http://HOST:PORT"),
         (("u", "--application-key-file", "nothing.txt"), "expected a key in the file, got nothing"),
-        (("u", "--application-key-file", "no.key"), "expected a file with a key"),
+        (("u", "--application-key-file", "no.key"), "expected a file with a key, got: No such file"),
+        (("u", "--application-key-file", "bytes.key"), "got bytes that are no ASCII text"),
         (("u", "--filter", "nonsense"), "422 filter"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(place: Path, words: tuple[str, ...], reason: str) -> None:
     (place / "nothing.txt").write_text("\n")
+    (place / "bytes.key").write_bytes(b"\xff")
     refused = ask(*words)
     assert refused.exit_code == 1 and reason in str(refused.exception)
 

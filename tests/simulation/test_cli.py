@@ -142,7 +142,7 @@ def test_a_mistake_is_one_line_that_names_it(
         (("doctor", "--port", "70000"), "--port: expected 1..65535, got 70000"),
         (("probe", "client", "--name", "c", "--published", "70000"), "--published: expected 1..65535, got 70000"),
         (("status", "--operator-token-file", "file", "--aggregator-url", "http://h:x"), "got 'http://h:x'"),
-        (("status", "--operator-token-file", "empty"), "operator token: expected one in the file"),
+        (("status", "--operator-token-file", "empty"), "empty: expected the operator's token in the file, got nothing"),
         (("run", "--operator-token-file", "file", "--clients", "20000"), "clients: Input should be less than"),
         (("keys", "remove", "east", "--keys", "file"), "expected a registered name, got 'east'"),
         (("simulate", "there", "--clients", "5"), "--clients: expected 1, as many as there has shards, or none, got 5"),

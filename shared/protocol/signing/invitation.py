@@ -102,8 +102,8 @@ def remove_silo(name: str, folder: Path) -> None:
     NotFoundError where it had neither.
     """
     path = _open_file(require_name(name), folder)
-    invited = path.exists()
-    path.unlink(missing_ok=True)  # before the key: whoever holds the code must not follow it
+    if invited := path.exists():
+        path.unlink(missing_ok=True)  # before the key: whoever holds the code must not follow it
     try:
         remove(name, folder)
     except NotFoundError:
