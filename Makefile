@@ -77,11 +77,11 @@ test-fast: install ## run those that start no service, in less than a minute
 	$(BIN)/pytest -n 2 --dist worksteal -m '$(FAST)' $(FAST_TESTS)
 
 rounding: install ## run the tests that train as two other processors would round
-	OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n 2 $(TRAINING_TESTS)
-	OPENBLAS_CORETYPE=Zen ATEN_CPU_CAPABILITY=default $(BIN)/pytest -n 2 $(TRAINING_TESTS)
+	OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n 2 --dist worksteal $(TRAINING_TESTS)
+	OPENBLAS_CORETYPE=Zen ATEN_CPU_CAPABILITY=default $(BIN)/pytest -n 2 --dist worksteal $(TRAINING_TESTS)
 
 faults: install ## kill, cut off and misuse the services in every way that is known, about ten minutes
-	$(BIN)/pytest -n 2 -m 'slow or not slow' $(FAULT_TESTS)
+	$(BIN)/pytest -n 2 --dist worksteal -m 'slow or not slow' $(FAULT_TESTS)
 
 engines: engine-ray engine-flower ## run the tests of Ray and of Flower, each in an environment of its own
 
