@@ -64,6 +64,12 @@ def join(tmp_path: Path, data: Path, *flags: object) -> Result:
     return call("join", tmp_path / "north.invite", "--data", data, "--folder", tmp_path / "north", "--no-start", *flags)
 
 
+def test_an_invitation_is_written_though_the_next_one_is_refused(aggregator: str, tmp_path: Path) -> None:
+    refused = invite(aggregator, tmp_path, "north", "../south")
+    assert refused.exit_code == 1 and "'../south'" in str(refused.exception)
+    assert [path.name for path in tmp_path.glob("*.invite")] == ["north.invite"]
+
+
 def test_one_command_makes_a_silo_of_a_file_of_ratings(
     aggregator: str, settings: AggregatorSettings, tmp_path: Path, data: Path
 ) -> None:
