@@ -165,7 +165,7 @@ def test_a_refusal_is_told_as_it_came(operate: Operate) -> None:
 
 def test_a_token_that_is_not_there_is_a_matter_of_settings(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", "--operator-token-file", str(tmp_path / "none")])
-    assert done.exit_code != 0 and "expected a readable text file" in str(done.exception)
+    assert done.exit_code != 0 and "expected a file with the operator's token, got: No such file" in str(done.exception)
 
 
 def test_secrets_are_made_once_for_their_owner_alone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,17 @@ def silo(shard: Path, tmp_path: Path) -> Iterator[str]:
     (tmp_path / "operator.key").write_text(OPERATOR)
     settings = client_settings(**{**dict(plain), **keys})
     with serve(create_app(settings, Unreachable()), settings) as url:
+        _wait_for_model(url, tmp_path)
         yield url
+
+
+def _wait_for_model(silo: str, tmp_path: Path) -> None:
+    """The port answers before the model is read."""
+    for _ in range(600):
+        if any(one["served"] for one in json.loads(ask(silo, tmp_path, "models", "--json").stdout)["models"]):
+            return
+        time.sleep(0.05)
+    raise TimeoutError("expected a model that answers, got none in 30 s")
 
 
 def ask(silo: str, tmp_path: Path, *words: str) -> Result:
