@@ -123,6 +123,9 @@ def opened(impatient: None, keys: Path) -> Opened:
     return lambda settings, outside=None: run_client(settings, keys, outside)
 
 
+SECURE_CLIENT = {"trust_on_first_use": True, "aggregator_url": "http://127.0.0.1:1"}  # https, or loopback
+
+
 @pytest.fixture
 def federation(impatient: None, silos: Silos, keys: Path, clock: LeapingClock, tmp_path: Path) -> Federate:
     """`async with federation(2, strategy="fedavg") as running`: an aggregator and the settings of two clients.
@@ -135,7 +138,8 @@ def federation(impatient: None, silos: Silos, keys: Path, clock: LeapingClock, t
         count: int, first: Mapping[str, Any] = MappingProxyType({}), **common: Any
     ) -> AbstractAsyncContextManager[Federation]:
         shards, settings = silos(count), small_aggregator(tmp_path / "aggregator", keys_directory=keys, **common)
-        own = [small_client(shard, tmp_path, **common, **(first if shard == shards[0] else {})) for shard in shards]
+        needs = SECURE_CLIENT if common.get("secure") else {}
+        own = [small_client(one, tmp_path, **needs, **common, **(first if one == shards[0] else {})) for one in shards]
         return run_federation(settings, own, clock)
 
     return build

@@ -133,6 +133,25 @@ async def test_a_round_without_room_is_done_once_there_is_some(
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "writer", ["secure.vault.replace_file", "boundary.ledger.os.fsync", "training_checkpoint.write_arrays"]
+)
+async def test_a_secure_round_without_room_is_done_once_there_is_some(
+    federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    """Nobody is missing in it: no secret has left that is not on the disk."""
+    async with federation(3, secure=True) as running:
+        with monkeypatch.context() as full:
+            silos = await running.enter()
+            full.setattr(f"client_service.{writer}", refuse)
+            await running.start()
+            await until(has_problem(silos[0], "expected room to write, got No space"))
+        await until(finished(*silos))
+        history = await running.history()
+        assert history["phase"] == "finished" and [one["missing"] for one in history["rounds"]] == [[], []]
+
+
 def _digests(one: dict[str, Any]) -> dict[str, str]:
     """Of the round's participants."""
     return {who["client"]: who["digest"] for who in one["participants"]}
