@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import SettingsError
+from shared.web.environment import is_service_link
+
+PREFIX = "LPSFED_CLIENT_"
 
 
 def read_file_beneath_environment(file: Path | None) -> dict[str, Any]:
@@ -15,9 +18,10 @@ def read_file_beneath_environment(file: Path | None) -> dict[str, Any]:
     return _beneath_environment(_read_file(file))
 
 
-def _beneath_environment(values: dict[str, Any], prefix: str = "LPSFED_CLIENT_") -> dict[str, Any]:
+def _beneath_environment(values: dict[str, Any], prefix: str = PREFIX) -> dict[str, Any]:
     """The file's values without those that the environment also gives, because the constructor would win over it."""
-    given, found = {name.upper() for name in os.environ}, {}
+    given = {name.upper() for name, value in os.environ.items() if not is_service_link(name, value, PREFIX)}
+    found = {}
     for name, value in values.items():
         variable = f"{prefix}{name.upper()}"
         if variable not in given:

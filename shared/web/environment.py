@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 from pydantic_settings import SettingsError as SourceError
 
 from shared.errors import SettingsError
@@ -19,7 +19,24 @@ Settings = TypeVar("Settings", bound=BaseSettings)
 # the prefix of a client's settings.
 SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 LIKENESS = 0.85  # of two names; the common prefix makes all of them alike
-LINK_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
+LINK_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
+
+
+class EnvironmentSettings(BaseSettings):
+    """Settings that ignore the variables which Kubernetes sets for services, also one that a setting has as its name:
+    `LPSFED_CLIENT_PORT=tcp://10.0.0.5:8801` of a service called lpsfed-client."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], *sources: Any, **named: PydanticBaseSettingsSource
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The usual sources, the environment without links."""
+        found = super().settings_customise_sources(settings_cls, *sources, **named)
+        prefix = str(settings_cls.model_config["env_prefix"])
+        for source in found:
+            if isinstance(source, EnvSettingsSource):
+                source.env_vars = {n: v for n, v in source.env_vars.items() if not is_service_link(n, v, prefix)}
+        return found
 
 
 def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
@@ -40,13 +57,18 @@ def _unknown(model: type[BaseSettings]) -> list[str]:
     """A line for each variable that would be ignored."""
     prefix, mark = str(model.model_config["env_prefix"]), str(model.model_config["env_nested_delimiter"])
     known = [prefix + name.upper() for name in model.model_fields]
-    given = [name for name in os.environ if name.upper().startswith(prefix) and not _is_link(name, prefix)]
+    given = [
+        name
+        for name, value in os.environ.items()
+        if name.upper().startswith(prefix) and not is_service_link(name, value, prefix)
+    ]
     return [_unknown_setting(name, known) for name in sorted(given) if name.upper().partition(mark)[0] not in known]
 
 
-def _is_link(name: str, prefix: str) -> bool:
-    rest = name.removeprefix(prefix)
-    address = rest.endswith("_PORT") and LINK_ADDRESS.fullmatch(os.environ[name])
+def is_service_link(name: str, value: str | None, prefix: str) -> bool:
+    """Whether Kubernetes sets this variable for a service whose name begins as the settings' prefix."""
+    rest = name.upper().removeprefix(prefix.upper())
+    address = re.fullmatch("(.+_)?PORT", rest) and LINK_ADDRESS.fullmatch(value or "")
     return bool(address or SERVICE_LINK.fullmatch(rest))
 
 

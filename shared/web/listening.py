@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings
 
 from shared.web.crowd import MOST, MOST_OF_ADDRESS, Crowd
+from shared.web.environment import EnvironmentSettings
 from shared.web.tls import PORT, Identity, port_identity
 
 LOCALHOST = "localhost"
 REQUESTS_PER_SECOND = 100.0  # of one caller, where no setting says otherwise and others than this machine can call
 
 
-class Listening(BaseSettings):
+class Listening(EnvironmentSettings):
     """Where a service listens, by which certificate, and how much of it one caller gets."""
 
     host: str = "127.0.0.1"
