@@ -56,7 +56,7 @@ def generate_chain(seed: int, shops: int) -> Chain:
     users, items = make_ids("user", USERS), make_ids("item", ITEMS)
     pairs = pl.DataFrame({"user": users.gather(rows), "item": items.gather(columns)})
     titles = pl.DataFrame({"item": items, "title": _draw_titles(theme, rng)})
-    dataset = assemble_dataset("chain", {WHOLE: pairs}, seed=seed, titles=titles)
+    dataset = assemble_dataset("chain", {WHOLE: pairs}, seed=seed, titles=titles, draws="table")
     return Chain(dataset, pl.DataFrame({"user": users, "shop": shop}))
 
 

@@ -66,7 +66,7 @@ def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Data
     user_ids, item_ids = make_ids("user", users), make_ids("item", items)
     pairs = pl.DataFrame({"user": user_ids.gather(rows), "item": item_ids.gather(columns)})
     titles = pl.DataFrame({"item": item_ids, "title": _draw_titles(genre, rng)})
-    return assemble_dataset("synthetic", {WHOLE: pairs}, seed=seed, titles=titles)
+    return assemble_dataset("synthetic", {WHOLE: pairs}, seed=seed, titles=titles, draws="table")
 
 
 def _draw_communities(shares: list[float], count: int, rng: np.random.Generator) -> Int64:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import polars as pl
 from pydantic import ValidationError
 
-from client_service.shard import read_shard, save_shard, shard_head
+from client_service.shard import build_shard, read_shard, save_shard, shard_head
 from client_service.shard.files import replace_file
 from client_service.shard.storage import ShardHead
 from shared.errors import AuthenticationError, FederationError, ProtocolError, SettingsError, UnavailableError
@@ -29,7 +30,6 @@ from shared.protocol.signing.keys import public_key, raw_hex, read_public
 from shared.protocol.signing.registry import Registry
 from shared.web.calling import Calling, failure, reason
 from simulation.datasets import Dataset
-from simulation.partition import build_part, partition_dataset
 from simulation.processes import free_port_from
 
 CALL_SECONDS = 30.0
@@ -65,10 +65,12 @@ def require_open(invitation: Invitation) -> None:
 
 
 def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
-    """The data set as the silo's shard, whole; only what has no training interaction has no place in its graph."""
-    whole = partition_dataset(dataset, clients=1, method="users", seed=0)
-    notes = (*dataset.notes, *whole.notes)
-    return save_shard(folder.shard, build_part(dataset, whole.parts[0], name, notes))
+    """The data set as the silo's shard, whole: also a pair whose item occurs in no training pair, for who else has an
+    item must not decide what counts of a user."""
+    items = pl.DataFrame({"item": dataset.events["item"].unique().sort()})
+    if dataset.titles is not None:
+        items = items.join(dataset.titles, on="item", how="left")
+    return save_shard(folder.shard, build_shard(name, dataset.events, items, dataset.notes))
 
 
 def kept_shard(folder: SiloFolder) -> ShardHead | None:

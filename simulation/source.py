@@ -107,7 +107,7 @@ def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
     elif data == SYNTHETIC:
         dataset = generate_dataset(cut.split_seed)
     else:
-        dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating, cut.split)
+        dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating, cut.split, draws="table")
     method = cut.method or USUAL_METHOD
     return dataset, partition_dataset(dataset, clients=clients, method=method, seed=cut.number)
 

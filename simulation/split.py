@@ -1,4 +1,8 @@
-"""A user's interactions -> train, valid and test, drawn by seed or by time, whatever the order of the input."""
+"""A user's interactions -> train, valid and test, drawn by seed or by time, whatever the order of the input.
+
+A draw follows from the seed, the user's id and the item's id alone, so that the split of one user depends on nobody
+else: `basis.epsilon` assumes that a user who is there or not changes nothing but what is his.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +18,37 @@ from shared.errors import DataError
 from shared.words import counted_lines
 
 Int64 = NDArray[np.int64]
+UInt64 = NDArray[np.uint64]
 SplitKind = Literal["random", "time", "leave-one-out"]
+Draws = Literal["pair", "table"]
+"""pair: each (user, item) has a draw of its own. table: one stream over all rows, in which a user moves everybody
+behind; published tables were made so, and no data of a real silo may be."""
 
 HELD_OUT = 10  # one interaction in ten for each of valid and test
 FEWEST = 3  # a user with fewer interactions has none to spare
+FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a, 64 bits
 
 
-def split_by_user(events: pl.DataFrame, seed: int, kind: SplitKind = "random") -> pl.DataFrame:
+def split_by_user(events: pl.DataFrame, seed: int, kind: SplitKind = "random", draws: Draws = "pair") -> pl.DataFrame:
     """The events with another `split`: 8:1:1 for each user, at least one of each; under 3 interactions, train only.
 
     kind: random draws; time takes each user's last interactions for test and those before them for validation, equal
-    times as drawn; leave-one-out holds out one for each, by time where every interaction has one. Pairs must be
-    distinct; rows come back sorted by user and item.
+    times as drawn; leave-one-out holds out one for each, by time for a user all of whose interactions have one. Pairs
+    must be distinct; rows come back sorted by user and item.
     """
-    table, place, size = _place_by_user(events, seed, by_time=_goes_by_time(events, kind))
+    table, place, size = _place_by_user(events, seed, draws, by_time=kind != "random")
     most = 1 if kind == "leave-one-out" else np.maximum(_rounded_tenth(size), 1)
     held_out = np.where(size >= FEWEST, most, 0)
     codes = np.where(place < held_out, 2, np.where(place < 2 * held_out, 1, 0))
     return _with_split(table, codes)
 
 
-def split_validation(events: pl.DataFrame, seed: int) -> pl.DataFrame:
+def split_validation(events: pl.DataFrame, seed: int, draws: Draws = "pair") -> pl.DataFrame:
     """Training events with another `split`: a tenth of each user's items, rounded, becomes validation.
 
     Every user keeps at least one training item. Pairs must be distinct; rows come back sorted by user and item.
     """
-    table, place, size = _place_by_user(events, seed)
+    table, place, size = _place_by_user(events, seed, draws, by_time=False)
     return _with_split(table, np.where(place < np.minimum(_rounded_tenth(size), size - 1), 1, 0))
 
 
@@ -60,34 +69,81 @@ def describe_split(events: pl.DataFrame, seed: int, kind: SplitKind) -> list[str
         return [f"split drawn by user 8:1:1 with seed {seed}"]
     if kind == "time":
         return ["split by time, user by user 8:1:1: the last are for test, those before them for validation"]
-    chosen = "the last by time" if _has_times(events) else f"one drawn with seed {seed}, as not all have times,"
-    notes = [f"split leaves one out: {chosen} of each user is for test, another for validation"]
+    notes = [f"split leaves one out: {_chosen_last(events, seed)} of each user is for test, another for validation"]
     few = int((events.group_by("user").len()["len"] < FEWEST).sum())
     return [*notes, *counted_lines([(few, "user", f"with fewer than {FEWEST} interactions, all for training")])]
 
 
-def _goes_by_time(events: pl.DataFrame, kind: SplitKind) -> bool:
-    return kind == "time" or (kind == "leave-one-out" and _has_times(events))
+def _chosen_last(events: pl.DataFrame, seed: int) -> str:
+    if _has_times(events):
+        return "the last by time"
+    if "time" not in events.columns or events["time"].is_null().all():
+        return f"one drawn with seed {seed}"
+    return f"the last by time, or one drawn with seed {seed} where not all have times,"
 
 
 def _has_times(events: pl.DataFrame) -> bool:
     return "time" in events.columns and events["time"].null_count() == 0
 
 
-def _place_by_user(events: pl.DataFrame, seed: int, *, by_time: bool = False) -> tuple[pl.DataFrame, Int64, Int64]:
+def _place_by_user(
+    events: pl.DataFrame, seed: int, draws: Draws, *, by_time: bool
+) -> tuple[pl.DataFrame, Int64, Int64]:
     """The events sorted, with each row's place (from 0) among its user's rows and the number of those rows.
 
-    The place is drawn; by_time: the latest is at 0, and equal times are as drawn.
+    The place is drawn; by_time: of a user all of whose rows have a time the latest is at 0, and equal times are drawn.
     """
     table = sort_pairs(events)
     users = table["user"].rle_id().to_numpy().astype(np.int64)
     sizes = np.bincount(users)
-    drawn = np.random.default_rng(seed).random(len(users))
-    keys = (drawn, -table["time"].to_numpy(), users) if by_time else (drawn, users)
+    drawn = np.random.default_rng(seed).random(len(users)) if draws == "table" else draw_pairs(table, seed)
+    keys = (drawn, -_times(table, users), users) if by_time and "time" in table.columns else (drawn, users)
     order = np.lexsort(keys)
     place = np.empty(len(users), dtype=np.int64)
     place[order] = np.arange(len(users)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return table, place, sizes[users]
+
+
+def _times(table: pl.DataFrame, users: Int64) -> Int64:
+    """(E,), 0 for all rows of a user some of whose rows have no time."""
+    missing = np.bincount(users, weights=table["time"].is_null().to_numpy()) > 0
+    return np.where(missing[users], 0, table["time"].fill_null(0).to_numpy())
+
+
+def draw_pairs(table: pl.DataFrame, seed: int) -> NDArray[np.float64]:
+    """(E,), a number in [0, 1) for each row, which follows from seed, user and item alone, on every platform.
+
+    FNV-1a of the UTF-8 bytes of each id, mixed by SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+    """
+    key = _mix(np.array([seed % 2**64], dtype=np.uint64))
+    of_user, of_item = _hash_ids(table["user"]), _hash_ids(table["item"])
+    return (_mix(_mix(of_user + key) ^ of_item) >> np.uint64(11)) * 2.0**-53
+
+
+def _hash_ids(ids: pl.Series) -> UInt64:
+    """(E,): FNV-1a, 64 bits, over the bytes of each id, one byte of all ids at a time."""
+    known = ids.unique()
+    lengths = known.str.len_bytes().to_numpy().astype(np.int64)
+    content = np.frombuffer("".join(known.to_list()).encode(), dtype=np.uint8)
+    starts = np.cumsum(lengths) - lengths
+    order = np.argsort(-lengths, kind="stable")
+    longer = np.searchsorted(-lengths[order], -np.arange(lengths.max(initial=0)), side="left")  # than each place
+    found = np.full(len(known), FNV_START, dtype=np.uint64)
+    for place, count in enumerate(longer):
+        rows = order[:count]
+        found[rows] = (found[rows] ^ content[starts[rows] + place]) * FNV_PRIME
+    places = pl.DataFrame({"id": ids}).join(
+        pl.DataFrame({"id": known, "hash": found}), on="id", how="left", maintain_order="left"
+    )
+    return places["hash"].to_numpy()
+
+
+def _mix(values: UInt64) -> UInt64:
+    """SplitMix64's output for each state."""
+    state = values + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
 
 
 def _with_split(table: pl.DataFrame, codes: Int64) -> pl.DataFrame:

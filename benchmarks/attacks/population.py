@@ -94,7 +94,7 @@ def all_matrices(data: str) -> dict[str, sparse.csr_array]:
 
 def _popular_matrices(data: str, items: int) -> dict[str, sparse.csr_array]:
     """The interactions with the most popular items."""
-    table = (generate_dataset(0) if data == SYNTHETIC else load_dataset(Path(data), 0)).events
+    table = (generate_dataset(0) if data == SYNTHETIC else load_dataset(Path(data), 0, draws="table")).events
     popular = table.group_by("item").len().sort(["len", "item"], descending=[True, False])["item"].head(items).sort()
     users, kept = table["user"].unique().sort(), table.filter(pl.col("item").is_in(popular.implode()))
     rows, columns = row_numbers(kept["user"], users), row_numbers(kept["item"], popular)

@@ -79,7 +79,7 @@ class Cache:
             users, items = made.groups()
             size = {"users": int(users), "items": int(items)} if users else {}
             return generate_dataset(SPLIT_SEED, **size)
-        return load_dataset(self.data_path(data), SPLIT_SEED)
+        return load_dataset(self.data_path(data), SPLIT_SEED, draws="table")
 
     def data_path(self, data: str) -> Path:
         """The folder of a real data set. SettingsError where there is none."""

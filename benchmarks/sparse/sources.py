@@ -39,7 +39,7 @@ def read_source(source: dict[str, Any], folder: Path, seed: int) -> Dataset:
         kept = users.sample(min(source.get("users", len(users)), len(users)), seed=seed)
     drawn = events.filter(pl.col("user").is_in(kept.implode())).with_columns(split=pl.lit("train"))
     return assemble_dataset(
-        source["data"], {WHOLE: without_thin(drawn, source.get("fewest", 0)).drop("split")}, seed=seed
+        source["data"], {WHOLE: without_thin(drawn, source.get("fewest", 0)).drop("split")}, seed=seed, draws="table"
     )
 
 

@@ -22,7 +22,7 @@ from simulation.datasets import load_dataset
 
 def read_graph(path: Path) -> sparse.csr_array:
     """All training edges, one graph."""
-    train = load_dataset(path, seed=0).events.filter(split="train")
+    train = load_dataset(path, seed=0, draws="table").events.filter(split="train")
     users, items = (train[name].rank("dense").to_numpy().astype(np.int64) - 1 for name in ("user", "item"))
     return interaction_matrix(users, items, (int(users.max()) + 1, int(items.max()) + 1))
 

@@ -12,7 +12,7 @@ import polars as pl
 from client_service.shard.events import SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
-from simulation.split import SplitKind, describe_split, require_times, split_by_user, split_validation
+from simulation.split import Draws, SplitKind, describe_split, require_times, split_by_user, split_validation
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +43,10 @@ def assemble_dataset(
     titles: pl.DataFrame | None = None,
     path: Path | None = None,
     split: SplitKind = "random",
+    draws: Draws = "pair",
 ) -> Dataset:
     """`tables`: events (user, item; time and rating) by split, or all of them under `WHOLE`, which `split` says how to
-    divide. `seed` draws the splits that did not come. `path` is named in errors.
+    divide. `seed` draws the splits that did not come, as `draws` says. `path` is named in errors.
 
     Raises DataError when there is no training event, or a time is missing by which to divide.
     """
@@ -54,17 +55,17 @@ def assemble_dataset(
     events, notes = clean_events(pl.concat(parts, how="diagonal"), path or name)
     if set(tables) == {WHOLE}:
         require_times(events, split, path or name)
-        events = split_by_user(events, seed, split)  # sorted
+        events = split_by_user(events, seed, split, draws)  # sorted
         notes.extend(describe_split(events, seed, split))
     else:
-        drawn = _draw_validation(events, seed, notes) if set(tables) == {"train", "test"} else events
+        drawn = _draw_validation(events, seed, draws, notes) if set(tables) == {"train", "test"} else events
         events = sort_pairs(drawn)
     first_titles = None if titles is None else _first_titles(titles, notes)
     return Dataset(name, known_columns(events), first_titles, tuple(notes))
 
 
-def _draw_validation(events: pl.DataFrame, seed: int, notes: list[str]) -> pl.DataFrame:
-    train = split_validation(events.filter(pl.col("split") == "train"), seed)
+def _draw_validation(events: pl.DataFrame, seed: int, draws: Draws, notes: list[str]) -> pl.DataFrame:
+    train = split_validation(events.filter(pl.col("split") == "train"), seed, draws)
     drawn = count_noun(int((train["split"] == "valid").sum()), "training pair")
     notes.append(f"{drawn} drawn for validation with seed {seed}")
     return pl.concat([train, events.filter(pl.col("split") == "test")])

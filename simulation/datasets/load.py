@@ -14,12 +14,18 @@ from simulation.datasets.formats import FORMATS, TITLES
 from simulation.datasets.likings import LeastRating, choose_likings
 from simulation.datasets.locate import locate_files, require_format
 from simulation.datasets.tables import Table
-from simulation.split import SplitKind
+from simulation.split import Draws, SplitKind
 
 
-def load_dataset(path: Path, seed: int, min_rating: LeastRating = None, split: SplitKind | None = None) -> Dataset:
-    """The data set at `path`, a file or a folder. A split that comes with it is kept; `seed` draws what is missing, or
-    `split` says how it is made: then none may have come (SettingsError).
+def load_dataset(
+    path: Path,
+    seed: int,
+    min_rating: LeastRating = None,
+    split: SplitKind | None = None,
+    draws: Draws = "pair",
+) -> Dataset:
+    """The data set at `path`, a file or a folder. A split that comes with it is kept; `seed` draws what is missing, as
+    `draws` says, or `split` says how it is made: then none may have come (SettingsError).
     Interactions with a rating below `min_rating` are left out; None: each counts as a liking; a note says which.
 
     Raises DataError naming the file, the line where there is one, what was expected and what came; never an id.
@@ -34,7 +40,9 @@ def load_dataset(path: Path, seed: int, min_rating: LeastRating = None, split: S
         raise SettingsError(f"--split: expected none for data that bring their own split, got {split} for {path}")
     titles = None if files.titles is None else read_titles(files.titles)
     chosen, notes = choose_likings(tables, min_rating, path)
-    dataset = assemble_dataset(files.name, chosen, seed=seed, titles=titles, path=path, split=split or "random")
+    dataset = assemble_dataset(
+        files.name, chosen, seed=seed, titles=titles, path=path, split=split or "random", draws=draws
+    )
     times = dict.fromkeys(note for table in read.values() for note in table.time_notes())
     return replace(dataset, notes=(*times, *notes, *dataset.notes))
 

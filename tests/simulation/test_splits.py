@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
@@ -17,10 +19,11 @@ from shared.errors import DataError, SettingsError
 from simulation.cli import app
 from simulation.datasets import load_dataset
 from simulation.generator import generate_dataset
-from simulation.split import split_by_user
+from simulation.split import draw_pairs, split_by_user, split_validation
 
 # Of 240 users and 160 items of the generator: a split that was published stays what it was.
 DRAWN = "18633f97537f"
+FNV = 0xCBF29CE484222325
 
 
 def timed(users: int = 12, each: int = 20) -> list[tuple[str, str, int]]:
@@ -175,3 +178,43 @@ def own_items(folder: Path) -> list[str]:
     shard = read_shard(folder)
     row = shard.user_ids.index("new")
     return sorted(shard.item_ids[item] for item in shard.events.filter(user=row)["item"])
+
+
+def plain_draw(seed: int, user: str, item: str) -> float:
+    """As `draw_pairs`, one pair at a time: FNV-1a of each id, SplitMix64 over both and the seed."""
+    of_user, of_item = (reduce(lambda h, b: (h ^ b) * 0x100000001B3 % 2**64, i.encode(), FNV) for i in (user, item))
+    return (mix(mix((of_user + mix(seed)) % 2**64) ^ of_item) >> 11) * 2.0**-53
+
+
+def mix(state: int) -> int:
+    state = (state + 0x9E3779B97F4A7C15) % 2**64
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
+    return state ^ state >> 31
+
+
+def test_a_draw_follows_from_seed_and_ids_on_every_machine() -> None:
+    assert reduce(lambda h, b: (h ^ b) * 0x100000001B3 % 2**64, b"foobar", FNV) == 0x85944171F73967E8  # FNV's own
+    assert mix(0) == 0xE220A8397B1DCDAF  # SplitMix64's
+    pairs = [("u1", "a"), ("u1", "bc"), ("é漢", "a" * 300), ("", "b"), ("u1", "b")]
+    table = pl.DataFrame(pairs, schema=["user", "item"], orient="row")
+    for seed in (0, 7):
+        assert draw_pairs(table, seed).tolist() == [plain_draw(seed, *pair) for pair in pairs]
+
+
+def test_draws_are_even() -> None:
+    events = pl.DataFrame(
+        [(f"u{u}", f"i{i}", "train") for u in range(300) for i in range(40)], ["user", "item", "split"], orient="row"
+    )
+    drawn = np.sort(draw_pairs(events, 0))
+    assert np.abs(drawn - np.arange(len(drawn)) / len(drawn)).max() < 2 / np.sqrt(len(drawn))  # Kolmogorov, p < .001
+    held = split_by_user(events, 0).filter(split="test")["item"].value_counts()["count"]
+    assert len(held) == 40 and held.min() > 10  # of 1,200 among 40 items
+
+
+def test_one_user_less_changes_no_drawn_validation_pair() -> None:
+    events = pl.DataFrame(
+        [(f"u{u}", f"i{i}", "train") for u in range(30) for i in range(20)], ["user", "item", "split"], orient="row"
+    )
+    less = split_validation(events.filter(pl.col("user") != "u0"), 0)
+    assert split_validation(events, 0).filter(pl.col("user") != "u0").equals(less)
