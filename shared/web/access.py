@@ -72,12 +72,20 @@ class Observed:
             self._record(scope, status, time.perf_counter() - began)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        method, route = scope["method"], getattr(scope.get("route"), "path", UNMATCHED)
-        # The method is the caller's text: of a request that matched nothing it could be anything.
-        known = method if route != UNMATCHED else "any"
+        found = scope.get("route")
+        route, known = getattr(found, "path", UNMATCHED), label_method(scope["method"], found)
         self.requests.labels(known, route, status).observe(seconds)
         client = scope.get("state", {}).get("client")
         self.logger.info("request", method=known, route=route, status=status, client=client, seconds=round(seconds, 6))
+
+
+def label_method(method: str, route: object) -> str:
+    """A label of a fixed set, since the method is the caller's own text: one that the route answers, or `other`; of a
+    path without a route `any`."""
+    if route is None:
+        return "any"
+    answered: set[str] = getattr(route, "methods", None) or set()
+    return method if method in answered or (method == "HEAD" and "GET" in answered) else "other"
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,12 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP, or too much of it, is refused here, before anybody knows whose request it would be."""
         del msg  # the server's, which says nothing of what came
+        if self._is_under_way():  # whoever answers it would write into this refusal
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer has begun: nothing fits behind it
+            self.transport.close()
+            return
         too_long = self.conn.too_long
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_long else HTTPStatus.BAD_REQUEST
         refusal = problem(status, code=CODES[status], detail=TOO_LONG if too_long else NO_HTTP, headers=CLOSE)

@@ -7,7 +7,6 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -15,8 +14,11 @@ from shared.web import problems
 
 MOST_CALLERS = 10_000  # that are remembered; the one who has not called for longest is forgotten first
 BURST_SECONDS = 2.0  # how long a caller may have saved up
-UNPACED = "/health/"  # a flood from the address of whoever watches the service must not look like its death
+HEALTH = "/health/"
+HEALTH_AT_LEAST = 20.0  # requests a second of one address; whoever watches a service asks every few seconds
 SUBNET = 64  # bits of an IPv6 address that a caller cannot choose
+
+LOOPBACK_NETWORK = f"::/{SUBNET}"  # what the address ::1 counts as
 
 Clock = Callable[[], float]
 Who = Callable[[Scope], str]
@@ -43,6 +45,9 @@ class Buckets:
         return 0.0 if allowed else (1.0 - tokens) / self.rate
 
 
+UNLIMITED = Buckets(0.0)
+
+
 def by_address(scope: Scope) -> str:
     """The caller's address; of IPv6 the network, in which a caller may take any address."""
     return address_of((scope.get("client") or ("",))[0])
@@ -61,23 +66,41 @@ def address_of(host: str) -> str:
     return str(ipaddress.ip_network((address, SUBNET), strict=False))
 
 
-@dataclass(frozen=True)
 class Paced:
-    """Refuses with 429 what comes too fast; nothing of it is read."""
+    """Refuses with 429 what comes too fast; nothing of it is read.
 
-    app: ASGIApp
-    buckets: Buckets
-    who: Who = by_address
+    `/health` has buckets of its own, by address, of HEALTH_AT_LEAST a second or more: what a caller asks otherwise
+    must not make a service look dead to whoever watches it from the same address. On loopback it has none.
+    """
+
+    def __init__(self, app: ASGIApp, buckets: Buckets, who: Who = by_address, health: Buckets | None = None) -> None:
+        self.app, self.buckets, self.who = app, buckets, who
+        rate = buckets.rate and max(buckets.rate, HEALTH_AT_LEAST)
+        self.health = Buckets(rate) if health is None else health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if wait := self._wait(scope):
-            detail = f"expected at most {self.buckets.rate:g} requests a second of one caller"
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        buckets, who = self._bucket_of(scope)
+        if wait := buckets.take(who):
+            detail = f"expected at most {buckets.rate:g} requests a second of one caller"
             headers = {"Retry-After": str(math.ceil(wait))}
             await problems.problem(429, code="too-many", detail=detail, headers=headers)(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
-    def _wait(self, scope: Scope) -> float:
-        if scope["type"] != "http" or scope["path"].startswith(UNPACED):
-            return 0.0
-        return self.buckets.take(self.who(scope))
+    def _bucket_of(self, scope: Scope) -> tuple[Buckets, str]:
+        """Where a request counts, and as whose."""
+        if not scope["path"].startswith(HEALTH):
+            return self.buckets, self.who(scope)
+        address = by_address(scope)
+        return (UNLIMITED, "") if _is_loopback(address) else (self.health, address)
+
+
+def _is_loopback(address: str) -> bool:
+    """An address of this machine, IPv6 as its network."""
+    try:
+        return ipaddress.ip_network(address).network_address.is_loopback or address == LOOPBACK_NETWORK
+    except ValueError:
+        return False

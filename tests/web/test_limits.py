@@ -18,7 +18,7 @@ from shared.web import connection, problems
 from shared.web.access import LONGEST_MESSAGE, Limited, Timed
 from shared.web.calling import Calling
 from shared.web.listening import Listening
-from shared.web.pace import Buckets, Paced
+from shared.web.pace import HEALTH_AT_LEAST, Buckets, Paced
 
 if TYPE_CHECKING:
     from conftest import Papers, Served
@@ -235,6 +235,28 @@ def test_who_comes_too_fast_is_told_when_to_come_again(app: FastAPI, served: Ser
         health = [httpx.get(f"{url}/health/live").status_code for _ in range(6)]
     assert [one.status_code for one in answers] == [200] * 4 + [429] * 2 and set(health) == {200}
     assert document(answers[-1]) == (429, "too-many") and answers[-1].headers["retry-after"] == "1"
+
+
+def test_a_flood_of_health_checks_is_told_to_wait_and_takes_nothing_from_others(app: FastAPI, served: Served) -> None:
+    still = Buckets(1.0, clock=lambda: 0.0)  # two at once: a clock that stands
+    app.add_middleware(Paced, buckets=Buckets(0.5, clock=lambda: 0.0), health=still)
+    with served(app, Listening(trusted_proxies=("127.0.0.1",))) as url:
+
+        def ask(path: str, address: str) -> int:
+            return httpx.get(url + path, headers={"X-Forwarded-For": address}).status_code
+
+        assert [ask("/health/live", "192.0.2.1") for _ in range(4)] == [200, 200, 429, 429]
+        assert [ask("/health/live", "192.0.2.2"), ask("/", "192.0.2.1")] == [200, 200]
+        assert [ask("/", "192.0.2.3"), ask("/", "192.0.2.3"), ask("/health/live", "192.0.2.3")] == [200, 429, 200]
+        assert {ask("/health/live", "127.0.0.1") for _ in range(6)} == {ask("/health/live", "::1") for _ in range(6)}
+
+
+@pytest.mark.parametrize(("given", "of_health"), [(0.0, 0.0), (2.0, HEALTH_AT_LEAST), (100.0, 100.0)])
+def test_probes_get_more_than_whoever_may_ask_little(given: float, of_health: float) -> None:
+    async def nothing(*_: object) -> None:
+        """It is never asked."""
+
+    assert Paced(nothing, Buckets(given)).health.rate == of_health
 
 
 @pytest.mark.parametrize(("trusted", "told_apart"), [((), False), (("127.0.0.0/8",), True), (("10.0.0.1",), False)])
