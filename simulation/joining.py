@@ -70,7 +70,7 @@ def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
     items = pl.DataFrame({"item": dataset.events["item"].unique().sort()})
     if dataset.titles is not None:
         items = items.join(dataset.titles, on="item", how="left")
-    return save_shard(folder.shard, build_shard(name, dataset.events, items, dataset.notes))
+    return save_shard(folder.shard, build_shard(name, dataset.all_events(), items, dataset.notes))
 
 
 def kept_shard(folder: SiloFolder) -> ShardHead | None:

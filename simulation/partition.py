@@ -7,7 +7,7 @@ interaction has no place in the graph and is left out, as putting it where its t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
 from simulation.datasets import Dataset
+from simulation.datasets.dataset import join_met
 from simulation.groups import METHODS
 from simulation.naming import number_silos
 from simulation.strays import FEWEST, Groups
@@ -41,12 +42,14 @@ class PartSizes:
 
 @dataclass(frozen=True, eq=False)
 class ClientPart:
-    """One client: its users (each with a training item inside it) and its catalogue, ids sorted."""
+    """One client: its users (each with a training item inside it) and its catalogue, ids sorted. met: what it keeps so
+    that no list repeats it, see `_met_events`; None where there is nothing."""
 
     name: str
     users: pl.Series
     items: pl.Series
     sizes: PartSizes
+    met: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +121,11 @@ def _training_graph(dataset: Dataset) -> tuple[pl.Series, pl.Series, sparse.csr_
 
 def _divide(dataset: Dataset, labelled: _LabelledGraph, clients: int, method: str, seed: int) -> Partition:
     members = [_client_members(labelled, client) for client in range(clients)]
-    parts = _ordered_parts([_client_part(dataset.events, *lists) for lists in members], method, labelled.groups.least)
+    ordered = _ordered_parts([_client_part(dataset.events, *lists) for lists in members], method, labelled.groups.least)
+    divided = labelled.groups.items is not None
+    parts = tuple(replace(part, met=_met_events(dataset, part, clients, divided=divided)) for part in ordered)
     kept = sum(part.sizes.train for part in parts)
-    notes = (*labelled.groups.notes, *_loss_notes(dataset.events, parts))
+    notes = (*labelled.groups.notes, *_loss_notes(dataset, parts, divided=divided))
     return Partition(method, seed, parts, kept / labelled.graph.nnz, notes)
 
 
@@ -145,7 +150,8 @@ def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[st
     catalogue = pl.DataFrame({"item": part.items})
     if dataset.titles is not None:
         catalogue = catalogue.join(dataset.titles, on="item", how="left")
-    return build_shard(name, _events_inside(dataset.events, part.users, part.items), catalogue, notes)
+    events = join_met(_events_inside(dataset.events, part.users, part.items), part.met)
+    return build_shard(name, events, catalogue, notes)
 
 
 def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:
@@ -161,6 +167,21 @@ def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, p
 
 def _events_inside(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> pl.DataFrame:
     return events.filter(pl.col("user").is_in(users.implode()) & pl.col("item").is_in(items.implode()))
+
+
+def _met_events(dataset: Dataset, part: ClientPart, clients: int, *, divided: bool) -> pl.DataFrame | None:
+    """What the client's users have met and do not like; of a single client all that is met, also by other users.
+
+    Where items are not divided among clients, the validation and test items of its users that are outside its catalogue
+    are among them: nobody is trained or judged on them, and no list may repeat them once they are inside.
+    """
+    own = pl.col("user").is_in(part.users.implode())
+    tables = [] if dataset.met is None else [dataset.met if clients == 1 else dataset.met.filter(own)]
+    if not divided:
+        outside = ~pl.col("item").is_in(part.items.implode())
+        tables.append(dataset.events.filter(own & outside).drop("split"))
+    met = pl.concat(tables, how="diagonal") if tables else pl.DataFrame()
+    return None if met.is_empty() else met
 
 
 def _client_part(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> ClientPart:
@@ -186,19 +207,25 @@ def _ordered_parts(parts: Sequence[ClientPart], method: str, least: int) -> tupl
     )
 
 
-def _loss_notes(events: pl.DataFrame, parts: Sequence[ClientPart]) -> tuple[str, ...]:
-    """What is in no client any more."""
+def _loss_notes(dataset: Dataset, parts: Sequence[ClientPart], *, divided: bool) -> tuple[str, ...]:
+    """What is in no client any more, or not as a liking."""
+    events = dataset.events
     whole = dict(events["split"].value_counts().iter_rows())
     lost = {split: whole.get(split, 0) - sum(getattr(part.sizes, split) for part in parts) for split in SPLITS}
     users = events["user"].n_unique() - sum(part.sizes.users for part in parts)
     items = events["item"].n_unique() - pl.concat([part.items for part in parts]).n_unique()
+    moved = 0 if divided else lost["valid"] + lost["test"]
+    kept = sum(len(part.met) for part in parts if part.met is not None) - moved
+    met = 0 if dataset.met is None else len(dataset.met) - kept
     whole_silo = len(parts) == 1 and lost["train"] == 0
     where = "of items without a training interaction" if whole_silo else "outside their user's client"
+    fate = "dropped" if divided else "kept as met"
     counted = [
         (lost["train"], "training pair", "between clients dropped"),
-        (lost["valid"], "validation pair", f"{where} dropped"),
-        (lost["test"], "test pair", f"{where} dropped"),
+        (lost["valid"], "validation pair", f"{where} {fate}"),
+        (lost["test"], "test pair", f"{where} {fate}"),
         (users, "user", f"without a training item{'' if whole_silo else ' inside a client'} dropped"),
         (items, "item", f"without a training interaction{'' if whole_silo else ' or a client'} dropped"),
+        (met, "interaction", "that is no liking dropped: its user is in no client"),
     ]
     return tuple(counted_lines(counted))

@@ -21,7 +21,7 @@ class Absorbed:
     """The shard before, and after: the same object where nothing has happened. handed: what there was to absorb.
 
     kept: sequence numbers of what stays in the log. waiting: likings among these, of items that the catalogue of the
-    federation does not list. dropped: how many interactions would have stayed if there was room. forgotten: how many
+    federation does not list. dropped: how many of these would have stayed if there was room. forgotten: how many
     users the shard has no more.
     """
 

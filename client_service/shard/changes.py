@@ -1,7 +1,8 @@
 """A shard and what has happened since -> the next shard: interactions that came, users or interactions to be erased.
 
-A changed shard has another digest. Caches, kept models, checkpoints and the privacy account of the old one are not
-those of the new one: see `Shard.digest`. A shard whose pairs stay what they were keeps its digest.
+A shard with other likings has another digest. Caches, kept models, checkpoints and the privacy account of the old one
+are not those of the new one: see `Shard.digest`. A shard whose likings stay what they were keeps its digest, whatever
+else was met; `Shard.lists_digest` changes then.
 """
 
 from __future__ import annotations
@@ -11,23 +12,27 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.shard.events import clean_events, event_table, id_column
+from client_service.shard.events import MET, clean_events, event_table, id_column
 from client_service.shard.shard import Shard, build_shard
 
 
 def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataFrame | None = None) -> Shard:
     """The shard with the interactions of `table` (user, item; split, time and rating where known) besides.
 
-    An interaction without a split is for training. A pair that the shard has already is cleaned as everywhere: it
-    stays in the earlier of the two splits. An item that the catalogue lacks joins it, with its row in `items` (item,
-    title) where there is one. `path` is named in errors. Raises DataError.
+    An interaction without a split is for training; one of the split `met` is no liking, and takes a liking of the same
+    pair back. Of a pair that is liked and met the later event decides, and where a time is missing that of `table`. A
+    pair that is liked in both stays in the earlier of the two splits. A liked item that the catalogue lacks joins it,
+    with its row in `items` (item, title) where there is one; a met one does not. `path` is named in errors. Raises
+    DataError, also when nobody would have a training item left.
     """
     if "split" not in table.columns:
         table = table.with_columns(split=pl.lit("train"))
     later = event_table(table, path)
-    events, counted = clean_events(pl.concat([shard.events_with_ids(), later], how="diagonal"), path)
+    both = [shard.all_events_with_ids().with_columns(appended=False), later.with_columns(appended=True)]
+    events, counted = clean_events(pl.concat(both, how="diagonal"), path)
     catalogue = shard.items_with_ids()
-    new = later.select(pl.col("item").unique()).join(catalogue, on="item", how="anti")
+    liked = events.filter(pl.col("split") != MET)
+    new = liked.select(pl.col("item").unique()).join(catalogue, on="item", how="anti")
     if items is not None:
         new = new.join(items.with_columns(id_column(items, "item", path)), on="item", how="left")
     catalogue = pl.concat([catalogue, new], how="diagonal_relaxed")
@@ -43,7 +48,8 @@ def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:
 
 
 def erase_events(shard: Shard, pairs: pl.DataFrame, path: Path) -> Shard:
-    """The shard without these interactions (user, item). A user without a training item left goes too, and is counted.
+    """The shard without these interactions (user, item), liked or met. A user without a training item left goes too,
+    and is counted; what else he liked stays as met.
 
     `path` is named in errors. Raises DataError when nobody is left.
     """
@@ -52,5 +58,5 @@ def erase_events(shard: Shard, pairs: pl.DataFrame, path: Path) -> Shard:
 
 def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
     where = f"shard {shard.name!r}"
-    events, counted = clean_events(shard.events_with_ids().join(keys, on=keys.columns, how="anti"), where)
+    events, counted = clean_events(shard.all_events_with_ids().join(keys, on=keys.columns, how="anti"), where)
     return build_shard(shard.name, events, shard.items_with_ids(), (*shard.notes, *counted))

@@ -1,7 +1,9 @@
 """A table of interactions as it came -> events: columns checked, and each (user, item) pair once.
 
 An event is one interaction: user, item, split, and where it is known its time (whole seconds since 1970, UTC) and its
-rating. Pairs are cleaned here and nowhere else. No message contains an id.
+rating. A split `train`, `valid` or `test` says that the user likes the item; `met` says that the user has met it and
+does not like it: a low rating, something sent back. Nobody is trained on it, and nobody is recommended it again.
+Pairs are cleaned here and nowhere else. No message contains an id.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from shared.errors import DataError
 from shared.words import count_noun, counted_lines
 
 SPLITS = ("train", "valid", "test")  # in order of precedence: a pair in two splits stays in the first
-SPLIT_TYPE = pl.Enum(SPLITS)
+MET = "met"  # not a liking: an item that its user is not to be recommended
+SPLIT_TYPE = pl.Enum((*SPLITS, MET))
 DETAILS = ("time", "rating")  # the columns that a table may have besides user, item and split
 
 
@@ -51,30 +54,62 @@ def row_numbers(ids: pl.Series, listed: pl.Series) -> NDArray[np.int64]:
 
 
 def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame, list[str]]:
-    """Each (user, item) pair once, and only users with a training item; and what was dropped, counted.
+    """Each (user, item) pair once; likings only of users with a training item; and what was changed, counted.
 
-    Of several events of a pair the one in the first split stays, there the earliest: the order of rows does not count.
-    Raises DataError, beginning with `where`, when no training event is left.
+    Of several likings of a pair the one in the first split stays, there the earliest, and of several met events the
+    latest: the order of rows does not count. Of a pair that is liked and met the later event decides; where times do
+    not tell, one that is `appended` (a Boolean column, where there is one), else the liking. The likings of a user
+    without a training item become `met`. Raises DataError, beginning with `where`, when no training event is left.
     """
-    again = events.select(pl.struct("user", "item").is_duplicated()).to_series()
-    several = events.filter(again)
-    order = ["split", *(name for name in DETAILS if name in events.columns)]
-    first = several.sort(order, nulls_last=True).unique(["user", "item"], keep="first", maintain_order=True)
-    pairs = pl.concat([events.filter(~again), first])
-    across = several.select("user", "item", "split").n_unique() - len(first)
+    pairs, counted = _unique_pairs(events)
+    liked = pl.col("split") != MET
     trained = pairs.filter(pl.col("split") == "train")["user"].unique()
     if trained.is_empty():
         raise DataError(
             f"{where}: expected at least one training interaction, got none in {count_noun(len(events), 'row')}"
         )
-    users = pairs["user"].n_unique() - len(trained)
-    clean = pairs.filter(pl.col("user").is_in(trained.implode())) if users else pairs
+    moved = liked & ~pl.col("user").is_in(trained.implode())
+    untrained = pairs.filter(moved)
+    if len(untrained):
+        pairs = pairs.with_columns(split=pl.when(moved).then(pl.lit(MET, dtype=SPLIT_TYPE)).otherwise("split"))
+    kept = f"without a training item dropped, with {count_noun(len(untrained), 'pair')} kept as met"
+    return pairs, counted_lines([*counted, (untrained["user"].n_unique(), "user", kept)])
+
+
+def _unique_pairs(events: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, str, str]]]:
+    again = events.select(pl.struct("user", "item").is_duplicated()).to_series()
+    several = _drop_overruled(events.filter(again))
+    events = events.drop("appended", strict=False)
+    details = [name for name in DETAILS if name in events.columns]
+    order = [
+        pl.col("split"),
+        *(pl.when(pl.col("split") == MET).then(-pl.col(name)).otherwise(name) for name in details),
+    ]
+    first = several.sort(order, nulls_last=True).unique(["user", "item"], keep="first", maintain_order=True)
+    across = several.select("user", "item", "split").n_unique() - len(first)
     counted = [
         (len(several) - len(first) - across, "duplicate pair", "dropped"),
         (across, "pair", "in more than one split kept in the first only"),
-        (users, "user", f"without a training item dropped, with {count_noun(len(pairs) - len(clean), 'pair')}"),
+        (int(again.sum()) - len(several), "interaction", "dropped: a later one of the same user and item overrules it"),
     ]
-    return clean, counted_lines(counted)
+    return pl.concat([events.filter(~again), first]), counted
+
+
+def _drop_overruled(events: pl.DataFrame) -> pl.DataFrame:
+    """The events without the likings that a later `met` event of the same pair takes back, and the reverse.
+
+    Where times do not tell which is later, what is `appended` (a Boolean column, which is dropped) overrules the rest;
+    without that the liking stays.
+    """
+    pair, met = ("user", "item"), pl.col("split") == MET
+    time = pl.col("time") if "time" in events.columns else pl.lit(None, dtype=pl.Int64)
+    appended = pl.col("appended") if "appended" in events.columns else pl.lit(False)
+    met_at, liked_at = (pl.when(kind).then(time).max().over(pair) for kind in (met, ~met))
+    newly_met, newly_liked = ((kind & appended).any().over(pair) for kind in (met, ~met))
+    by_time = pl.when(met_at != liked_at).then(met_at > liked_at)
+    taken_back = pl.coalesce(by_time, newly_met & ~newly_liked)
+    both = met.any().over(pair) & (~met).any().over(pair)
+    return events.filter(~both | (met == taken_back)).drop("appended", strict=False)
 
 
 def id_column(table: pl.DataFrame, name: str, path: Path) -> pl.Series:
@@ -98,7 +133,7 @@ def _split_column(table: pl.DataFrame, path: Path) -> pl.Series:
     splits = id_column(table, "split", path).cast(SPLIT_TYPE, strict=False)
     if unknown := splits.null_count():
         rows = count_noun(unknown, "row")
-        raise DataError(f"{path}: expected train, valid or test in column 'split', got something else in {rows}")
+        raise DataError(f"{path}: expected train, valid, test or met in column 'split', got something else in {rows}")
     return splits
 
 

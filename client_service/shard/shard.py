@@ -12,8 +12,17 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.shard.digests import content_digest, table_digest
-from client_service.shard.events import DETAILS, SPLIT_TYPE, SPLITS, id_column, known_columns, row_numbers
+from client_service.shard.digests import add_met_digest, content_digest, table_digest
+from client_service.shard.events import (
+    DETAILS,
+    MET,
+    SPLIT_TYPE,
+    SPLITS,
+    id_column,
+    known_columns,
+    row_numbers,
+    sort_pairs,
+)
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
@@ -23,11 +32,14 @@ from shared.words import count_noun, counted_lines
 class Shard:
     """One silo's data: M users, each with at least one training event, and N items of its catalogue; ids sorted.
 
-    events: one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row numbers, Int32),
-    `split`, and `time` (seconds since 1970 UTC, Int64) and `rating` (Float64) where any is known. titles: (N,), None
-    where unknown. features: N rows, a column (Float64 or String) for each feature of the items. places: (N,), each
-    item's row in a catalogue that the whole federation shares, None where there is no such catalogue. catalogue: its
-    digest.
+    events: the likings, one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row
+    numbers, Int32), `split`, and `time` (seconds since 1970 UTC, Int64) and `rating` (Float64) where any is known.
+    titles: (N,), None where unknown. features: N rows, a column (Float64 or String) for each feature of the items.
+    places: (N,), each item's row in a catalogue that the whole federation shares, None where there is no such
+    catalogue. catalogue: its digest.
+    met_events: what users have met and do not like, None where there is nothing: `user` and `item` (ids, String: also
+    users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by user and
+    item. No pair of it is among the likings. Models learn nothing of it; lists leave it out.
     """
 
     name: str
@@ -39,6 +51,7 @@ class Shard:
     notes: tuple[str, ...] = ()
     places: NDArray[np.int64] | None = None
     catalogue: str = ""
+    met_events: pl.DataFrame | None = None
 
     @cached_property
     def train(self) -> sparse.csr_array:
@@ -56,12 +69,51 @@ class Shard:
         return self._matrix("test")
 
     @cached_property
+    def met(self) -> sparse.csr_array:
+        """(M, N) pairs that were met and are not liked, of the users and items that have a row."""
+        rows, columns = self._met_places
+        inside = (rows >= 0) & (columns >= 0)
+        return interaction_matrix(rows[inside], columns[inside], (len(self.user_ids), len(self.item_ids)))
+
+    @cached_property
+    def known(self) -> sparse.csr_array:
+        """(M, N) all pairs, liked or met: what no list recommends to a user who has met it."""
+        return sparse.csr_array(self.train + self.valid + self.test + self.met)
+
+    def items_met_by(self, user_id: str) -> NDArray[np.int64]:
+        """Rows of the items that somebody has met and does not like, ascending; also of who likes nothing."""
+        row = self.user_row(user_id)
+        if row is None:
+            return self._met_by_others.get(user_id, np.zeros(0, dtype=np.int64))
+        return self.met.indices[self.met.indptr[row] : self.met.indptr[row + 1]].astype(np.int64)
+
+    @cached_property
+    def met_only_users(self) -> tuple[str, ...]:
+        """The ids, sorted, of those who have met items and like none: they have no row."""
+        if self.met_events is None:
+            return ()
+        users = self.met_events["user"].unique()
+        return tuple(users.filter(~users.is_in(self.user_ids)).sort())
+
+    @cached_property
+    def met_digest(self) -> str | None:
+        """sha256 over the met events; None where there are none."""
+        return None if self.met_events is None else table_digest("", [self.met_events])
+
+    @cached_property
+    def lists_digest(self) -> str:
+        """sha256 over `digest` and the met events, `digest` where there are none: the key of lists computed ahead, and
+        of what the log of later events counts from."""
+        return add_met_digest(self.digest, self.met_digest)
+
+    @cached_property
     def digest(self) -> str:
         """sha256 over users, items, titles and the three matrices: the key of caches, checkpoints, kept models and
         accounts, and a part of the seed of random generators.
 
         Times, ratings and features, on which nothing under this key depends, are left out, so that shards that earlier
-        versions wrote without them keep their digest and their draws. `events_digest` covers them.
+        versions wrote without them keep their digest and their draws. `events_digest` covers them. Met events are left
+        out too: `lists_digest` covers them.
         """
         return content_digest((self.user_ids, self.item_ids, self.titles), (self.train, self.valid, self.test))
 
@@ -82,9 +134,16 @@ class Shard:
         return self._item_rows.get(item_id)
 
     def events_with_ids(self) -> pl.DataFrame:
-        """The events with the ids of users and items instead of row numbers."""
+        """The likings with the ids of users and items instead of row numbers."""
         users, items = pl.Series(self.user_ids, dtype=pl.String), pl.Series(self.item_ids, dtype=pl.String)
         return self.events.with_columns(user=users.gather(self.events["user"]), item=items.gather(self.events["item"]))
+
+    def all_events_with_ids(self) -> pl.DataFrame:
+        """Likings and met events, as the file has them: what a shard that is rewritten must keep."""
+        liked = self.events_with_ids()
+        if self.met_events is None:
+            return liked
+        return pl.concat([liked, self.met_events.with_columns(split=pl.lit(MET, dtype=SPLIT_TYPE))], how="diagonal")
 
     def items_with_ids(self) -> pl.DataFrame:
         """The catalogue: item, title, and the features."""
@@ -96,6 +155,23 @@ class Shard:
         pairs = self.events.filter(pl.col("split") == split)
         rows, columns = (pairs[name].cast(pl.Int64).to_numpy() for name in ("user", "item"))
         return interaction_matrix(rows, columns, (len(self.user_ids), len(self.item_ids)))
+
+    @cached_property
+    def _met_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The row and the column of each met event, -1 for who or what has none."""
+        if self.met_events is None:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        users, items = (pl.Series(ids, dtype=pl.String) for ids in (self.user_ids, self.item_ids))
+        return row_numbers(self.met_events["user"], users), row_numbers(self.met_events["item"], items)
+
+    @cached_property
+    def _met_by_others(self) -> dict[str, NDArray[np.int64]]:
+        if self.met_events is None:
+            return {}
+        rows, columns = self._met_places
+        table = self.met_events.select("user", column=columns).filter((rows < 0) & (columns >= 0))
+        grouped = table.group_by("user").agg(pl.col("column").sort())
+        return {user: np.array(places, dtype=np.int64) for user, places in grouped.iter_rows()}
 
     @cached_property
     def _user_rows(self) -> dict[str, int]:
@@ -111,8 +187,10 @@ def build_shard(
 ) -> Shard:
     """Clean events (user, item, split, time, rating) and a catalogue `items` (item, title, features) -> a Shard.
 
-    Without `items` the catalogue is the items that occur. `path`: of the items. DataError where it lacks one.
+    Without `items` the catalogue is the items that are liked. `path`: of the items. DataError where it lacks one.
     """
+    met = events.filter(pl.col("split") == MET)
+    events = events.filter(pl.col("split") != MET) if len(met) else events
     catalogue, left_out = item_table(events, items, path)
     users = events["user"].unique().sort()
     rows = {"user": row_numbers(events["user"], users), "item": row_numbers(events["item"], catalogue["item"])}
@@ -132,7 +210,15 @@ def build_shard(
         None if titles is None else tuple(titles),
         features if features.width else None,
         (*notes, *left_out),
+        met_events=_met_table(met),
     )
+
+
+def _met_table(met: pl.DataFrame) -> pl.DataFrame | None:
+    if met.is_empty():
+        return None
+    table = sort_pairs(known_columns(met))
+    return table.select("user", "item", *(name for name in DETAILS if name in table.columns))
 
 
 def item_table(events: pl.DataFrame, items: pl.DataFrame | None, path: Path) -> tuple[pl.DataFrame, list[str]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from client_service.shard.commit import commit_files, current_file, drop_staged, only_writer
-from client_service.shard.digests import list_digest
+from client_service.shard.digests import add_met_digest, list_digest
 from client_service.shard.events import clean_events, event_table, row_numbers
 from client_service.shard.files import read_bytes, read_table
 from client_service.shard.shard import Shard, build_shard
@@ -28,13 +28,14 @@ from shared.message import Message
 
 PAIRS: Literal["lpsfed-shard/1"] = "lpsfed-shard/1"  # user, item, split; items with titles
 EVENTS: Literal["lpsfed-shard/2"] = "lpsfed-shard/2"  # times, ratings or features besides
+MET_EVENTS: Literal["lpsfed-shard/3"] = "lpsfed-shard/3"  # items that their users have met and do not like besides
 INTERACTIONS, ITEMS, HEAD = "interactions.parquet", "items.parquet", "shard.json"
 
 
 class ShardHead(Message):
     """What a shard says about itself: sizes, digests of its content, and the clean-ups it went through."""
 
-    format: Literal["lpsfed-shard/1", "lpsfed-shard/2"]
+    format: Literal["lpsfed-shard/1", "lpsfed-shard/2", "lpsfed-shard/3"]
     name: str = Field(min_length=1, max_length=200)
     users: int = Field(ge=1)
     items: int = Field(ge=1)
@@ -43,13 +44,20 @@ class ShardHead(Message):
     test: int = Field(ge=0)
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     events_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    met: int | None = Field(default=None, ge=1)
+    met_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     notes: tuple[str, ...] = ()
+
+    @property
+    def lists_digest(self) -> str:
+        """As `Shard.lists_digest`."""
+        return add_met_digest(self.digest, self.met_digest)
 
 
 def shard_head(shard: Shard) -> ShardHead:
-    """The head of this content. A shard of pairs alone keeps the first format, which earlier versions read."""
+    """The head of this content, in the first format that has a place for it: earlier versions read that."""
     return ShardHead(
-        format=PAIRS if shard.events_digest is None else EVENTS,
+        format=MET_EVENTS if shard.met_events is not None else PAIRS if shard.events_digest is None else EVENTS,
         name=shard.name,
         users=len(shard.user_ids),
         items=len(shard.item_ids),
@@ -58,6 +66,8 @@ def shard_head(shard: Shard) -> ShardHead:
         test=shard.test.nnz,
         digest=shard.digest,
         events_digest=shard.events_digest,
+        met=None if shard.met_events is None else len(shard.met_events),
+        met_digest=shard.met_digest,
         notes=shard.notes,
     )
 
@@ -77,7 +87,7 @@ def save_shard(folder: Path, shard: Shard) -> ShardHead:
     """Put the shard into the folder, in the place of the one that is there: whole or not at all."""
     head = shard_head(shard)
     text = json.dumps(head.model_dump(exclude_none=True), indent=2, ensure_ascii=False) + "\n"
-    tables = {ITEMS: shard.items_with_ids(), INTERACTIONS: shard.events_with_ids().cast({"split": pl.String})}
+    tables = {ITEMS: shard.items_with_ids(), INTERACTIONS: shard.all_events_with_ids().cast({"split": pl.String})}
     files = {name: _parquet(table) for name, table in tables.items()}
     commit_files(folder, {**files, HEAD: text.encode()})
     return head
@@ -138,10 +148,16 @@ def find_places(
     return rows.astype(np.int64), list_digest(ordered)
 
 
+def stated_head(folder: Path) -> ShardHead | None:
+    """The head of the shard in `folder`; None where there is none. DataError as from reading."""
+    path = current_file(folder, HEAD)
+    return _read_head(path) if path.exists() else None
+
+
 def stated_digest(folder: Path) -> str | None:
     """The digest that the head of the shard in `folder` says; None where there is none. DataError as from reading."""
-    path = current_file(folder, HEAD)
-    return _read_head(path).digest if path.exists() else None
+    head = stated_head(folder)
+    return None if head is None else head.digest
 
 
 @contextmanager
@@ -178,7 +194,7 @@ def read_head_of(path: Path, formats: Collection[str], what: str) -> dict[str, A
 
 
 def _read_head(path: Path) -> ShardHead:
-    values = read_head_of(path, (PAIRS, EVENTS), "interactions of users")
+    values = read_head_of(path, (PAIRS, EVENTS, MET_EVENTS), "interactions of users")
     try:
         return ShardHead.model_validate(values)
     except ValidationError as error:

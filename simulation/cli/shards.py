@@ -21,7 +21,7 @@ from simulation.cli.options import AsJson, print_json, print_notes
 from simulation.console import OUT
 from simulation.datasets import LeastRating, read_events, read_titles
 from simulation.datasets.dataset import WHOLE
-from simulation.datasets.likings import choose_likings
+from simulation.datasets.likings import choose_likings, join_splits
 
 app = typer.Typer(
     add_completion=False,
@@ -45,7 +45,7 @@ def append(
     """Add interactions to a shard, whole or not at all. Those without a split are for training."""
     least: LeastRating = "usual" if min_rating is None else min_rating
     chosen, notes = choose_likings({WHOLE: read_events(events)}, least, events)
-    table, titles = chosen[WHOLE], None if items is None else read_titles(items)
+    table, titles = join_splits(chosen), None if items is None else read_titles(items)
     if not as_json:
         print_notes(notes)
     _print_change(*change_shard(folder, lambda shard: append_events(shard, table, events, titles)), as_json=as_json)
@@ -111,7 +111,7 @@ def _print_change(before: Shard, after: Shard, *, as_json: bool) -> None:
         return print_json({when: head.model_dump(mode="json", exclude_none=True) for when, head in heads.items()})
     for when, head in heads.items():
         nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}"
-        sizes = f"{nodes}, {head.train} train, {head.valid} valid, {head.test} test"
+        sizes = f"{nodes}, {head.train} train, {head.valid} valid, {head.test} test, {head.met or 0} met"
         OUT.print(f"{when}: {sizes}, digest {head.digest[:16]}", highlight=False)
     for note in after.notes[len(before.notes) :]:
         OUT.print(note, highlight=False)

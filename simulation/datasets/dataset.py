@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from client_service.shard.events import SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
+from client_service.shard.events import MET, SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
 from simulation.split import Draws, SplitKind, describe_split, require_times, split_by_user, split_validation
@@ -20,14 +20,27 @@ class Dataset:
     """Implicit feedback. Every user has a training item; a (user, item) pair occurs once.
 
     events: user and item (strings), split (train, valid or test), and where they are known time (seconds since 1970
-    UTC) and rating; sorted by user and item. titles: item, title, or None. notes: every clean-up and every drawn split,
-    counted.
+    UTC) and rating; sorted by user and item. met: likewise, without a split, what users have met and do not like, or
+    None: nothing is learnt from it, and its users and items need not occur in events. titles: item, title, or None.
+    notes: every clean-up and every drawn split, counted.
     """
 
     name: str
     events: pl.DataFrame
     titles: pl.DataFrame | None
     notes: tuple[str, ...] = ()
+    met: pl.DataFrame | None = None
+
+    def all_events(self) -> pl.DataFrame:
+        """Likings, and what is met with the split `met`, as a shard takes them."""
+        return join_met(self.events, self.met)
+
+
+def join_met(events: pl.DataFrame, met: pl.DataFrame | None) -> pl.DataFrame:
+    """Likings with what is met beside them, under the split `met`."""
+    if met is None:
+        return events
+    return pl.concat([events, met.with_columns(split=pl.lit(MET, dtype=SPLIT_TYPE))], how="diagonal")
 
 
 Value = TypeVar("Value")
@@ -46,22 +59,26 @@ def assemble_dataset(
     draws: Draws = "pair",
 ) -> Dataset:
     """`tables`: events (user, item; time and rating) by split, or all of them under `WHOLE`, which `split` says how to
-    divide. `seed` draws the splits that did not come, as `draws` says. `path` is named in errors.
+    divide; and under `MET` those that are no likings. `seed` draws the splits that did not come, as `draws` says.
+    `path` is named in errors.
 
     Raises DataError when there is no training event, or a time is missing by which to divide.
     """
     named = {"train" if name == WHOLE else name: table for name, table in tables.items()}
     parts = [part.with_columns(split=pl.lit(name, dtype=SPLIT_TYPE)) for name, part in named.items()]
-    events, notes = clean_events(pl.concat(parts, how="diagonal"), path or name)
-    if set(tables) == {WHOLE}:
+    cleaned, notes = clean_events(pl.concat(parts, how="diagonal"), path or name)
+    events, met = cleaned.filter(pl.col("split") != MET), cleaned.filter(pl.col("split") == MET).drop("split")
+    splits = set(tables) - {MET}
+    if splits == {WHOLE}:
         require_times(events, split, path or name)
         events = split_by_user(events, seed, split, draws)  # sorted
         notes.extend(describe_split(events, seed, split))
     else:
-        drawn = _draw_validation(events, seed, draws, notes) if set(tables) == {"train", "test"} else events
+        drawn = _draw_validation(events, seed, draws, notes) if splits == {"train", "test"} else events
         events = sort_pairs(drawn)
     first_titles = None if titles is None else _first_titles(titles, notes)
-    return Dataset(name, known_columns(events), first_titles, tuple(notes))
+    known = None if met.is_empty() else sort_pairs(known_columns(met))
+    return Dataset(name, known_columns(events), first_titles, tuple(notes), known)
 
 
 def _draw_validation(events: pl.DataFrame, seed: int, draws: Draws, notes: list[str]) -> pl.DataFrame:
@@ -83,7 +100,8 @@ def _first_titles(titles: pl.DataFrame, notes: list[str]) -> pl.DataFrame | None
 
 
 def ordered_splits(values: Mapping[str, Value], where: Path) -> dict[str, Value]:
-    """What there is for each split, train before valid before test; training data alone are a whole to be split.
+    """What there is for each split, train before valid before test; training data alone are a whole to be split. What
+    is met stays beside them.
 
     Raises DataError when there is no training data, or validation but no test data.
     """
@@ -92,4 +110,5 @@ def ordered_splits(values: Mapping[str, Value], where: Path) -> dict[str, Value]
         raise DataError(f"{where}: expected training data, got only {' and '.join(splits)}")
     if splits == ["train", "valid"]:
         raise DataError(f"{where}: expected test data beside train and valid, got none")
-    return {WHOLE: values["train"]} if splits == ["train"] else {split: values[split] for split in splits}
+    found = {WHOLE: values["train"]} if splits == ["train"] else {split: values[split] for split in splits}
+    return found | {MET: values[MET]} if MET in values else found

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from client_service.shard.events import MET
 from shared.errors import DataError, SettingsError
 from simulation.datasets.content import format_extension
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset, ordered_splits
@@ -26,7 +27,7 @@ def load_dataset(
 ) -> Dataset:
     """The data set at `path`, a file or a folder. A split that comes with it is kept; `seed` draws what is missing, as
     `draws` says, or `split` says how it is made: then none may have come (SettingsError).
-    Interactions with a rating below `min_rating` are left out; None: each counts as a liking; a note says which.
+    Interactions with a rating below `min_rating` are met, not liked; None: each counts as a liking; a note says which.
 
     Raises DataError naming the file, the line where there is one, what was expected and what came; never an id.
     """
@@ -36,7 +37,7 @@ def load_dataset(
     if WHOLE in tables and "split" in tables[WHOLE].columns:
         parts = tables[WHOLE].partition_by("split", as_dict=True, maintain_order=True)
         tables = ordered_splits({str(split): part for (split,), part in parts.items()}, path)
-    if split is not None and tables.keys() != {WHOLE}:
+    if split is not None and tables.keys() - {MET} != {WHOLE}:
         raise SettingsError(f"--split: expected none for data that bring their own split, got {split} for {path}")
     titles = None if files.titles is None else read_titles(files.titles)
     chosen, notes = choose_likings(tables, min_rating, path)

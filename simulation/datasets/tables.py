@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.shard.events import SPLITS
+from client_service.shard.events import MET, SPLITS
 from client_service.shard.ids import find_unusable_ids
 from client_service.shard.times import TIMES, are_milliseconds, parse_times
 from simulation.datasets.content import line_error
@@ -103,7 +103,8 @@ class Table:
         return f"none, but {', '.join(known)}" if known else "no known name: does the first line name the columns?"
 
     def _checked_splits(self, column: pl.Series) -> pl.Series:
-        self._require_none(~column.is_in(SPLITS).fill_null(False), "train, valid or test in the field 'split'")
+        known = column.is_in((*SPLITS, MET)).fill_null(False)
+        self._require_none(~known, "train, valid, test or met in the field 'split'")
         return column
 
     def _parsed_times(self, column: pl.Series) -> pl.Series:

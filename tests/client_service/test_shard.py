@@ -180,7 +180,7 @@ def test_users_without_a_training_item_and_repeated_pairs_are_dropped_and_counte
     assert head.notes == (
         "1 duplicate pair dropped",
         "1 pair in more than one split kept in the first only",
-        "1 user without a training item dropped, with 1 pair",
+        "1 user without a training item dropped, with 1 pair kept as met",
     )
 
 
@@ -198,7 +198,7 @@ def test_integer_ids_become_strings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": "lpsfed-shard/3"}, ("shard.json", "'lpsfed-shard/1'", "'lpsfed-shard/3'")),
+        ({"format": "lpsfed-shard/4"}, ("shard.json", "'lpsfed-shard/1'", "'lpsfed-shard/4'")),
         ({"users": 3}, ("shard.json", "expected users 3", "have 2")),
         ({"items": 5}, ("expected items 5", "have 4")),
         ({"train": 2}, ("expected train 2", "have 3")),
@@ -246,7 +246,7 @@ def test_ids_must_be_strings_or_integers_and_present(tmp_path: Path) -> None:
 
 def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
     table = INTERACTIONS.with_columns(split=pl.col("split").replace("valid", "hidden"))
-    refused(own(tmp_path, table), "train, valid or test", "in 1 row")
+    refused(own(tmp_path, table), "train, valid, test or met", "in 1 row")
 
 
 def test_without_training_interactions_there_is_no_shard(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from client_service.shard import Shard, change_shard, read_shard, write_shard
+from client_service.shard import Shard, change_shard, read_shard, shard_head, write_shard
 from client_service.shard.changes import append_events, erase_events, erase_users
 from client_service.shard.commit import commit_files
+from client_service.shard.storage import stated_head
 from shared.errors import DataError
 
 WHERE = Path("events.csv")
@@ -88,7 +89,7 @@ def test_with_the_last_training_item_a_user_goes_too(folder: Path) -> None:
     shard = erase_events(read_shard(folder), pairs, WHERE)
     assert (shard.user_ids, shard.notes) == (
         ("secret-b",),
-        ("1 user without a training item dropped, with 1 pair",),
+        ("1 user without a training item dropped, with 1 pair kept as met",),
     )
 
 
@@ -96,6 +97,45 @@ def test_what_was_appended_and_erased_again_leaves_the_pairs_that_were_there(fol
     shard, event = read_shard(folder), table("secret-b hidden-1 train 7")
     again = erase_events(append_events(shard, event, WHERE), event, WHERE)
     assert digests(again) == digests(shard)
+
+
+def test_what_was_met_is_kept_beside_the_likings_and_changes_no_digest_of_theirs(folder: Path) -> None:
+    """Also of users who like nothing, and of items outside the catalogue: these stay outside."""
+    low = table("secret-a hidden-9 met 5", "secret-b hidden-1 met 6", "secret-c hidden-1 met 7")
+    before, after = change_shard(folder, lambda shard: append_events(shard, low, WHERE))
+    found = read_shard(folder)
+    assert (before.digest, before.events_digest, before.item_ids) == (found.digest, found.events_digest, found.item_ids)
+    assert before.lists_digest == before.digest != found.lists_digest == after.lists_digest
+    assert stated_head(folder) == shard_head(found) and shard_head(found).lists_digest == found.lists_digest
+    assert found.met.toarray().tolist() == [[0, 0], [1, 0]] and found.met_only_users == ("secret-c",)
+    assert [found.items_met_by(user).tolist() for user in ("secret-a", "secret-b", "secret-c", "nobody")] == [
+        [], [0], [0], []
+    ]  # fmt: skip
+    assert found.known.toarray().tolist() == [[1, 1], [1, 1]]
+    joined = append_events(found, table("secret-b hidden-9 train 8"), WHERE)  # the item is in the catalogue from now on
+    assert joined.met.toarray().tolist() == [[0, 0, 1], [1, 0, 0]]
+    erased = erase_users(erase_users(found, ["secret-a"]), ["secret-c"])
+    assert erased.met_events is not None and erased.met_events["user"].to_list() == ["secret-b"]
+    assert erase_events(found, low, WHERE).lists_digest == before.digest
+
+
+def test_of_a_pair_that_is_liked_and_met_the_later_event_decides(folder: Path) -> None:
+    """Where no times tell, that which is appended."""
+    shard = append_events(read_shard(folder), table("secret-b hidden-1 train 5"), WHERE)
+
+    def after(*events: pl.DataFrame) -> tuple[bool, bool]:
+        found = shard
+        for event in events:
+            found = append_events(found, event, WHERE)
+        return bool(found.train[1, 0]), bool(found.met[1, 0])
+
+    liked, met = ([table(f"secret-b hidden-1 {kind} {time}") for time in (4, 6, 8)] for kind in ("train", "met"))
+    timeless = met[0].drop("time")
+    assert after(met[1]) == (False, True) and after(met[0]) == (True, False)
+    assert after(met[1], liked[2]) == (True, False) and after(met[2], liked[1]) == (False, True)
+    assert after(met[1], met[2], liked[1]) == (False, True)
+    assert after(timeless) == (False, True) and after(timeless, liked[0].drop("time")) == (True, False)
+    assert after(pl.concat([met[1], liked[2]])) == (True, False) == after(pl.concat([liked[2], met[1]]))
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_every_clean_up_is_counted(write: Write) -> None:
     assert dataset.notes == (
         "1 duplicate pair dropped",
         "2 pairs in more than one split kept in the first only",
-        "2 users without a training item dropped, with 3 pairs",
+        "2 users without a training item dropped, with 3 pairs kept as met",
     )
 
 

@@ -70,7 +70,7 @@ def test_bad_lightgcn_text_is_refused_with_its_line(write: Write, content: str |
             ("line 1", "a column user or user_id", "got none, but item, rating"),
         ),
         ("ratings.csv", "", ("line 1", "an empty file")),
-        ("interactions.csv", "user,item,split\n1,2,train\n1,3,dev\n", ("line 3", "train, valid or test")),
+        ("interactions.csv", "user,item,split\n1,2,train\n1,3,dev\n", ("line 3", "train, valid, test or met")),
         ("interactions.parquet", "user,item\n1,2\n", ("expected a Parquet file",)),
         (
             "ratings.csv",

@@ -77,7 +77,7 @@ def test_one_command_makes_a_silo_of_a_file_of_ratings(
     assert (tmp_path / "north.invite").stat().st_mode & 0o077 == 0
     done = join(tmp_path, data)
     assert done.exit_code == 0, done.output
-    assert "120 of 200 rated interactions, below 4, left out" in " ".join(done.stderr.split())
+    assert "120 of 200 rated interactions, below 4, are no likings" in " ".join(done.stderr.split())
     silo = client_settings(tmp_path / "north" / "silo.toml")
     assert (silo.name, silo.aggregator_url, silo.method) == ("north", aggregator, SMALL)
     shard = read_shard(silo.shard)
@@ -103,6 +103,7 @@ def test_every_liking_is_in_the_shard_also_of_items_that_one_user_alone_has(
     shard = read_shard(tmp_path / "north" / "shard")
     assert shard.train.nnz + shard.valid.nnz + shard.test.nnz == 110
     assert len(shard.item_ids) > np.count_nonzero(shard.train.sum(axis=0))
+    assert shard.met_events is not None and len(shard.met_events) == 120
 
 
 def test_who_serves_in_the_background_is_told_what_to_do_next(
