@@ -51,24 +51,36 @@ class Refresher:
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(self._asked.set)
+            loop.call_soon_threadsafe(self._ask_for_erasure)
 
         feedback.on_erasure = wake
         self.standing = RefreshOut(phase="idle")
         self._due = self._next_due()
 
     def ask(self) -> RefreshOut:
-        """A refresh begins soon, or is under way; ConflictError while one is."""
-        if self.standing.phase != "idle" or self._asked.is_set():
-            raise ConflictError("expected no refresh under way, there is one")
+        """A refresh begins soon, by the answer's number; ConflictError while one is under way."""
+        if self.standing.phase != "idle":
+            raise ConflictError(
+                f"expected no refresh under way, refresh {self.standing.number} is: ask again when it has ended"
+            )
         self._asked.set()
-        self.standing = self.standing.model_copy(update={"phase": "waiting", "asked_at": datetime.now(UTC)})
+        self._announce(asked_at=datetime.now(UTC))
         return self.standing
+
+    def _ask_for_erasure(self) -> None:
+        """One that is under way may have begun without it: then another one follows."""
+        self._asked.set()
+        if self.standing.phase == "idle":
+            self._announce()
+
+    def _announce(self, **changes: object) -> None:
+        """The next refresh has a number as soon as it is sure to come, so that whoever asked can wait for its end."""
+        self._tell(phase="waiting", number=self.standing.last_ended + 1, **changes)
 
     async def follow(self) -> None:
         """Until cancelled. What an earlier process has left undone comes first."""
         if await self._look(self._store.erasures.are_open, otherwise=True):
-            self._asked.set()
+            self._ask_for_erasure()
         while True:
             await self._wait()
             self._asked.clear()
@@ -111,16 +123,17 @@ class Refresher:
 
     async def _refresh(self) -> None:
         began = time.perf_counter()
-        self._tell(phase="waiting", problem=None)
+        self._announce(problem=None)
         try:
             done = await self._work(lambda: self._tell(phase="working"))
         except (FederationError, OSError) as error:
             LOGGER.warning("refresh_failed", reason=describe_failure(error))
-            return self._tell(phase="idle", problem=describe_failure(error))
+            return self._tell(phase="idle", problem=describe_failure(error), last_ended=self.standing.number)
         seconds = time.perf_counter() - began
         LOGGER.info("refreshed", model=done.model, changed=done.changed, erased=done.erased, seconds=round(seconds, 3))
         self._tell(
             phase="idle",
+            last_ended=self.standing.number,
             ended_at=datetime.now(UTC),
             changed=done.changed,
             model=done.model,

@@ -40,6 +40,8 @@ class RefreshOut(Message):
     """Where the refresh of the shard and its model stands, and what the last one did. No id and no count of users."""
 
     phase: Literal["idle", "waiting", "working"] = Field(description="waiting: for the end of a round at hand")
+    number: Number = Field(0, description="of the refresh asked for last, or begun last; 0 before the first")
+    last_ended: Number = Field(0, description="number of the last one that has ended, done or with a problem")
     asked_at: datetime | None = Field(None, description="when it was last asked for")
     ended_at: datetime | None = Field(None, description="when the last one was done")
     seconds: float | None = Field(None, ge=0, description="that it took, with its waiting")

@@ -102,12 +102,15 @@ class KeptModel:
 class ShardRefresh:
     """Where the refresh of shard and model stands: idle, waiting or working; and what the last one did.
 
-    changed: is the shard another one since? seconds: that it took, with its waiting. erasures: that were done by it.
+    number: of the refresh asked for last. last_ended: of the last one that has ended, done or with a problem; an
+    earlier client tells neither. changed: is the shard another one since? seconds: that it took, with its waiting. erasures: that were done by it.
     waiting: interactions of items that the federation's catalogue lacks so far. dropped: the oldest of those, for which
     there was no room. problem: why it failed; it is tried again.
     """
 
     phase: str
+    number: int | None = None
+    last_ended: int | None = None
     asked_at: datetime | None = None
     ended_at: datetime | None = None
     seconds: float | None = None

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.questions import LONGEST_SECONDS
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("aggregator_service", "audit", "benchmarks", "client_service", "lpsfed", "shared", "simulation")
 MAY_IMPORT = {
@@ -227,7 +229,7 @@ def loaded(*modules: str) -> set[str]:
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LONGEST_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return {name.partition(".")[0] for name in done.stdout.split()}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.questions import LONGEST_SECONDS
+
 ROOT = Path(__file__).parents[1]
 MAKE = """#!/bin/sh
 echo "make $1"
@@ -32,7 +34,9 @@ def run_ci(folder: Path, failing: str, **environment: str) -> subprocess.Complet
     engine = {"LPSFED_CONTAINER_ENGINE": str(folder / "none"), "FAILING": failing}
     words = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"} | engine | environment
     words.pop("LPSFED_SCREENSHOTS", None)
-    return subprocess.run(["bash", str(clone / ".ci/run")], env=words, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        ["bash", str(clone / ".ci/run")], env=words, capture_output=True, text=True, timeout=LONGEST_SECONDS
+    )
 
 
 @pytest.mark.parametrize("failing", ["", "test", "rounding"])

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.questions import LONGEST_SECONDS
+
 ROOT = Path(__file__).parents[1]
 FILES = {
     name: (ROOT / f"{name}_service" / "Dockerfile").read_text(encoding="utf-8") for name in ("aggregator", "client")
@@ -29,7 +31,7 @@ def install(folder: Path, known: str, **environment: str) -> tuple[int, list[str
     pip.chmod(0o755)
     given = {"PATH": os.environ["PATH"], "LOG": str(log), "KNOWN": known} | environment
     command = ["sh", str(ROOT / "requirements" / "install_torch.sh"), str(pip), "--python", "there"]
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=LONGEST_SECONDS)
     return done.returncode, log.read_text().splitlines(), done.stderr
 
 
@@ -59,7 +61,7 @@ def test_trimming_takes_tests_and_what_compilers_need_and_nothing_that_runs(tmp_
     for name in (*kept, *gone, *programs):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    subprocess.run(["sh", str(ROOT / "requirements" / "trim.sh"), str(tmp_path)], check=True, timeout=60)
+    subprocess.run(["sh", str(ROOT / "requirements" / "trim.sh"), str(tmp_path)], check=True, timeout=LONGEST_SECONDS)
     assert {str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*") if one.is_file()} == set(kept)
 
 

@@ -43,7 +43,7 @@ def refresh(
         standing = silo.refresh()
         if wait:
             with ERR.status("waiting for the refresh"):
-                standing = _wait_for_refresh(silo)
+                standing = _wait_for_refresh(silo, standing.number)
     if as_json:
         told = {name: value for name, value in asdict(standing).items() if value is not None}
         times = {name: told[name].isoformat() for name in ("asked_at", "ended_at") if name in told}
@@ -74,10 +74,13 @@ def models(
         OUT.print(f"{served} {one.version:<16} {values}{earlier}", highlight=False, soft_wrap=True)
 
 
-def _wait_for_refresh(silo: Client) -> ShardRefresh:
-    while (standing := silo.read_refresh()).phase != "idle":
+def _wait_for_refresh(silo: Client, number: int | None) -> ShardRefresh:
+    """Its standing once the refresh of that number has ended; of a client that tells no numbers, once none is at work."""
+    while True:
+        standing = silo.read_refresh()
+        if standing.phase == "idle" if number is None else (standing.last_ended or 0) >= number:
+            return standing
         time.sleep(LOOK_SECONDS)
-    return standing
 
 
 def _describe_refresh(standing: ShardRefresh) -> str:

@@ -28,6 +28,7 @@ from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
 from shared.protocol.wire import MEDIA_TYPE, encode
 from tests.support.federation import run_app
 from tests.support.process import AggregatorProcess
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.signing import Signing
 from tests.support.small import BEARER, SMALL, small_aggregator
 
@@ -86,10 +87,10 @@ class FakeClient:
         came = {"size": len(body), "digest": hashlib.sha256(body).hexdigest()}
         return {"client": self.name, "call": call, **place, **came, "status": status, "code": None} | others
 
-    async def personalised(self, number: int, wait: float = 2.0) -> httpx.Response:
+    async def personalised(self, number: int, wait: float = 30.0) -> httpx.Response:
         return await self.get(f"/v1/runs/run-1/rounds/{number}/clients/{self.name}/personalized", wait=wait)
 
-    async def level(self, number: int, wait: float = 2.0) -> float:
+    async def level(self, number: int, wait: float = 30.0) -> float:
         """The one value that all parameters of this client have after that round."""
         answer = await self.personalised(number, wait)
         assert answer.status_code == 200, answer.text
@@ -192,7 +193,7 @@ class Served(AggregatorProcess):
         """It listens and is ready; it is killed when the context ends, as a crash would end it."""
         settings = small_aggregator(self.state, **self.settings)
         with self.running():
-            async with httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=30) as http:
+            async with httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=LONGEST_SECONDS) as http:
                 yield Federation(FastAPI(), http, settings, None)
 
 

@@ -17,12 +17,20 @@ from shared.method.parameters import Float32
 from shared.method.start import initial_parameters
 from shared.protocol.wire import MEDIA_TYPE
 from shared.strategies import build_strategy
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Running
 
 Tensors = Callable[[bytes], dict[str, Float32]]
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Seconds of a long poll that outlasts every test: one that ends was woken."""
+    monkeypatch.setattr("aggregator_service.rounds.conductor.LONGEST_WAIT_SECONDS", 10**9)
+    return 10**9
 
 
 @pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "local"])
@@ -80,7 +88,7 @@ def scalars_of(body: bytes) -> dict[str, float]:
     return scalars
 
 
-async def test_a_long_poll_wakes_up_when_the_run_starts(running: Running) -> None:
+async def test_a_long_poll_wakes_up_when_the_run_starts(running: Running, endless: int) -> None:
     async with running() as federation:
         (north,) = await federation.joined("north")
         idle = (await north.get("/v1/runs/current")).json()
@@ -88,9 +96,9 @@ async def test_a_long_poll_wakes_up_when_the_run_starts(running: Running) -> Non
         seen: list[dict[str, object]] = []
 
         async def poll() -> None:
-            seen.append((await north.get("/v1/runs/current", after=idle["sequence"], wait=10)).json())
+            seen.append((await north.get("/v1/runs/current", after=idle["sequence"], wait=endless)).json())
 
-        with anyio.fail_after(2):
+        with anyio.fail_after(LONGEST_SECONDS):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(poll)
                 await anyio.sleep(0.05)
@@ -105,21 +113,21 @@ async def test_a_wait_is_cut_to_what_the_aggregator_allows(running: Running, mon
     async with running() as federation:
         (north,) = await federation.begun("north")
         sequence = (await north.get("/v1/runs/current")).json()["sequence"]
-        with anyio.fail_after(1):
+        with anyio.fail_after(LONGEST_SECONDS):
             found = await north.get("/v1/runs/current", after=sequence, wait=10**9)
             assert found.json()["sequence"] == sequence
             answer = await north.personalised(1, wait=10**9)
         assert (answer.status_code, answer.headers["retry-after"]) == (204, "1")
 
 
-async def test_a_shutdown_does_not_wait_for_long_polls(running: Running) -> None:
+async def test_a_shutdown_does_not_wait_for_long_polls(running: Running, endless: int) -> None:
     async with running() as federation:
         (north,) = await federation.begun("north")
         sequence = (await north.get("/v1/runs/current")).json()["sequence"]
-        with anyio.fail_after(1):
+        with anyio.fail_after(LONGEST_SECONDS):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: north.get("/v1/runs/current", after=sequence, wait=20))
-                tasks.start_soon(lambda: north.personalised(1, wait=20))
+                tasks.start_soon(lambda: north.get("/v1/runs/current", after=sequence, wait=endless))
+                tasks.start_soon(lambda: north.personalised(1, wait=endless))
                 await anyio.sleep(0.05)
                 federation.app.state.coordinator.wind_down()
         assert (await federation.http.get("/health/ready")).status_code == 503
@@ -236,7 +244,7 @@ async def test_the_operator_lists_runs(running: Running) -> None:
 
 
 async def test_the_uploads_of_others_wake_nobody_who_waits_for_the_round(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: Running, endless: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
     settled = Coordinator._is_settled
@@ -253,9 +261,9 @@ async def test_the_uploads_of_others_wake_nobody_who_waits_for_the_round(
         answers: list[int] = []
 
         async def wait() -> None:
-            answers.append((await north.personalised(1, wait=10)).status_code)
+            answers.append((await north.personalised(1, wait=endless)).status_code)
 
-        with anyio.fail_after(5):
+        with anyio.fail_after(LONGEST_SECONDS):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait)
                 while not looks:
@@ -285,16 +293,16 @@ async def test_a_cancelled_run_ends_at_once_and_frees_the_federation(running: Ru
         assert (await federation.operate("DELETE", "/v1/runs/run-2")).status_code == 200
 
 
-async def test_whoever_waits_is_woken_by_a_cancellation(running: Running) -> None:
+async def test_whoever_waits_is_woken_by_a_cancellation(running: Running, endless: int) -> None:
     async with running() as federation:
         north, _ = await federation.begun("north", "south")
         await north.put(1, north.update(1.0))
         answers: list[int] = []
 
         async def wait() -> None:
-            answers.append((await north.personalised(1, wait=20)).status_code)
+            answers.append((await north.personalised(1, wait=endless)).status_code)
 
-        with anyio.fail_after(5):
+        with anyio.fail_after(LONGEST_SECONDS):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait)
                 await anyio.sleep(0.05)

@@ -31,11 +31,11 @@ from tests.aggregator_service.conftest import METHOD, Federation
 from tests.aggregator_service.model import DEADLINE_SECONDS, NAMES, Model
 from tests.support.clock import LeapingClock
 from tests.support.federation import run_app
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_aggregator
 
 pytestmark = pytest.mark.services
 FEW, MANY, STEPS = 3, 60, 25
-SETTLED_SECONDS = 20.0
 CLIENTS = st.sampled_from(NAMES)
 RHOS = st.sampled_from((None, 0.0, 0.25, 0.25, 1.0))
 CODES = {NotFoundError: (404, "not-found"), ConflictError: (409, "conflict"), RoundClosedError: (409, "round-closed")}
@@ -165,7 +165,7 @@ class Aggregator(RuleBasedStateMachine):
         """A deadline that passes wakes nobody by itself: somebody has to look at the clock."""
         conductor = self._conductor
         conductor.changes.announce_change()
-        async with asyncio.timeout(SETTLED_SECONDS):
+        async with asyncio.timeout(LONGEST_SECONDS):
             while (conductor.run.phase, conductor.run.round) != (self.model.phase, self.model.round):
                 await asyncio.sleep(0.001)
 

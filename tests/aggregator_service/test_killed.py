@@ -17,6 +17,7 @@ import pytest
 from shared.method.parameters import Float32
 from shared.method.setting_groups import AnchorSettings
 from shared.method.settings import MethodSettings
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Served
@@ -71,7 +72,7 @@ class Stream:
                 tasks.start_soon(self.send, client)
 
     async def _half_written(self, count: int) -> None:
-        with anyio.fail_after(30):
+        with anyio.fail_after(LONGEST_SECONDS):
             while sum(path.stat().st_size >= PIECE for path in parts(self._service.state)) < count:
                 await anyio.sleep(0.01)
 

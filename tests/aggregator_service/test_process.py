@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.support.questions import LONGEST_SECONDS
+
 THREADS = """
 from threadpoolctl import threadpool_info
 from shared.method import anchor
@@ -43,7 +45,9 @@ assert full - resident() > 90 << 10  # KiB
 def run_alone(program: str) -> None:
     """In a process of its own, which may use two threads."""
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS
+    )
     assert done.returncode == 0, done.stderr
 
 

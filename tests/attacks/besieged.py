@@ -14,6 +14,7 @@ from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
 from shared.protocol.wire import MEDIA_TYPE
 from tests.support.process import AggregatorProcess
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.signing import Signing
 from tests.support.small import BEARER, SMALL, small_aggregator
 
@@ -92,7 +93,7 @@ class Besieged(AggregatorProcess):
 
     def _current(self, name: str, **how: Any) -> httpx.Response:
         who = self.signing(name, **how)
-        return httpx.get(f"{self.url}/v1/runs/current", params={"wait": "0"}, auth=who, timeout=10.0)
+        return httpx.get(f"{self.url}/v1/runs/current", params={"wait": "0"}, auth=who, timeout=LONGEST_SECONDS)
 
     @property
     def peak(self) -> float:

@@ -20,7 +20,7 @@ from shared.protocol.secure.identities import sign_share
 from simulation.experiment import Experiment
 from simulation.run import open_federation
 from tests.attacks.misled import ending_of, start
-from tests.support.questions import read
+from tests.support.questions import LONGEST_SECONDS, read
 
 pytestmark = pytest.mark.anyio
 BAD = "client-2"
@@ -63,7 +63,7 @@ def let_the_bad_one_speak_first(monkeypatch: pytest.MonkeyPatch) -> None:
         blamed.set()
 
     async def relay_in_turn(link: Aggregator, call: str, message: Any) -> None:
-        with anyio.fail_after(60.0):
+        with anyio.fail_after(LONGEST_SECONDS):
             while call == "answers" and message.client != BAD and not blamed.is_set():
                 await anyio.sleep(0.01)
         await relay(link, call, message)

@@ -22,6 +22,7 @@ from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import kept_pair, register
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.messages import RequestTarget, Signatory, sign
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import BEARER, small_aggregator
 
@@ -45,7 +46,7 @@ class Victim:
     def send(self, first: str, lines: Lines, body: bytes = b"", *, gap: str = " ") -> tuple[int, str]:
         """A request as its bytes are; status and text of the answer."""
         head = "".join(f"{name}:{gap}{value}\r\n" for name, value in lines)
-        with socket.create_connection(("127.0.0.1", self._port), timeout=10) as one:
+        with socket.create_connection(("127.0.0.1", self._port), timeout=LONGEST_SECONDS) as one:
             one.sendall(f"{first} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body)
             answer = b""
             while b"\r\n\r\n" not in answer or not _whole(answer):

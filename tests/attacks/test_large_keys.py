@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.attacks.besieged import MOST_MEBIBYTES, Besieged
+from tests.support.questions import LONGEST_SECONDS
 
 MESSAGES = ("keys", "shares", "checks", "consents", "answers")
 PIECE, LENGTH = bytes(1 << 20), 160 << 20
@@ -28,7 +29,9 @@ def send(besieged: Besieged, path: str, *, announced: bool = True) -> tuple[http
     """A body without end from ada -> the answer, and how many bytes were asked for."""
     sent, auth = list[int](), besieged.signing("ada", body=b"another")
     headers = {"Content-Type": "application/json"} | ({"Content-Length": str(LENGTH)} if announced else {})
-    answer = httpx.put(f"{besieged.url}{path}", content=endless(sent), headers=headers, auth=auth, timeout=60.0)
+    answer = httpx.put(
+        f"{besieged.url}{path}", content=endless(sent), headers=headers, auth=auth, timeout=LONGEST_SECONDS
+    )
     return answer, sum(sent)
 
 

@@ -13,6 +13,7 @@ from audit.flags import RoleName
 from audit.probes import meeting
 from audit.probes.meeting import SystemPart, leave_meeting, meet_parts, parse_peer, part_behind, wait_for_others
 from shared.errors import DataError, SettingsError, UnavailableError
+from tests.support.questions import LONGEST_SECONDS
 
 pytestmark = pytest.mark.anyio
 NAMES = ("aggregator", "client-1", "gateway-1")
@@ -42,7 +43,7 @@ async def test_the_aggregator_waits_until_the_clients_have_left(tmp_path: Path) 
         leave_meeting(tmp_path, part(name))
         assert (await asyncio.wait([waiting], timeout=0.25))[0] == set()
     leave_meeting(tmp_path, part("client-2"))
-    await asyncio.wait_for(waiting, 10.0)
+    await asyncio.wait_for(waiting, LONGEST_SECONDS)
 
 
 async def test_each_that_comes_gives_the_others_their_time_anew(
@@ -62,7 +63,7 @@ async def test_each_that_comes_gives_the_others_their_time_anew(
 
 
 async def test_nobody_is_waited_for_without_end(tmp_path: Path) -> None:
-    await asyncio.wait_for(wait_for_others(tmp_path, [part("client-1")], 0.05), 10.0)
+    await asyncio.wait_for(wait_for_others(tmp_path, [part("client-1")], 0.05), LONGEST_SECONDS)
 
 
 async def test_a_note_that_is_none_is_named(tmp_path: Path) -> None:

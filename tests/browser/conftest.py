@@ -24,6 +24,7 @@ from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from client_service.shard import write_shard
 from simulation.experiment import Experiment
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import SMALL
 
@@ -36,7 +37,6 @@ FLAGS = (
     "--disable-component-update",
     "--no-first-run",
 )
-LONGEST_SECONDS = 30.0
 ARTEFACTS = Path(__file__).parents[2] / "build" / "artefacts"
 SCREENSHOTS = Path(os.environ.get("LPSFED_SCREENSHOTS", ARTEFACTS / "screenshots"))
 WIDTHS = (390, 1280)

@@ -17,6 +17,7 @@ from client_service.settings import ClientSettings
 from client_service.shard import Shard, shard_of_matrices
 from client_service.training_run import TrainingRun
 from tests.support.given import Held, Hold, Opened, Silos, Until
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_client
 from tests.support.telling import Serving, serves
 
@@ -54,7 +55,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Hold:
         def fit_when_let(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
             if (part.place.client, moment.round) == (client, number):
                 stop.reached.set()
-                assert stop.released.wait(30.0)
+                assert stop.released.wait(LONGEST_SECONDS)
             return fit(part, strategy, moment, received)
 
         monkeypatch.setattr(TrainingRun, "fit", fit_when_let)

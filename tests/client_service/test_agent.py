@@ -26,7 +26,7 @@ from shared.protocol.schemas import JoinOut, RunOut
 from shared.protocol.signing.enrolment import KeyFiles, register, remove
 from tests.support.federation import Line
 from tests.support.given import Federate, Hold, Opened, Until
-from tests.support.questions import entries_of, finished, has_problem, in_phase, is_set, read, uploads
+from tests.support.questions import LONGEST_SECONDS, entries_of, finished, has_problem, in_phase, is_set, read, uploads
 
 pytestmark = pytest.mark.anyio
 
@@ -291,7 +291,7 @@ def slowed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Slow]:
             if place.client != client or found.reached.is_set():
                 return real(part, *args)
             found.reached.set()
-            assert interrupt._wished.wait(20.0)
+            assert interrupt._wished.wait(LONGEST_SECONDS)
             try:
                 return real(part, *args)
             except Interrupted:

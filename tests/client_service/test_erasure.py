@@ -21,7 +21,7 @@ from client_service.shard import read_shard
 from shared.errors import UnavailableError
 from tests.support.given import Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
-from tests.support.questions import read
+from tests.support.questions import LONGEST_SECONDS, read
 from tests.support.slow_work import hold_renewals
 from tests.support.telling import Serving, event, is_erased, items_of, post, refresh
 
@@ -37,7 +37,7 @@ def amid(monkeypatch: pytest.MonkeyPatch) -> Amid:
     @asynccontextmanager
     async def hold(http: httpx.AsyncClient) -> AsyncIterator[None]:
         assert (await http.post("/v1/refresh")).status_code == 202
-        await asyncio.to_thread(begun.wait, 60.0)
+        await asyncio.to_thread(begun.wait, LONGEST_SECONDS)
         yield
         let.set()
 

@@ -22,8 +22,7 @@ from client_service.serving.served import freeze
 from client_service.shard import Shard, read_shard
 from shared.method.settings import MethodSettings
 from tests.support.given import Silos
-
-SECONDS = 20.0
+from tests.support.questions import LONGEST_SECONDS
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def listed(folder: Path, shard: Shard, small: MethodSettings) -> tuple[Recommend
     training = LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
     ahead, computing = Recommender(shard, ListKeeper(folder, shard)), Recommender(shard)
     ahead.served = computing.served = freeze("run-1.0", training)
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + LONGEST_SECONDS
     while ahead.lists_share < 1.0:
         assert time.monotonic() < until
         time.sleep(0.005)
@@ -147,7 +146,7 @@ def test_another_model_ends_the_lists_of_the_one_before(tmp_path: Path, shard: S
     ahead.served = freeze("run-1.1", training)
     expected = Recommender(shard)
     expected.served = ahead.served
-    user, until = shard.user_ids[0], time.monotonic() + SECONDS
+    user, until = shard.user_ids[0], time.monotonic() + LONGEST_SECONDS
     while (found := ahead.at_once(user, Limits(5))) is None:
         assert time.monotonic() < until
     assert found.model == "run-1.1"

@@ -30,9 +30,9 @@ from client_service.training_checkpoint import FITTED
 from shared.errors import ConflictError
 from tests.support.given import Until
 from tests.support.kept import keep_first_model
-from tests.support.questions import read
+from tests.support.questions import LONGEST_SECONDS, read
 from tests.support.small import SMALL
-from tests.support.telling import Serving, event, is_erased, items_of, post, refresh
+from tests.support.telling import Serving, ended, event, is_erased, items_of, post, refresh
 
 CANARY = "canary-4711-user"
 AT_RANDOM = {"method": SMALL.model_copy(update={"start": "random"})}
@@ -144,7 +144,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, thr
 
     def keep_when_let(*given: Any) -> Any:
         reached.set()
-        assert released.wait(60.0)
+        assert released.wait(LONGEST_SECONDS)
         return keep(*given)
 
     monkeypatch.setattr(ModelRenewal, "keep", keep_when_let)
@@ -167,7 +167,7 @@ async def test_a_rollback_amid_a_refresh_is_refused_and_loses_no_model(
     async with serving() as http:
         await post(http, event("new", "item-00"))
         assert (await http.post("/v1/refresh")).status_code == 202
-        await asyncio.to_thread(reached.wait, 60.0)
+        await asyncio.to_thread(reached.wait, LONGEST_SECONDS)
         assert await serve(http, "run-1.0") == 409
         released.set()
         await until(lambda: is_served(http, "refresh.1"))
@@ -216,7 +216,7 @@ async def test_a_shard_that_was_begun_and_never_written_goes_with_an_erasure_tha
     async with serving() as http:
         receipt = (await http.delete(f"/v1/users/{CANARY}")).json()["receipt"]
         await until(lambda: is_erased(http, receipt))
-        assert (await read(http, "refresh"))["changed"] is False and not staged.exists()
+        assert (await ended(http, until, 1))["changed"] is False and not staged.exists()
 
 
 def test_a_rollback_that_comes_before_the_silo_goes_on_with_the_next_shard_is_refused(settings: ClientSettings) -> None:

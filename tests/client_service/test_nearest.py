@@ -25,9 +25,9 @@ from client_service.serving.served import Served, freeze
 from client_service.shard import Shard, read_shard
 from shared.method.settings import MethodSettings
 from tests.support.given import Silos
+from tests.support.questions import LONGEST_SECONDS
 
 ITEMS, USERS, WIDTH = 3000, 40, 16
-SECONDS = 20.0
 PROMISED = 0.9  # of docs/operations.md, for small catalogues
 NOTHING = np.zeros((0, 0), dtype=np.float32)
 NO_MLP = Predictor(NOTHING, np.zeros(0, dtype=np.float32), np.float32(0.5))
@@ -169,7 +169,7 @@ def served(shard: Shard, small: MethodSettings) -> Served:
 
 
 def wait_for(question: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + LONGEST_SECONDS
     while not question():
         assert time.monotonic() < until
         time.sleep(0.01)

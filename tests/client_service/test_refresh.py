@@ -35,7 +35,7 @@ from shared.errors import DataError, UnavailableError
 from tests.support.federation import Federation
 from tests.support.given import Federate, Hold, Until
 from tests.support.kept import keep_first_model
-from tests.support.questions import finished, has_problem, in_phase, read
+from tests.support.questions import LONGEST_SECONDS, finished, has_problem, in_phase, read
 from tests.support.slow_work import hold_renewals, train_for_long
 from tests.support.telling import Serving, event, is_erased, items_of, post, refresh, rests
 
@@ -82,7 +82,7 @@ async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_sh
     async with serving() as http:
         await post(http, event("new", "item-00"))
         assert (await http.post("/v1/refresh")).status_code == 202
-        await asyncio.to_thread(begun.wait, 60.0)
+        await asyncio.to_thread(begun.wait, LONGEST_SECONDS)
         assert (await http.post("/v1/refresh")).status_code == 409
         assert (await read(http, "refresh"))["phase"] == "working"
         head = read_head(settings.models_directory)  # whoever starts a replica now finds a model of the shard
@@ -224,7 +224,7 @@ async def test_so_many_interactions_make_a_refresh_and_low_ratings_none(
     async with serving(refresh_interactions=3) as http:
         await post(http, *(event("low", f"item-0{number}", rating=1.0) for number in range(5)), event("new", "item-00"))
         await asyncio.sleep(0.2)
-        assert (await read(http, "refresh")) == {"phase": "idle"}
+        assert (await read(http, "refresh")) == {"phase": "idle", "number": 0, "last_ended": 0}
         await post(http, event("new", "item-02"), event("new", "item-04"))
         await until(lambda: model_is(http, "refresh.1"))
         await asyncio.sleep(0.2)
@@ -239,7 +239,7 @@ async def test_in_an_open_run_it_waits_for_the_round_and_the_run_goes_on_with_th
     async with federation(2) as running:
         silo, other = await running.enter()
         await running.start(rounds=3)
-        await asyncio.to_thread(stop.reached.wait, 60.0)
+        await asyncio.to_thread(stop.reached.wait, LONGEST_SECONDS)
         await post(silo, event("new", "item-00"), event("new", "item-02"))
         assert (await silo.post("/v1/refresh")).status_code == 202
         await asyncio.sleep(0.3)
@@ -272,7 +272,7 @@ async def test_a_round_that_is_trained_and_cannot_be_sent_is_sent_before_the_sha
         (silo,) = await running.enter(running.clients[0], line=line)
         _, other = await running.enter(running.clients[1])
         await running.start()
-        await asyncio.to_thread(stop.reached.wait, 60.0)
+        await asyncio.to_thread(stop.reached.wait, LONGEST_SECONDS)
         line.app = None
         stop.released.set()
         await until(has_problem(silo, "cannot be reached"))
@@ -298,7 +298,7 @@ async def test_a_round_that_never_ends_holds_the_shard_up_for_a_bounded_time(
         (silo,) = await running.enter(running.clients[0], line=line)
         await running.enter(running.clients[1])
         await running.start()
-        await asyncio.to_thread(stop.reached.wait, 60.0)
+        await asyncio.to_thread(stop.reached.wait, LONGEST_SECONDS)
         line.app = None
         stop.released.set()
         await post(silo, event("new", "item-00"))

@@ -36,8 +36,7 @@ from shared.protocol.signing.enrolment import kept_pair
 from shared.web.server import _share_port
 from simulation.processes import free_ports
 from tests.support.kept import keep_first_model
-
-SECONDS = 60.0
+from tests.support.questions import LONGEST_SECONDS
 
 
 @pytest.fixture
@@ -212,7 +211,7 @@ def running(settings: ClientSettings) -> Iterator[tuple[subprocess.Popen[bytes],
 
 
 def wait_for(question: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + LONGEST_SECONDS
     while not question():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -253,7 +252,7 @@ def test_serving_processes_are_kept_alive_and_end_with_the_client(
         wait_for(lambda: answers(port) and answers(serving_port))
         left = children(process.pid)
         process.send_signal(end)
-        process.wait(SECONDS)
+        process.wait(LONGEST_SECONDS)
         wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in left))
     assert not answers(serving_port)
 
@@ -302,12 +301,12 @@ async def test_a_replica_takes_up_a_shard_of_which_no_model_could_be_kept(replic
         assert "fallback" not in (await http.get(f"/v1/users/{gone}/recommendations")).json()
         change_shard(replicated.shard, lambda before: erase_users(before, [gone]))
         keep_alone(replicated.models_directory, "f" * 64)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(LONGEST_SECONDS):
             while "fallback" not in (answer := (await http.get(f"/v1/users/{there}/recommendations")).json()):
                 await asyncio.sleep(0.02)
         assert answer["fallback"] == "no model yet"
         keep_first_model(replicated, "run-2")
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(LONGEST_SECONDS):
             while "fallback" in (await http.get(f"/v1/users/{there}/recommendations")).json():
                 await asyncio.sleep(0.02)
         assert (await http.get(f"/v1/users/{gone}/recommendations")).json()["fallback"] == "unknown user"
@@ -321,7 +320,7 @@ async def test_a_replica_that_was_there_first_follows_what_the_client_is_told(re
         store = FeedbackStore(replicated.state_directory)
         event = InteractionIn(event="e", user="new", item=shard.item_ids[0], time=None, rating=None)
         store.append([event])
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(LONGEST_SECONDS):
             while "fallback" in (answer := (await http.get("/v1/users/new/recommendations?k=40")).json()):
                 await asyncio.sleep(0.02)
         assert shard.item_ids[0] not in [one["item"] for one in answer["items"]]

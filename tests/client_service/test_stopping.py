@@ -18,9 +18,9 @@ from simulation.experiment import Experiment
 from simulation.processes import Addresses, choose_addresses, connect_services
 from tests.support.forked import start_service
 from tests.support.given import Until
+from tests.support.questions import LONGEST_SECONDS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
-LONGEST_SECONDS = 30.0  # an end that is not waited for comes much sooner, and one that is waited for never
 ENDLESS = """
 from client_service.learning.sampling import PairSampler
 epoch = PairSampler.epoch

@@ -10,8 +10,7 @@ import pytest
 
 from client_service.together import Together
 from shared.errors import ConflictError, DataError, FederationError
-
-SECONDS = 20.0
+from tests.support.questions import LONGEST_SECONDS
 
 
 class Doubling:
@@ -23,7 +22,7 @@ class Doubling:
 
     def __call__(self, group: Sequence[int]) -> list[int | FederationError]:
         self.groups.append([*group])
-        assert self.go.wait(SECONDS)
+        assert self.go.wait(LONGEST_SECONDS)
         if 0 in group:
             raise DataError("expected a number, got 0")
         return [ConflictError("unlucky") if one == 13 else 2 * one for one in group]
@@ -31,7 +30,7 @@ class Doubling:
 
 async def begun(work: Doubling, groups: int) -> None:
     """Until so many groups have begun."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(LONGEST_SECONDS):
         while len(work.groups) < groups:
             await asyncio.sleep(0.001)
 

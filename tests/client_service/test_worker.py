@@ -6,8 +6,7 @@ from threading import BoundedSemaphore, Event, Lock
 import pytest
 
 from client_service.worker import TrainingWorker
-
-SECONDS = 20.0
+from tests.support.questions import LONGEST_SECONDS
 
 
 class Crowd:
@@ -31,7 +30,7 @@ def test_no_more_silos_compute_at_once_than_there_are_turns(turns):
     crowd, shared = Crowd(), BoundedSemaphore(turns)
     workers = [TrainingWorker(1, shared) for _ in range(6)]
     for future in [worker.submit(crowd.visit) for worker in workers for _ in range(3)]:
-        future.result(SECONDS)
+        future.result(LONGEST_SECONDS)
     for worker in workers:
         worker.shutdown()
     assert crowd.most <= turns
@@ -41,10 +40,10 @@ def test_a_turn_is_given_back_by_a_function_that_fails():
     shared = BoundedSemaphore(1)
     with TrainingWorker(1, shared) as first, TrainingWorker(1, shared) as second:
         with pytest.raises(ZeroDivisionError):
-            first.submit(lambda: 1 // 0).result(SECONDS)
-        assert second.submit(max, 2, 3).result(SECONDS) == 3
+            first.submit(lambda: 1 // 0).result(LONGEST_SECONDS)
+        assert second.submit(max, 2, 3).result(LONGEST_SECONDS) == 3
 
 
 def test_a_silo_by_itself_waits_for_nobody():
     with TrainingWorker(1, nullcontext()) as worker:
-        assert worker.submit(pow, 2, 3).result(SECONDS) == 8
+        assert worker.submit(pow, 2, 3).result(LONGEST_SECONDS) == 8

@@ -20,6 +20,7 @@ import httpx
 from client_service.feedback.store import FeedbackStore
 from shared.protocol.signing.enrolment import kept_pair
 from tests.support.given import Silos
+from tests.support.questions import LONGEST_SECONDS
 
 WRITERS, BATCHES, BATCH = 4, 250, 100
 START_SECONDS = 180.0  # a bound alone
@@ -57,7 +58,10 @@ class Writers:
         self.url, self.answered, self.half = f"http://127.0.0.1:{port}", set[str](), threading.Event()
 
     def write(self, writer: int) -> None:
-        with httpx.Client(base_url=self.url, timeout=60.0, trust_env=False) as http, suppress(httpx.TransportError):
+        with (
+            httpx.Client(base_url=self.url, timeout=LONGEST_SECONDS, trust_env=False) as http,
+            suppress(httpx.TransportError),
+        ):
             for batch in range(BATCHES):
                 self._post(http, [f"{writer}-{batch}-{place}" for place in range(BATCH)])
 

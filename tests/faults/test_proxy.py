@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from tests.faults.proxy import HOST, PASSED, Fault, Proxy
+from tests.support.questions import LONGEST_SECONDS
 
 pytestmark = pytest.mark.anyio
-LONGEST_SECONDS = 20.0
 HEAD = b"PUT /update HTTP/1.1\r\nContent-Length: 10\r\n\r\n"
 REQUEST = HEAD + b"0123456789"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nDone"

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.questions import LONGEST_SECONDS
+
 Document = dict[str, Any]
 Render = Callable[[str], list[Document]]
 Pods = Callable[[list[Document]], list[Document]]
@@ -38,7 +40,7 @@ def kustomized(name: str) -> tuple[Document, ...]:
     if kubectl is None:
         pytest.skip("kubectl is not installed: the manifests are not rendered")
     command = [kubectl, "kustomize", str(K8S / "overlays" / name)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS)
     assert done.returncode == 0, done.stderr
     assert "deprecated" not in done.stderr
     return tuple(yaml.load_all(done.stdout, yaml.CSafeLoader))

@@ -16,12 +16,12 @@ import pytest
 
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.processes import HOST, STOP_SECONDS, free_ports
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Document, Environment, Pods, Render, Silos
 
 Placed = Callable[[dict[str, Any], int], dict[str, str]]
-LONGEST_SECONDS = 60.0
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 NOBODY = f"http://{HOST}:9"  # no aggregator: a client is alive and ready without one
 ROOT = Path(__file__).parents[2]

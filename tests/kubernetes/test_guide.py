@@ -15,6 +15,7 @@ import yaml
 
 from audit.cli import app as audit
 from simulation.processes import free_ports
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Document, Render
@@ -114,7 +115,7 @@ def kubectl(line: str, desk: Path, *flags: str) -> subprocess.CompletedProcess[s
     own, *command = line.split(" > ")[0].split(" -- ")
     typed = [*words(own), *flags, *(["--", *words(command[0])] if command else [])]
     bare = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | {"HOME": str(desk)}
-    return subprocess.run(typed, cwd=desk, env=bare, capture_output=True, text=True, timeout=60)
+    return subprocess.run(typed, cwd=desk, env=bare, capture_output=True, text=True, timeout=LONGEST_SECONDS)
 
 
 @pytest.mark.parametrize("line", [line for line in KUBECTL if " create secret tls " not in line])

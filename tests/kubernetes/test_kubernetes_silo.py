@@ -19,6 +19,7 @@ from shared.protocol.signing.enrolment import kept_pair
 from simulation.cli import app
 from tests.kubernetes.test_manifests import held_to_schema
 from tests.support.given import Silos
+from tests.support.questions import LONGEST_SECONDS
 
 K8S = Path(__file__).parents[2] / "k8s"
 VERSION = "1.31.0"
@@ -67,7 +68,7 @@ def render(folder: Path) -> list[dict[str, Any]]:
     if (kubectl := shutil.which("kubectl")) is None:
         pytest.skip("kubectl is not installed: the manifests are not rendered")
     # A cluster's own tools read no file above a kustomization but other kustomizations.
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=LONGEST_SECONDS)
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 
@@ -132,7 +133,7 @@ def test_the_script_hands_the_shard_over_once(silo: Path, tmp_path: Path) -> Non
     environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}", "PLACE": str(place)}
     for _ in range(2):
         script = ["sh", str(silo / "kubernetes/apply.sh")]
-        done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS)
         assert done.returncode == 0, done.stderr
     calls = (place / "calls").read_text().splitlines()
     assert read_shard(place / "shards/north").digest == read_shard(silo / "shard").digest

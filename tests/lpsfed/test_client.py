@@ -27,6 +27,7 @@ from lpsfed import (
     calls,
 )
 from tests.lpsfed.conftest import KEY
+from tests.support.questions import LONGEST_SECONDS
 
 ONCE = Retrying(attempts=1)
 
@@ -185,7 +186,7 @@ def test_a_model_of_an_earlier_shard_is_chosen_once(client: Client) -> None:
 
 
 def wait_for_refresh(client: Client) -> ShardRefresh:
-    until = time.monotonic() + 60
+    until = time.monotonic() + LONGEST_SECONDS
     while (standing := client.read_refresh()).phase != "idle":
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -8,6 +8,7 @@ import pytest
 
 import shared.cores
 from shared.cores import in_threads
+from tests.support.questions import LONGEST_SECONDS
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5])
@@ -20,7 +21,7 @@ def test_pieces_come_in_their_order_on_any_number_of_cores(monkeypatch: pytest.M
 def test_with_two_cores_two_pieces_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared.cores, "available_cores", lambda: 2)
     meeting = threading.Barrier(2)
-    assert sorted(in_threads(lambda _: meeting.wait(timeout=30), range(2))) == [0, 1]
+    assert sorted(in_threads(lambda _: meeting.wait(timeout=LONGEST_SECONDS), range(2))) == [0, 1]
 
 
 def test_the_first_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

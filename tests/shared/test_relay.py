@@ -17,9 +17,9 @@ import pytest
 
 from shared.web import relay as subject
 from shared.web.relay import Relay, main
+from tests.support.questions import LONGEST_SECONDS
 
 pytestmark = pytest.mark.anyio
-LONGEST_SECONDS = 20.0
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

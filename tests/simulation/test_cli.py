@@ -17,6 +17,7 @@ from shared.errors import FederationError
 from simulation.cli import app, main
 from simulation.generator import generate_dataset
 from simulation.worth import ALONE, COMMON, STRICT
+from tests.support.questions import LONGEST_SECONDS
 
 SMALL = ("--set", "width=8", "--set", "cutoff=16", "--set", "batch_size=256")
 FIGURES = (
@@ -187,8 +188,8 @@ def test_the_demo_trains_over_loopback_and_can_be_left_answering(
         shown = json.loads(run("demo", *options).stdout)
         key = Path(shown["key_file"])
         headers = {"Authorization": f"Bearer {key.read_text()}"}
-        again = httpx.get(shown["url"], headers=headers, timeout=10.0, trust_env=False).json()
-        assert httpx.get(shown["url"], timeout=10.0, trust_env=False).status_code == 401
+        again = httpx.get(shown["url"], headers=headers, timeout=LONGEST_SECONDS, trust_env=False).json()
+        assert httpx.get(shown["url"], timeout=LONGEST_SECONDS, trust_env=False).status_code == 401
         assert key.stat().st_mode & 0o777 == 0o600
         ways = {way["name"]: way for way in shown["ways"]}
         assert list(ways)[-3:] == [ALONE, STRICT, COMMON] and ways[ALONE]["bytes"] == 0 < ways[STRICT]["bytes"]
@@ -210,7 +211,9 @@ def test_the_demo_of_sessions_ends_with_a_line_that_asks_what_comes_next(
     try:
         shown = run("demo", "--task", "sessions", "--clients", "2", "--rounds", "1", "--keep").stdout
         [line] = [one for one in shown.splitlines() if one.startswith("curl ")]
-        asked = subprocess.run(["bash", "-c", f"{line} -s --noproxy '*'"], capture_output=True, check=True, timeout=60)
+        asked = subprocess.run(
+            ["bash", "-c", f"{line} -s --noproxy '*'"], capture_output=True, check=True, timeout=LONGEST_SECONDS
+        )
         [found] = json.loads(asked.stdout)["results"]
         assert found["model"].startswith("run-1.") and len(found["items"]) == 5
     finally:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from simulation import command
 from simulation.cli import app
+from tests.support.questions import LONGEST_SECONDS
 
 ROOT = Path(__file__).parents[2]
 START = "import sys; sys.path.insert(0, {root!r}); from simulation.command import main; main()"
@@ -21,7 +22,7 @@ START = "import sys; sys.path.insert(0, {root!r}); from simulation.command impor
 def without_packages(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `lpsfed` by a Python that sees the standard library and this checkout alone."""
     code = [sys.executable, "-I", "-S", "-c", START.format(root=str(ROOT)), *arguments]
-    return subprocess.run(code, capture_output=True, text=True, timeout=60)
+    return subprocess.run(code, capture_output=True, text=True, timeout=LONGEST_SECONDS)
 
 
 def test_the_version_is_one_line_with_the_name_and_the_version_of_the_package() -> None:

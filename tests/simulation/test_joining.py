@@ -23,6 +23,7 @@ from shared.protocol.signing.invitation import read_invitation
 from shared.protocol.signing.keys import raw_hex, read_private
 from shared.protocol.signing.registry import read_registry
 from simulation.cli import app
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import SMALL, TOKEN, small_aggregator
 
@@ -125,7 +126,7 @@ def test_lines_have_no_colours_of_their_own() -> None:
     line = "shop-1: http://a:8800; 17 of 3"
     words = [sys.executable, "-c", f"from simulation.console import ERR, OUT; OUT.print({line!r}); ERR.print({line!r})"]
     forced = os.environ | {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    done = subprocess.run(words, env=forced, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(words, env=forced, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=True)
     assert done.stdout == done.stderr == f"{line}\n"
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from shared.errors import SettingsError
 from simulation.cli import app
 from simulation.deployment.kubernetes import MOST_SILOS, kubernetes_files, write_kubernetes
+from tests.support.questions import LONGEST_SECONDS
 
 K8S = Path(__file__).parents[2] / "k8s"
 
@@ -99,7 +100,9 @@ def rendered(folder: Path) -> list[dict[str, Any]]:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed: the manifests are not rendered")
-    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [kubectl, "kustomize", folder], capture_output=True, text=True, timeout=LONGEST_SECONDS, check=True
+    )
     return list(yaml.safe_load_all(done.stdout))
 
 

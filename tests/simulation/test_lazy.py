@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from simulation.cli import app
 from simulation.cli.commands import COMMANDS, CommandEntry
 from simulation.cli.lazy import load_command
+from tests.support.questions import LONGEST_SECONDS
 
 HEAVY = ("torch", "polars", "scipy", "httpx", "optuna", "matplotlib", "fastapi")
 
@@ -26,7 +27,9 @@ def test_the_list_has_every_command_and_imports_none_of_their_libraries() -> Non
     assert [name for name in COMMANDS if f" {name} " not in shown] == []
     code = "import sys; from typer.testing import CliRunner; from simulation.cli import app; "
     code += f"CliRunner().invoke(app, ['--help']); print([name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LONGEST_SECONDS, check=True
+    )
     assert done.stdout == "[]\n"
 
 

@@ -11,6 +11,7 @@ from io import StringIO
 import pytest
 
 from simulation.plain_lines import PlainHandler
+from tests.support.questions import LONGEST_SECONDS
 
 EVENT = {"level": "warning", "timestamp": "2026-11-25T00:42:44Z", "request_id": "0" * 32}
 
@@ -51,7 +52,9 @@ def test_a_command_tells_so_and_a_service_does_not() -> None:
     install = "from simulation.plain_lines import tell_plainly; tell_plainly(); "
     serve = "from shared.web.logs import configure; configure('client_service', 'info'); "
     said = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stderr
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=LONGEST_SECONDS, check=True
+        ).stderr
         for code in (install + warn, install + serve + warn)
     ]
     assert said[0] == "warning: with two clients\n"

@@ -9,8 +9,7 @@ import pytest
 
 from client_service.renewal import ModelRenewal
 from client_service.training_run import TrainingRun
-
-SECONDS = 60.0
+from tests.support.questions import LONGEST_SECONDS
 
 
 class Held(NamedTuple):
@@ -26,7 +25,7 @@ def hold_renewals(monkeypatch: pytest.MonkeyPatch) -> Held:
 
     def renew_when_let(*args: Any, **chosen: Any) -> Any:
         held.begun.set()
-        assert held.let.wait(SECONDS)
+        assert held.let.wait(LONGEST_SECONDS)
         return renew(*args, **chosen)
 
     monkeypatch.setattr(ModelRenewal, "renew", renew_when_let)
@@ -41,7 +40,7 @@ def train_for_long(monkeypatch: pytest.MonkeyPatch, client: str) -> None:
         if part.place.client == client:
             begun.append(client)
             if len(begun) == 1:
-                part._training.interrupt.wait(SECONDS)
+                part._training.interrupt.wait(LONGEST_SECONDS)
         return fit(part, *given)
 
     monkeypatch.setattr(TrainingRun, "fit", fit_for_long)

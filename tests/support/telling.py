@@ -39,10 +39,31 @@ async def rests(http: httpx.AsyncClient) -> bool:
 
 
 async def refresh(http: httpx.AsyncClient, until: Until) -> dict[str, Any]:
-    """Ask for a refresh, and what it did once it is done."""
-    assert (await http.post("/v1/refresh")).status_code == 202
-    await until(lambda: rests(http))
-    return await read(http, "refresh")
+    """Ask for a refresh, and what it did once it is done. One that began by itself is waited for first."""
+    numbers = list[int]()
+
+    async def begun() -> bool:
+        answer = await http.post("/v1/refresh")
+        assert answer.status_code in (202, 409), answer.text
+        if answer.status_code == 202:
+            numbers.append(answer.json()["number"])
+        return bool(numbers)
+
+    await until(begun)
+    return await ended(http, until, numbers[0])
+
+
+async def ended(http: httpx.AsyncClient, until: Until, number: int) -> dict[str, Any]:
+    """What the refresh of that number did, or a later one."""
+    found: dict[str, Any] = {}
+
+    async def look() -> bool:
+        nonlocal found
+        found = await read(http, "refresh")
+        return bool(found["last_ended"] >= number and found["phase"] == "idle")
+
+    await until(look)
+    return found
 
 
 async def serves(http: httpx.AsyncClient) -> bool:

@@ -20,6 +20,7 @@ from simulation.certificates import IssuedCertificate, issue_certificate, make_a
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.kept import keep_first_model
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import HOST, serve
 from tests.support.small import BEARER, small_aggregator, small_client
 
@@ -97,7 +98,7 @@ def url(service: tuple[str, FastAPI]) -> Iterator[str]:
 
 def wait_for_model(url: str) -> None:
     """Popular items are answered until the kept model is loaded."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + LONGEST_SECONDS
     while "version" not in httpx.get(f"{url}/v1/model", headers=BEARER, trust_env=False).json():
         assert time.monotonic() < until
         time.sleep(0.02)

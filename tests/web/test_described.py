@@ -40,6 +40,7 @@ from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE
 from simulation.experiment import Experiment
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.visits import session_silo
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Calls:
             if isinstance(case.query.get("wait"), int | float):
                 case.query["wait"] = 0  # of a long poll the answer, and not the time, is at stake
             case.headers = {}  # what is generated there is no part of what is described
-            answer = case.call(base_url=self.url, session=session, auth=self.auth, timeout=30)
+            answer = case.call(base_url=self.url, session=session, auth=self.auth, timeout=LONGEST_SECONDS)
             self.statuses.add(answer.status_code)
             try:
                 case.validate_response(answer, checks=CHECKS)
@@ -163,12 +164,12 @@ def aggregator(experiment: Described, served: Served) -> Iterator[tuple[str, Fas
         join = JoinIn(client="client-1", declaration=described.make_aggregator_settings().declaration())
         headers = {"Content-Type": "application/json"}
         done = requests.post(
-            f"{url}/v1/clients", data=join.model_dump_json(), headers=headers, auth=signing, timeout=30
+            f"{url}/v1/clients", data=join.model_dump_json(), headers=headers, auth=signing, timeout=LONGEST_SECONDS
         )
         assert done.status_code == 200, done.text
         request = described.run_request().model_copy(update={"clients": 1})
         run = requests.post(
-            f"{url}/v1/runs", data=request.model_dump_json(), headers=headers, auth=operator, timeout=30
+            f"{url}/v1/runs", data=request.model_dump_json(), headers=headers, auth=operator, timeout=LONGEST_SECONDS
         )
         assert run.status_code == 201, run.text
         yield url, app, {"nobody": None, "client": signing, "operator": operator}

@@ -19,11 +19,11 @@ from shared.web.access import LONGEST_MESSAGE, Limited, Timed
 from shared.web.calling import Calling
 from shared.web.listening import Listening
 from shared.web.pace import HEALTH_AT_LEAST, Buckets, Paced
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Papers, Served
 
-LONGEST_SECONDS = 20.0
 PIECE = 64 << 10
 
 

@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from shared.web.problems import MEDIA_TYPE
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import BEARER
 
 
@@ -104,7 +105,7 @@ def test_what_is_no_http_is_refused_in_words(url: str, request_bytes: bytes) -> 
 
 def ask_raw(url: str, request: bytes) -> httpx.Response:
     """The answer to bytes that no library sends."""
-    with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=10) as wire:
+    with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=LONGEST_SECONDS) as wire:
         wire.sendall(request)
         came = b"".join(iter(lambda: wire.recv(65536), b""))
     head, _, body = came.partition(b"\r\n\r\n")

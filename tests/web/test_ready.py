@@ -20,10 +20,10 @@ from shared.errors import SettingsError
 from shared.web import ready as subject
 from shared.web import server as serving
 from shared.web.listening import Listening
+from tests.support.questions import LONGEST_SECONDS
 
 ROOT = Path(__file__).parents[2]
 CHECK = ROOT / "shared" / "web" / "ready.sh"
-LONGEST_SECONDS = 60.0
 
 
 Serve = Callable[..., Any]

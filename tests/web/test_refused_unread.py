@@ -17,6 +17,7 @@ from shared.web import connection, problems
 from shared.web.connection import LONGEST_HEAD
 from shared.web.listening import Listening
 from shared.web.problems import answer
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Papers, Served
@@ -39,7 +40,7 @@ def test_a_refusal_reaches_a_caller_who_is_still_sending(served: Served, papers:
     believed = ssl.create_default_context(cafile=papers.crt("authority"))
 
     async def call(url: str) -> list[int]:
-        async with httpx.AsyncClient(verify=believed, trust_env=False, timeout=60) as http:
+        async with httpx.AsyncClient(verify=believed, trust_env=False, timeout=LONGEST_SECONDS) as http:
             return [(await http.put(url, content=BODY)).status_code for _ in range(CALLS)]
 
     async def all_of_them(url: str) -> list[list[int]]:
@@ -56,7 +57,7 @@ def test_a_head_that_is_too_long_is_refused_in_words(served: Served, papers: Pap
     problems.install(app)
     settings = Listening(**papers.port()) if by_tls else Listening()
     believed = ssl.create_default_context(cafile=papers.crt("authority"))
-    with served(app, settings) as url, httpx.Client(verify=believed, trust_env=False, timeout=60) as http:
+    with served(app, settings) as url, httpx.Client(verify=believed, trust_env=False, timeout=LONGEST_SECONDS) as http:
         for _ in range(CALLS):
             refused = http.get(url, headers={"X-Long": "x" * length})
             assert refused.status_code == 431 and refused.headers["content-type"] == problems.MEDIA_TYPE
@@ -69,7 +70,7 @@ def test_a_head_of_the_greatest_length_is_read(served: Served) -> None:
     with served(FastAPI()) as url:
         line = b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Long: "
         head = line + b"x" * (LONGEST_HEAD - len(line) - 4) + b"\r\n\r\n"
-        with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=20) as wire:
+        with socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), timeout=LONGEST_SECONDS) as wire:
             wire.sendall(head)
             assert wire.recv(65536).startswith(b"HTTP/1.1 404")
 
@@ -83,7 +84,7 @@ def test_who_never_ends_a_head_is_not_listened_to_for_ever(
     believed = ssl.create_default_context(cafile=papers.crt("authority"))
     with served(FastAPI(), settings) as url:
         place = httpx.URL(url)
-        plain = socket.create_connection((place.host, place.port), timeout=20)
+        plain = socket.create_connection((place.host, place.port), timeout=LONGEST_SECONDS)
         line = believed.wrap_socket(plain, server_hostname="localhost") if by_tls else plain
         with line as wire, pytest.raises(OSError):
             for _ in range(100_000):

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from audit.probes.proxy import probe_gateway
 from shared.web.listening import Listening
 from shared.web.relay import Relay, main
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Papers, Served
@@ -38,7 +39,7 @@ async def relayed(url: str, authority: Path, host: str = "127.0.0.1") -> AsyncIt
     server = await asyncio.start_server(relay.handle, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        with anyio.fail_after(60):
+        with anyio.fail_after(LONGEST_SECONDS):
             while relay._open:  # whoever has hung up is let go on the other side too
                 await anyio.sleep(0.005)
 
@@ -48,7 +49,7 @@ async def test_what_is_asked_plainly_reaches_a_service_that_speaks_tls_alone(
 ) -> None:
     with served(app, Listening(**papers.port())) as url:
         async with relayed(url, papers.crt("authority")) as plain, httpx.AsyncClient(trust_env=False) as http:
-            answers = [await http.get(f"{plain}/health/live", timeout=20) for _ in range(3)]
+            answers = [await http.get(f"{plain}/health/live", timeout=LONGEST_SECONDS) for _ in range(3)]
         assert [answer.json() for answer in answers] == [{"status": "live"}] * 3
 
 
@@ -59,7 +60,7 @@ async def test_whoever_is_not_believed_is_not_called(app: FastAPI, served: Serve
     with served(app, Listening(**shown)) as url:
         async with relayed(url, authority) as plain, httpx.AsyncClient(trust_env=False) as http:
             with pytest.raises(httpx.TransportError):
-                await http.get(f"{plain}/health/live", timeout=20)
+                await http.get(f"{plain}/health/live", timeout=LONGEST_SECONDS)
 
 
 def test_an_authority_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +76,7 @@ async def test_a_probe_in_the_place_of_a_gateway_sees_that_its_part_answers_by_t
     believed, other = (ssl.create_default_context(cafile=papers.crt(name)) for name in ("authority", "stranger"))
     with served(app, Listening(**papers.port())) as url:
         port = urlsplit(url).port or 0
-        with anyio.fail_after(60):
+        with anyio.fail_after(LONGEST_SECONDS):
             assert (await probe_gateway("localhost", ("127.0.0.1",), port, believed)).held
             assert not (await probe_gateway("localhost", ("127.0.0.1",), port, other)).held
             assert not (await probe_gateway("localhost", ("127.0.0.1",), port)).held

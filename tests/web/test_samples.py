@@ -13,6 +13,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import BEARER
 
 KEY = BEARER["Authorization"].removeprefix("Bearer ")
@@ -80,7 +81,9 @@ def run_python(source: str, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_lines_of_curl_are_understood(service: tuple[str, FastAPI], url: str) -> None:
     for name, one in samples(service[1]).items():
         words = [at_url(word, url) for word in shlex.split(one["curl"].replace("\\\n", ""))]
-        done = subprocess.run([words[0], "-s", *words[1:]], capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(
+            [words[0], "-s", *words[1:]], capture_output=True, text=True, check=True, timeout=LONGEST_SECONDS
+        )
         require_understood(name, done.stdout)
 
 

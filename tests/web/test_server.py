@@ -15,6 +15,7 @@ from shared.errors import SettingsError
 from shared.web import tls
 from shared.web.listening import Listening
 from shared.web.server import run_server
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Papers
@@ -71,7 +72,7 @@ async def test_certificates_are_looked_after_while_it_serves(papers: Papers, mon
     async def until_renewed(journal: Journal) -> None:
         await anyio.sleep(0.03)
         papers.make("service")
-        with anyio.fail_after(20):
+        with anyio.fail_after(LONGEST_SECONDS):
             while journal.lines[-1][1] != "certificate_renewed":
                 await anyio.sleep(0.005)
 

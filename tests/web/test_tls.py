@@ -21,6 +21,7 @@ from shared.web import tls as subject
 from shared.web.calling import Calling, reason
 from shared.web.listening import Listening
 from shared.web.tls import CALLS, PORT, Identity, measure
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Papers, Served
@@ -38,7 +39,7 @@ def app() -> FastAPI:
 
 
 def ask(url: str, calling: Calling) -> httpx.Response:
-    return httpx.get(url, verify=calling.context, trust_env=False, timeout=10.0)
+    return httpx.get(url, verify=calling.context, trust_env=False, timeout=LONGEST_SECONDS)
 
 
 def refusal(url: str, calling: Calling) -> str:

@@ -11,6 +11,8 @@ import anyio
 import httpx
 import pytest
 
+from tests.support.questions import LONGEST_SECONDS
+
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running, Until
 
@@ -84,7 +86,7 @@ async def test_whoever_waits_for_the_round_is_told_at_once_to_send_again(running
         async def wait() -> None:
             told.append(await north.personalised(1, wait=25))
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(LONGEST_SECONDS):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait)
                 await anyio.sleep(0.05)

@@ -33,6 +33,7 @@ from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.protocol.wire import decode
 from shared.strategies.lpsfed import mixing
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Federation, Running
@@ -85,7 +86,7 @@ class Masking:
 
     async def expected(self, call: str, kind: type[M]) -> M:
         """What the aggregator passes on, as soon as it does: a phase ends beside the request that ends it."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(LONGEST_SECONDS):
             while (answer := await self.asked(call)).status_code == 204:
                 await anyio.sleep(0.01)
         assert answer.status_code == 200, answer.text
@@ -187,7 +188,7 @@ class SecureFederation:
 
     async def moved(self, before: str | None) -> None:
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(LONGEST_SECONDS):
             while (await self.federation.history())["deadline_at"] == before:
                 await anyio.sleep(0.01)
 

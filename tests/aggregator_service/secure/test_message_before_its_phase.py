@@ -15,6 +15,7 @@ import pytest
 
 from shared.protocol.secure import client
 from shared.protocol.secure.messages import Complaint, ShareCheck, UnmaskAnswer, UnmaskRequest
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Masking, Secured, SecureFederation
@@ -33,7 +34,7 @@ async def one_behind_the_other(made: SecureFederation, bad: Masking, last: str, 
         while lock.statistics().tasks_waiting < count:
             await anyio.sleep(0.001)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(LONGEST_SECONDS):
         async with anyio.create_task_group() as group, lock:
             before = lock.statistics().tasks_waiting
             group.start_soon(getattr(bad, last))

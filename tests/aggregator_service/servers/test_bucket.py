@@ -13,6 +13,7 @@ import pytest
 from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.objects import Bucket, BucketBlobs, read_place
 from shared.errors import SettingsError, UnavailableError
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Running, Store, Until
@@ -107,7 +108,7 @@ async def test_retention_deletes_objects_and_copies(running: Running, store: Sto
             assert (await sent(north, number)).status_code == 201
             assert (await north.personalised(number, wait=20)).status_code == 200
         directory = federation.settings.state_directory / "blobs"
-        with anyio.fail_after(20):  # the last update and the last state
+        with anyio.fail_after(LONGEST_SECONDS):  # the last update and the last state
             while not len(store.names()) == len(list(directory.iterdir())) == 2:
                 await anyio.sleep(0.01)
         assert store.names() == {path.name for path in directory.iterdir()}

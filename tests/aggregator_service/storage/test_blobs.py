@@ -14,6 +14,7 @@ import pytest
 
 from aggregator_service.storage import disk
 from aggregator_service.storage.disk import Blobs, Disk
+from tests.support.questions import LONGEST_SECONDS
 
 pytestmark = pytest.mark.anyio
 
@@ -30,12 +31,12 @@ async def test_a_file_that_is_done_just_when_its_request_is_cancelled_is_removed
     def complete_and_wait(*given: Any) -> Any:
         found = complete(*given)
         done.set()
-        let_go.wait(30.0)
+        let_go.wait(LONGEST_SECONDS)
         return found
 
     monkeypatch.setattr(disk, "_finish_spool", complete_and_wait)
     receiving = asyncio.create_task(Blobs(tmp_path, Disk()).receive(body(), limit=1000))
-    with anyio.fail_after(30.0):
+    with anyio.fail_after(LONGEST_SECONDS):
         while not done.is_set():
             await anyio.sleep(0.01)
     assert [path.suffix for path in tmp_path.iterdir()] == [disk.WHOLE]

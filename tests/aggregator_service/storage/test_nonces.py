@@ -16,6 +16,7 @@ import pytest
 from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.nonces import NAME, Nonces
 from shared.errors import ClockError, UnavailableError
+from tests.support.questions import LONGEST_SECONDS
 
 SECONDS = 120.0
 
@@ -98,7 +99,9 @@ def test_the_sudden_end_of_the_process_forgets_nothing(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(root)}, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(root)}, timeout=LONGEST_SECONDS
+    )
     assert done.returncode == -signal.SIGKILL
     with opened(tmp_path) as nonces:
         assert not nonces.remember_first("north", "a", created=0.0, now=1.0)

@@ -15,6 +15,7 @@ from aggregator_service.aggregation import computation
 from aggregator_service.rounds import run_document
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Federation, Running
@@ -53,7 +54,7 @@ async def test_an_upload_that_a_shutdown_cuts_off_in_its_commit_is_whole_after_t
 
     def slow(*positional: Any, **named: Any) -> None:
         committing.set()
-        go_on.wait(60)
+        go_on.wait(LONGEST_SECONDS)
         commit(*positional, **named)
         through.set()
 
@@ -63,12 +64,12 @@ async def test_an_upload_that_a_shutdown_cuts_off_in_its_commit_is_whole_after_t
         with monkeypatch.context() as patch:
             patch.setattr(run_document, "save_run", slow)
             upload = asyncio.create_task(north.put(1, north.update(1.0, rho=0.1, margin=0.5)))
-            assert await asyncio.to_thread(committing.wait, 60)
+            assert await asyncio.to_thread(committing.wait, LONGEST_SECONDS)
             upload.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await upload
             go_on.set()
-            assert await asyncio.to_thread(through.wait, 60)
+            assert await asyncio.to_thread(through.wait, LONGEST_SECONDS)
     async with running() as federation:
         north, south = federation.client("north"), federation.client("south")
         assert (await north.get("/v1/runs/current")).json()["standing"] == "received"
@@ -159,7 +160,7 @@ async def test_retention_keeps_the_last_rounds_and_every_clients_last_update(run
                 federation.clock.pass_the_deadline()
             assert (await north.personalised(number, wait=20)).status_code == 200
         # north's rounds 4 and 5, away's round 1, the states after rounds 4 and 5
-        with anyio.fail_after(20):
+        with anyio.fail_after(LONGEST_SECONDS):
             while len(blobs(federation)) != 5:
                 await anyio.sleep(0.01)
         assert (await away.personalised(5)).status_code == 200
