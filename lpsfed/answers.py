@@ -102,8 +102,8 @@ class KeptModel:
 class ShardRefresh:
     """Where the refresh of shard and model stands: idle, waiting or working; and what the last one did.
 
-    number: of the refresh asked for last. last_ended: of the last one that has ended, done or with a problem; an
-    earlier client tells neither. changed: is the shard another one since? seconds: that it took, with its waiting. erasures: that were done by it.
+    number: of the refresh asked for last. last_ended: of the last one that has ended, done or with a problem.
+    changed: is the shard another one since? seconds: that it took, with its waiting. erasures: that were done by it.
     waiting: interactions of items that the federation's catalogue lacks so far. dropped: the oldest of those, for which
     there was no room. problem: why it failed; it is tried again.
     """

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from client_service.shard import write_shard
 from shared.method.settings import MethodSettings
@@ -18,8 +19,11 @@ from simulation.experiment import Experiment
 from tests.support.clock import LeapingClock
 from tests.support.federation import Federation, run_client, run_federation
 from tests.support.given import Federate, Opened, Silos, Until
-from tests.support.questions import wait_until
+from tests.support.questions import LONGEST_SECONDS, wait_until
 from tests.support.small import SMALL, small_aggregator, small_client
+
+for part in ("connect", "read", "write", "pool"):  # by default a call waits 5 s, which a busy machine may well need
+    setattr(DEFAULT_TIMEOUT_CONFIG, part, LONGEST_SECONDS)
 
 STARTING = {
     "federation",

@@ -103,12 +103,15 @@ class Connection(H11Protocol):
         if self._early is not None:  # a caller may speak in the moment in which hands are shaken
             self._early += data
             return
+        unread = self._is_refused_unread()
         if not self._refused:
             super().data_received(data)
         if self._is_refused_unread():
             self._unread -= len(data)
             if self._unread < 0:
                 self.transport.close()
+        elif unread:  # all of it has come: the connection is as good as any, and its next request has its own time
+            self._unwatch()
         self._watch(HEAD_SECONDS)
 
     def send_400_response(self, msg: str) -> None:

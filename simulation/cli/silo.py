@@ -75,7 +75,7 @@ def models(
 
 
 def _wait_for_refresh(silo: Client, number: int | None) -> ShardRefresh:
-    """Its standing once the refresh of that number has ended; of a client that tells no numbers, once none is at work."""
+    """The answer once the refresh of that number has ended; of an earlier client, which tells none, once it is idle."""
     while True:
         standing = silo.read_refresh()
         if standing.phase == "idle" if number is None else (standing.last_ended or 0) >= number:

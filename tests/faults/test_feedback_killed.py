@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ import httpx
 
 from client_service.feedback.store import FeedbackStore
 from shared.protocol.signing.enrolment import kept_pair
+from simulation.processes import free_ports
 from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS
 
@@ -90,8 +90,7 @@ def held(state: Path) -> Counter[str]:
 def test_every_answered_event_is_there_and_none_is_twice(silos: Silos, tmp_path: Path) -> None:
     shard, state = silos(1)[0], tmp_path / "state"
     kept_pair(shard.name, state)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     before = Writers(port)
     with running(shard, state, port) as process:
         thread = threading.Thread(target=before.write_all)

@@ -17,6 +17,7 @@ import pytest
 
 from shared.web import relay as subject
 from shared.web.relay import Relay, main
+from simulation.processes import free_ports
 from tests.support.questions import LONGEST_SECONDS
 
 pytestmark = pytest.mark.anyio
@@ -142,9 +143,7 @@ def test_other_arguments_are_refused(arguments: list[str], capsys: pytest.Captur
 @pytest.mark.processes
 async def test_a_process_of_it_ends_when_told_to() -> None:
     async with listening(echo) as behind:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         process = subprocess.Popen([sys.executable, "-m", "shared.web.relay", str(port), f"127.0.0.1:{behind}"])
         try:
             assert await _answered(port) == b"echo hello"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -13,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulation.processes import free_ports
 from tests.support.serving import HOST
 
 USER, PASSWORD = "lpsfed", "s3cret-of-postgres"
 ACCOUNT = "postgres"  # the server refuses root
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 def find_binaries() -> Path | None:
@@ -78,9 +78,7 @@ def postgres_server(binaries: Path) -> Iterator[PostgresServer]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         if os.getuid() == 0:
             shutil.chown(folder, ACCOUNT)
-        with socket.create_server((HOST, 0)) as free:
-            port = free.getsockname()[1]
-        server = PostgresServer(binaries, Path(folder), port)
+        server = PostgresServer(binaries, Path(folder), free_ports(1)[0])
         server.initialise()
         server.start()
         try:

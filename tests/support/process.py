@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from simulation.processes import free_ports
 from tests.support.gauge import Gauge
 from tests.support.serving import HOST
 from tests.support.small import SMALL, TOKEN
@@ -53,8 +53,7 @@ class AggregatorProcess:
             self.kill()
 
     def start(self) -> None:
-        with socket.create_server((HOST, 0)) as free:
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         given = {"state_directory": self.state, "operator_token": TOKEN, "port": self.port, "method": SMALL}
         environment = {f"LPSFED_AGGREGATOR_{name.upper()}": _text(v) for name, v in {**given, **self.settings}.items()}
         if self.tree is not None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from typing import TYPE_CHECKING
 
+import h11
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -64,6 +66,29 @@ def test_a_head_that_is_too_long_is_refused_in_words(served: Served, papers: Pap
             assert refused.json()["code"] == "head-too-large" and f"at most {LONGEST_HEAD} bytes" in refused.text
             assert refused.headers["connection"] == "close" and "xxx" not in refused.text
             assert http.get(url).status_code == 404
+
+
+def test_a_refused_body_that_has_come_whole_leaves_its_connection_the_time_of_any_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short time for the rest of a body once went on, and cut off whoever needed a moment for the next request."""
+    monkeypatch.setattr(connection, "UNREAD_SECONDS", 60.0)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 6000.0)
+    lines, made, app = list[connection.Connection](), connection.Connection.connection_made, FastAPI()
+    app.mount("/", refusing)
+    monkeypatch.setattr(
+        connection.Connection, "connection_made", lambda self, transport: (lines.append(self), made(self, transport))[1]
+    )
+    with served(app) as url:
+        place = httpx.URL(url)
+        with socket.create_connection((place.host, place.port), timeout=LONGEST_SECONDS) as wire:
+            wire.sendall(b"PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+            assert wire.recv(65536).startswith(b"HTTP/1.1 403")
+            wire.sendall(b"abc")
+            (line,), until = lines, time.monotonic() + LONGEST_SECONDS
+            while line.conn.their_state is not h11.IDLE:
+                assert time.monotonic() < until
+            assert line._late is not None and line._late.when() - line.loop.time() > 600.0
 
 
 def test_a_head_of_the_greatest_length_is_read(served: Served) -> None:
