@@ -34,8 +34,6 @@ from shared.protocol.signing.enrolment import registered_names
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.strategies import build_strategy
 
-CANCELLED = "the operator has cancelled it"
-
 
 class Coordinator:
     """The aggregator without HTTP. Use it within `running()`; before, it touches nothing."""
@@ -166,9 +164,7 @@ class Coordinator:
         """End a run that nobody needs to wait for any more; one that is cancelled already stays so. NotFoundError where
         there is none of that name, ConflictError where it has ended in another way."""
         conductor = self.federation.conductor
-        if await conductor.fail_run(name, CANCELLED):
-            LOGGER.info("run_cancelled", run=name)
-        elif (ended := await conductor.find_run(name)).reason != CANCELLED:
+        if not await conductor.cancel_run(name) and (ended := await conductor.find_run(name)).phase != "cancelled":
             raise ConflictError(f"{name} has ended before ({ended.phase}); nothing was changed")
         return await self.run_history(name)
 
@@ -241,8 +237,7 @@ class Coordinator:
             run = await here.conductor.find_run(address.run)
         if run.is_aggregated(address.round):
             return await self._compute_body(run, address)
-        if run.phase == "failed":
-            raise ConflictError(f"{run.name} has failed: {run.reason}")
+        run.require_unbroken()
         if run.round == address.round and run.asks_again(address.client):
             lost = address.client in run.lost
             why = "the aggregator's disk has damaged your update" if lost else "you have been let in again"

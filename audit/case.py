@@ -12,7 +12,7 @@ from client_service.boundary.crossings import Attempt
 from client_service.boundary.crossings import attempts as ledger_attempts
 from shared.errors import DataError
 from shared.method.declaration import Declaration
-from shared.protocol.schemas import ArrivalOut, ParticipantOut, RunHistoryOut
+from shared.protocol.schemas import ENDED, ArrivalOut, ParticipantOut, RunHistoryOut
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 
@@ -78,7 +78,7 @@ class AuditCase:
     @property
     def active_runs(self) -> tuple[str, ...]:
         """Runs that were going on when the evidence was taken: the parts' records then need not agree yet."""
-        return tuple(run.run for run in self.runs if run.phase not in ("finished", "failed"))
+        return tuple(run.run for run in self.runs if run.phase not in ENDED)
 
     @property
     def probe_sendings(self) -> dict[str, tuple[ProbeSending, ...]]:

@@ -32,14 +32,18 @@ from shared.errors import FederationError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.protocol.schemas import RunOut
+from shared.protocol.schemas import ENDED, Phase, RunOut
 from shared.strategies import strategy_of_part
 
 P = ParamSpec("P")
 T = TypeVar("T")
 TAKES_PART = ("expected", "received")
 LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
-FAILED = "the aggregator ended the run as failed"
+FAILURES = {
+    "failed": "the aggregator ended the run as failed",
+    "cancelled": "the federation's operator cancelled the run",
+}
+"""Phase in which a run ends without a result -> what the silo says of it."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ class Agent:
         self._note(phase="waiting")
 
     async def _take_part(self, state: RunOut, run: str) -> None:
-        over, part = state.phase in ("finished", "failed"), self._part
+        over, part = state.phase in ENDED, self._part
         if over and run == self._done:
             return
         if part is None or part.place.run != run:
@@ -183,7 +187,7 @@ class Agent:
         if state.phase == "open" and state.standing in TAKES_PART and part.applied < state.round:
             await self._round(part, state, state.round)
         elif over:
-            await self._finish(part, None if state.phase == "finished" else FAILED)
+            await self._finish(part, state.phase)
 
     def _left_off(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
@@ -271,11 +275,12 @@ class Agent:
         self._note(phase="waiting for the round")
         return await self._opening.personalised(part, number)
 
-    async def _finish(self, part: RunPart, failure: str | None) -> None:
+    async def _finish(self, part: RunPart, phase: Phase | None) -> None:
+        failure = FAILURES.get(phase or "failed")
         self._note(phase="evaluating")
         self._sending.forget()
         await self._off_loop(part.finish, failure)
-        self._note(phase="finished" if failure is None else "failed")
+        self._note(phase=phase or "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
         self._part, self.training_run, self._done, self._amid = None, None, part.place.run, False
         await self._off_loop(return_free_memory)

@@ -27,6 +27,7 @@ PHASES = (
     "evaluating",
     "finished",
     "failed",
+    "cancelled",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -78,8 +78,7 @@ async def conduct_run(federation: Federation, request: RunIn, observe: Observe) 
         await asyncio.sleep(POLL_SECONDS)
     statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)  # those of before may lack the last round
     history = await _fetch_history(federation, run.run)
-    if history.phase == "failed":
-        raise FederationError(f"the run failed: {history.reason}")
+    _require_unbroken(history)
     return Outcome(history=history, qualities=qualities, statuses=statuses, seconds=time.perf_counter() - began)
 
 
@@ -117,14 +116,20 @@ async def _watch_aggregator(
     failed, UnavailableError where the clients do not finish their evaluation in time."""
     history = await _fetch_history(federation, run)
     problems = sorted({f"{name}: {status.problem}" for name, status in statuses.items() if status.problem})
-    if history.phase == "failed":
-        raise FederationError("; ".join([f"the run failed: {history.reason}", *problems]))
+    _require_unbroken(history, problems)
     if history.phase != "finished":
         return None
     since = time.monotonic() if ended is None else ended
     if time.monotonic() - since > AFTERMATH_SECONDS:
         raise UnavailableError("; ".join(["the clients do not finish their evaluation", *problems]))
     return since
+
+
+def _require_unbroken(history: RunHistoryOut, problems: Sequence[str] = ()) -> None:
+    """FederationError for a run that has ended without a result."""
+    if history.phase in ("failed", "cancelled"):
+        ended = "was cancelled" if history.phase == "cancelled" else f"failed: {history.reason}"
+        raise FederationError("; ".join([f"the run {ended}", *problems]))
 
 
 async def _fetch_from_clients(federation: Federation, path: str, kind: type[Answer]) -> dict[str, Answer]:

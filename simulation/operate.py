@@ -11,12 +11,13 @@ from pydantic import ValidationError
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings, validate_settings
-from shared.protocol.schemas import MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
+from shared.protocol.schemas import ENDED, MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
+from shared.words import count_noun
 from simulation import operator_calls as calls
 from simulation.operator_calls import Operator, call_as_operator
 
-ENDED = ("finished", "failed")
+BROKEN = ("failed", "cancelled")
 
 Observe = Callable[[RunHistoryOut], None]
 
@@ -27,11 +28,12 @@ def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
 
 
 def start_run_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:
-    """The newest run of this part and with this common basis, or a new one where there is none, or where it has failed.
+    """The newest run of this part and with this common basis, or a new one where there is none, or where it is broken
+    off.
 
     A run whose start the aggregator accepted without an answer reaching us is the newest one.
     """
-    if (run := _latest_like(operator, request)) is not None and run.phase != "failed":
+    if (run := _latest_like(operator, request)) is not None and run.phase not in BROKEN:
         return run
     try:
         return start_run(operator, request)
@@ -52,7 +54,7 @@ def hold_basis_run(operator: Operator, request: RunIn, observe: Observe, *, rene
     already, unless it is to be renewed. FederationError with the reason where it failed."""
     asked = request.model_copy(update={"part": "basis", "start": None})
     found = _latest_like(operator, asked)
-    if found is None or found.phase == "failed" or (renew and found.phase == "finished"):
+    if found is None or found.phase in BROKEN or (renew and found.phase == "finished"):
         found = start_run(operator, asked)
     if found.phase != "finished":
         follow_run(operator, found.run, observe)
@@ -136,6 +138,13 @@ def describe_run(run: RunHistoryOut) -> str:
     asked = run.request
     if run.phase == "failed":
         return f"{run.run} has failed: {run.reason}"
+    if run.phase == "cancelled":
+        held = (
+            f"after {count_closed(run)} of {count_noun(asked.rounds, 'round')}"
+            if run.rounds
+            else "before its first round"
+        )
+        return f"{run.run} is cancelled: the operator has ended it {held}"
     if run.phase == "waiting":
         there = f"{len(run.enrolled)} of {asked.clients} clients have joined"
         missing = f"; missing: {_join_names(run.missing)}" if run.missing else ""
@@ -166,15 +175,23 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
-    """Look at a run until it has ended; its own deadlines bound that. FederationError with the reason if it failed."""
+    """Look at a run until it has ended; its own deadlines bound that. FederationError with the reason if it failed or
+    was cancelled."""
     while True:
         history = _parse_history(call_as_operator(operator, "GET", f"/v1/runs/{run}"))
         observe(history)
         if history.phase == "failed":
             raise FederationError(f"{run} failed: {history.reason}")
+        if history.phase == "cancelled":
+            raise FederationError(describe_run(history))
         if history.phase in ENDED:
             return history
         time.sleep(calls.POLL_SECONDS)
+
+
+def count_closed(run: RunHistoryOut) -> int:
+    """Rounds that are aggregated."""
+    return sum(one.phase in ("aggregated", "finished") for one in run.rounds)
 
 
 def describe_round(request: RunIn, done: RoundOut) -> str:

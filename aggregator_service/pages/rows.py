@@ -73,6 +73,8 @@ def _round(watch: RunWatch, one: RoundOut) -> RoundView:
 def _state(run: RunHistoryOut, one: RoundOut) -> Verdict:
     if one.phase == "open":
         return Verdict("busy", "open", f"{awaited_clients(one)}, until {clock(run.deadline_at)}")
+    if one.phase == "cancelled":
+        return Verdict("cut", "cancelled", f"without {names(one.missing)}")
     if one.phase == "failed":
         return Verdict("bad", "failed", f"without {names(one.missing)}")
     if away := [participant.client for participant in one.participants if not participant.received]:

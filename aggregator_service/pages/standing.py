@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from shared.protocol.privacy import few_clients
-from shared.protocol.schemas import RoundOut, RunHistoryOut
+from shared.protocol.schemas import ENDED, RoundOut, RunHistoryOut
 from shared.web.pages import NOTHING, Fact, Verdict, clock, seconds, size
 from shared.words import count_noun
 
@@ -40,7 +40,7 @@ def standing(run: RunHistoryOut | None, joined: Sequence[str], *, url: str) -> F
         rounds=run.request.rounds,
         warnings=few_clients(len(joined)),
         facts=(*_round_facts(run), _received_fact(run), _pace_fact(run), _members_fact(joined)),
-        start=_start_command(url, len(joined)) if run.phase in ("finished", "failed") else None,
+        start=_start_command(url, len(joined)) if run.phase in ENDED else None,
     )
 
 
@@ -79,6 +79,10 @@ def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
         return Verdict("busy", "Waiting for clients", f"{there}; {what} ends as failed at {clock(run.deadline_at)}.")
     if run.phase == "finished":
         return Verdict("good", "Finished", f"{what} is over after {count_noun(len(run.rounds), 'round')}.")
+    if run.phase == "cancelled":
+        done = sum(one.phase == "aggregated" for one in run.rounds)
+        after = f"after {done:,} of {count_noun(run.request.rounds, 'round')}"
+        return Verdict("idle", "Cancelled", f"{what}: the operator has cancelled it {after}.")
     if run.phase == "failed":
         return Verdict("bad", "Failed", f"{what}: {run.reason}.")
     now = run.rounds[-1]

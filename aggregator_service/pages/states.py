@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
-from aggregator_service.coordinator import CANCELLED
 from aggregator_service.storage.rows import instant
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.pages import Verdict, clock
@@ -56,7 +55,7 @@ class RunWatch:
             return Verdict("shut", "quarantined", "shut out; nobody waited for it")
         if one.phase == "open":
             return self._awaited_state(one, part.client)
-        if one.phase == "failed" and self.run.reason == CANCELLED:
+        if one.phase == "cancelled":
             return Verdict("cut", "cut off", "the run was cancelled before its update came")
         return Verdict("bad", "missing", f"no update when round {one.number} ended")
 

@@ -17,7 +17,7 @@ from aggregator_service.pages.starting import errors_by_field, start_form
 from aggregator_service.pages.states import LEGEND, RunWatch, Sightings
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
-from shared.protocol.schemas import ArrivalsOut, MemberOut, RunHistoryOut
+from shared.protocol.schemas import ENDED, ArrivalsOut, MemberOut, RunHistoryOut
 from shared.web.declared import declared_out
 from shared.web.pages import PageHead, templates
 
@@ -84,7 +84,7 @@ def render_page(seen: FederationView) -> str:
     """The page's HTML."""
     run, asked = seen.history, seen.asked
     watch = None if run is None else RunWatch(run, seen.at)
-    active = next((one.run for one in seen.runs[-1:] if one.phase not in ("finished", "failed")), None)
+    active = next((one.run for one in seen.runs[-1:] if one.phase not in ENDED), None)
     form = start_form(seen.runs, len(seen.joined), seen.method)
     return TEMPLATE.render(
         head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", asked.address, SECTIONS),

@@ -107,9 +107,10 @@ class Conductor:
         await off_loop(run_document.save_run, self.archive.database, run, sequence=sequence, writes=writes)
         self.run, self.sequence = run, sequence
         self._show_run()
-        if run.phase == "failed":
-            self._metrics.rounds.labels("failed").inc()
-            LOGGER.warning("run_failed", run=run.name, reason=run.reason)
+        if run.phase in ("failed", "cancelled"):
+            self._metrics.rounds.labels(run.phase).inc()
+            log = LOGGER.warning if run.phase == "failed" else LOGGER.info
+            log(f"run_{run.phase}", run=run.name, reason=run.reason)
         self._announce(moved=moved)
 
     def _announce(self, *, moved: bool) -> None:
@@ -124,10 +125,17 @@ class Conductor:
 
     async def fail_run(self, name: str, reason: str) -> bool:
         """End that run; False where it is not the current one, or has ended."""
+        return await self._end_run(name, partial(transitions.fail_run, reason=reason))
+
+    async def cancel_run(self, name: str) -> bool:
+        """End that run as the operator asks; False where it is not the current one, or has ended."""
+        return await self._end_run(name, transitions.cancel_run)
+
+    async def _end_run(self, name: str, end: Callable[..., Run]) -> bool:
         async with self.lock:
             if self.run is None or self.run.name != name or not self.run.active:
                 return False
-            await self.commit_transition(transitions.fail_run(self.run, reason, now=self._clock()))
+            await self.commit_transition(end(self.run, now=self._clock()))
             return True
 
     async def quarantine_clients(self, entries: Collection[Quarantine]) -> None:

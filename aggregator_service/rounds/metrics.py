@@ -15,7 +15,7 @@ from shared.protocol.schemas import Phase
 from shared.web.tls import Identity, measure
 
 PREFIX = "lpsfed_aggregator"
-PHASES: tuple[Phase, ...] = ("waiting", "open", "aggregated", "finished", "failed")
+PHASES: tuple[Phase, ...] = ("waiting", "open", "aggregated", "finished", "failed", "cancelled")
 
 
 class AggregatorMetrics:

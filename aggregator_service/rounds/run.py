@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from aggregator_service.rounds.secure_run import Pledge, select_awaited
 from aggregator_service.storage.rows import Receipt
-from shared.errors import ProtocolError
-from shared.protocol.schemas import Cause, Phase, RunIn
+from shared.errors import ConflictError, ProtocolError
+from shared.protocol.schemas import ENDED, Cause, Phase, RunIn
 from shared.protocol.secure.server import SecureRound
 from shared.strategies.robust.choice import least_updates
+
+CANCELLED = "the operator has cancelled it"
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Run:
 
     @property
     def active(self) -> bool:
-        return self.phase not in ("finished", "failed")
+        return self.phase not in ENDED
 
     @property
     def awaited(self) -> Set[str]:
@@ -78,6 +80,11 @@ class Run:
         if self.phase == "waiting":
             return self.started_at
         return self.opened_at if self.closed_at is None else self.closed_at
+
+    def require_unbroken(self) -> None:
+        """ConflictError where it has ended without a result."""
+        if self.phase in ("failed", "cancelled"):
+            raise ConflictError(f"{self.name} {'has failed' if self.phase == 'failed' else 'has ended'}: {self.reason}")
 
     def asks_again(self, client: str) -> bool:
         return self.phase == "open" and client in self.to_send_again

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.main import IncEx
 from sqlalchemy import Connection
 
-from aggregator_service.rounds.run import Run
+from aggregator_service.rounds.run import CANCELLED, Run
 from aggregator_service.storage import runs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.rows import UncoveredSum
@@ -40,8 +40,12 @@ def encode_run(run: Run) -> str:
 
 
 def decode_run(document: str) -> Run:
-    """The run of a document, without what lies in rows."""
-    return RunDocument.model_validate_json(document).run
+    """The run of a document, without what lies in rows. Earlier versions
+    wrote a cancelled run as a failed one."""
+    run = RunDocument.model_validate_json(document).run
+    if (run.phase, run.reason) == ("failed", CANCELLED):
+        return replace(run, phase="cancelled")
+    return run
 
 
 def load_run(connection: Connection, name: str | None = None) -> Run | None:

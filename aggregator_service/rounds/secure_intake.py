@@ -13,7 +13,7 @@ from aggregator_service.rounds.uploads import Address, require_own
 from aggregator_service.signatures import RegisteredKeys
 from aggregator_service.storage.rows import Quarantine
 from aggregator_service.storage.runs import add_message
-from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError
+from shared.errors import NotFoundError, ProtocolError, RoundClosedError
 from shared.message import Message
 from shared.protocol.secure import server
 from shared.protocol.secure.messages import PublicKeys, ShareCheck
@@ -123,8 +123,7 @@ def _is_closed(state: SecureRound, phase: Phase) -> bool:
 
 
 def _current_exchange(run: Run, address: Address) -> SecureRound:
-    if run.phase == "failed":
-        raise ConflictError(f"{run.name} has failed: {run.reason}")
+    run.require_unbroken()
     if run.exchange is None or run.round != address.round or run.phase not in ("open", "aggregated"):
         raise RoundClosedError(f"expected round {run.round} ({run.phase}) of {run.name}, got round {address.round}")
     return run.exchange

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from aggregator_service.rounds import secure_run
-from aggregator_service.rounds.run import Run, require_quorum
+from aggregator_service.rounds.run import CANCELLED, Run, require_quorum
 from aggregator_service.rounds.secure_run import (
     Pledge,
     find_objection,
@@ -244,6 +244,11 @@ def proceed_run(run: Run, now: float, *, start: str | None = None, earlier: tupl
 def fail_run(run: Run, reason: str, *, now: float) -> Run:
     """End a run for a reason that the operator can act on."""
     return replace(run, phase="failed", reason=reason, closed_at=now, exchange=None)
+
+
+def cancel_run(run: Run, *, now: float) -> Run:
+    """End a run because the operator wants it."""
+    return replace(run, phase="cancelled", reason=CANCELLED, closed_at=now, exchange=None)
 
 
 def _open_round(run: Run, number: int, now: float) -> Run:

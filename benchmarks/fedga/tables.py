@@ -143,7 +143,7 @@ def _rounds_to(curve: Sequence[float], share: float) -> int:
 
 
 def _line(*cells: object) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
+    return "| " + " | ".join(str(cell) or "-" for cell in cells) + " |"
 
 
 def _join_values(values: Iterable[object]) -> str:

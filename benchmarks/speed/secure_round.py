@@ -103,7 +103,7 @@ async def _measure_clients(
         key, memory = read_private(pair.private), RoundMemory(Ledger(folder / name / NAME))
         members = KnownMembers(file, memory)
         ledger, way = Ledger(folder / name / "ledger.jsonl"), httpx.ASGITransport(app)
-        entered = connect(boundary, ledger, key, limits=CallLimits(), inner=way, members=members)
+        entered = connect(boundary, ledger, key, limits=CallLimits(), inner=way, believed=members.aggregator)
         link = await stack.enter_async_context(entered)
         await link.join(settings.declaration(), None)
         said = {"noised": False, "changing_members": False}

@@ -1,6 +1,6 @@
 """What a silo costs against its size, on generated data, beside what this machine can do; slopes, and a picture.
 
-python -m benchmarks.speed.sizes [--plot docs/figures/cost_against_size.svg]
+python -m benchmarks.speed.sizes [--users 2000] [--items 1200] [--plot docs/figures/cost_against_size.svg]
 
 Times are processor times with one thread. A slope is that of a line through the logarithms: 1 is in proportion. The
 generator gives a user so many items in proportion to the catalogue, so that pairs grow with users and with items; with
@@ -108,9 +108,8 @@ def _list_all(silo: GeneratedSilo) -> None:
         keeper.close()
 
 
-def measure_sizes() -> dict[str, list[SizedCosts]]:
-    """What is varied -> its sizes, ascending."""
-    users, items = MIDDLE
+def measure_sizes(users: int, items: int) -> dict[str, list[SizedCosts]]:
+    """What is varied -> its sizes, ascending, around this one."""
     wanted = {
         "users": [(round(users * factor), items, 1.0) for factor in FACTORS],
         "items": [(users, round(items * factor), 1.0) for factor in FACTORS],
@@ -146,11 +145,13 @@ def draw(measured: dict[str, list[SizedCosts]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--users", type=int, default=MIDDLE[0], help="of the size in the middle")
+    parser.add_argument("--items", type=int, default=MIDDLE[1])
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     pin_threads(1)
     print(f"one core: {measure_limits()}\n", flush=True)
-    measured = measure_sizes()
+    measured = measure_sizes(arguments.users, arguments.items)
     every = dict.fromkeys(one for sizes in measured.values() for one in sizes)
     rows = [
         [f"{one.users:,}", f"{one.items:,}", f"{one.pairs:,}", *(f"{cost:.3g}" for cost in one.costs)] for one in every

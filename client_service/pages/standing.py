@@ -80,6 +80,8 @@ def _verdict(status: StatusOut, done: int) -> Verdict:
     if status.phase in BUSY:
         where = f"{status.run}, round {status.round} of {status.rounds}"
         return Verdict("busy", BUSY[status.phase], DOING.get(status.phase, where))
+    if status.phase == "cancelled":
+        return Verdict("idle", "Cancelled", f"The federation's operator has cancelled {status.run}.")
     if status.phase == "failed":
         return Verdict("bad", "Failed", f"The aggregator ended {status.run} as failed.")
     if status.phase == "finished":

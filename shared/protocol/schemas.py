@@ -86,7 +86,8 @@ class RunIn(Message):
     )
 
 
-Phase = Literal["waiting", "open", "aggregated", "finished", "failed"]
+Phase = Literal["waiting", "open", "aggregated", "finished", "failed", "cancelled"]
+ENDED: tuple[Phase, ...] = ("finished", "failed", "cancelled")
 Standing = Literal["expected", "received", "absent", "quarantined"]
 Cause = Literal["refusals", "distance", "shares", "operator"]
 """Why a client is shut out: refused too often, further from the start of a round than a run allows, for shares that are
@@ -98,7 +99,9 @@ class RunOut(Message):
 
     sequence: int = Field(ge=0, description="grows with every change; hand it back as ?after= to wait for the next")
     run: RunName | None = Field(None, description="the newest run; none where there has been none")
-    phase: Phase | None = Field(None, description="where it stands; failed: it has ended before its time")
+    phase: Phase | None = Field(
+        None, description="where it stands; failed: it could not go on; cancelled: the operator has ended it"
+    )
     round: Number = Field(0, description="the current round; 0 before the first")
     rounds: Number = Field(0, description="of the whole run")
     seed: int = Field(0, ge=0, lt=1 << 32, description="from which the clients' random draws follow")
@@ -279,8 +282,10 @@ class RunHistoryOut(Message):
     """Operator's view of a run."""
 
     run: RunName
-    phase: Phase = Field(description="where it stands; failed: it has ended before its time")
-    reason: str | None = Field(None, description="why it has failed")
+    phase: Phase = Field(
+        description="where it stands; failed: it could not go on; cancelled: the operator has ended it"
+    )
+    reason: str | None = Field(None, description="why it has failed, or that it was cancelled")
     request: RunIn = Field(description="as it was asked for")
     started_at: Instant = Field(description="UTC, ISO 8601")
     deadline_at: Instant | None = Field(None, description="UTC, ISO 8601; when the current wait ends")

@@ -285,11 +285,11 @@ async def test_a_cancelled_run_ends_at_once_and_frees_the_federation(running: Ru
         for _ in range(2):  # an answer that was lost is asked for again
             answer = await federation.operate("DELETE", "/v1/runs/run-1")
             assert answer.status_code == 200, answer.text
-            assert (answer.json()["phase"], answer.json()["reason"]) == ("failed", "the operator has cancelled it")
-        assert (await north.get("/v1/runs/current")).json()["phase"] == "failed"
+            assert (answer.json()["phase"], answer.json()["reason"]) == ("cancelled", "the operator has cancelled it")
+        assert (await north.get("/v1/runs/current")).json()["phase"] == "cancelled"
         assert (await north.put(1, north.update(2.0))).status_code == 409
         assert (await federation.start_run(rounds=1, clients=1)).status_code == 201
-        assert (await federation.history())["phase"] == "failed"  # run-1; run-2 goes on
+        assert (await federation.history())["phase"] == "cancelled"  # run-1; run-2 goes on
         assert (await federation.operate("DELETE", "/v1/runs/run-2")).status_code == 200
 
 

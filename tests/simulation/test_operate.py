@@ -77,7 +77,10 @@ def test_the_run_there_is_is_followed_and_none_is_started(operate: Operate) -> N
     assert {request.method for request in there.requests} == {"GET"}
 
 
-@pytest.mark.parametrize("runs", [(), (history("failed", reason="nobody came"),)])
+@pytest.mark.parametrize(
+    "runs",
+    [(), (history("failed", reason="nobody came"),), (history("cancelled", reason="the operator has cancelled it"),)],
+)
 def test_where_there_is_none_or_the_last_has_failed_one_is_started(
     operate: Operate, runs: tuple[RunHistoryOut, ...]
 ) -> None:
@@ -214,12 +217,13 @@ def test_a_run_that_waits_for_more_clients_than_there_are_says_what_to_do(operat
 
 
 def test_a_run_is_cancelled_the_newest_where_none_is_named(operate: Operate) -> None:
-    there = Aggregator(history("failed", reason="the operator has cancelled it"), runs=(history(),))
+    there = Aggregator(history("cancelled", reason="the operator has cancelled it"), runs=(history(),))
     for named in ((), ("--run", "run-1")):
         done = operate(there, "cancel", *named)
-        assert (done.exit_code, done.stdout.strip()) == (0, "run-1 has failed: the operator has cancelled it")
+        said = "run-1 is cancelled: the operator has ended it before its first round"
+        assert (done.exit_code, done.stdout.strip()) == (0, said)
         assert (there.requests[-1].method, there.requests[-1].url.path) == ("DELETE", "/v1/runs/run-1")
-    assert json.loads(operate(there, "cancel", "--json").stdout)["phase"] == "failed"
+    assert json.loads(operate(there, "cancel", "--json").stdout)["phase"] == "cancelled"
     none = operate(Aggregator(history()), "cancel")
     assert none.exit_code == 1 and str(none.exception).startswith("expected a run to cancel")
 

@@ -72,7 +72,7 @@ async def test_a_run_is_cancelled_by_the_form_and_the_next_one_begins_as_the_las
         answer = await post(federation, "/cancel", {"run": "run-1", "guard": word})
         assert (answer.status_code, answer.headers["location"]) == (303, "./?run=run-1")
         history = await federation.history()
-        assert (history["phase"], history["reason"]) == ("failed", "the operator has cancelled it")
+        assert (history["phase"], history["reason"]) == ("cancelled", "the operator has cancelled it")
         page = await federation.http.get("/", auth=OPERATOR)
         assert 'name="rounds" type="number" inputmode="decimal" value="9"' in page.text and "cut off" in page.text
         settings = field_of(page, "settings")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aggregator_service.coordinator import CANCELLED
 from aggregator_service.pages.grid import GRID_CLIENTS, GRID_ROUNDS, build_grid
 from aggregator_service.pages.states import LEAST_SLOW_SECONDS, LEGEND, SLOW, RunWatch, Sightings
+from aggregator_service.rounds.run import CANCELLED
 from aggregator_service.storage.rows import instant
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn, SecureOut
 
@@ -103,8 +103,9 @@ def test_in_rounds_of_seconds_a_pause_is_no_news() -> None:
 
 
 def test_a_run_that_was_cancelled_has_cut_its_clients_off_and_one_that_failed_misses_them() -> None:
+    cut = history(one_round(1, absent("north"), phase="cancelled"), phase="cancelled", reason=CANCELLED)
+    assert words(cut, Sightings(START))["north"] == ("cut off", "cut off")
     part = one_round(1, absent("north"), phase="failed")
-    assert words(history(part, phase="failed", reason=CANCELLED), Sightings(START))["north"] == ("cut off", "cut off")
     assert words(history(part, phase="failed", reason="no quorum"), Sightings(START))["north"] == ("missing", "missing")
 
 
