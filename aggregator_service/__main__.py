@@ -11,6 +11,7 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.process import LOGGER, give_back_large_blocks, multiply_alone
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import FederationError, SettingsError
+from shared.new_files import close_to_others, write_privately
 from shared.web.logs import configure
 from shared.web.server import run_server
 
@@ -22,7 +23,12 @@ def serve(settings: AggregatorSettings) -> None:
     configure("aggregator_service", settings.log_level)
     give_back_large_blocks()
     multiply_alone()
-    anyio.run(_serve, settings)
+    with write_privately():
+        folder = settings.state_directory
+        if (left := close_to_others(folder)) is not None:
+            what = f"state_directory: expected files for this user alone, others may read {left}: chmod 700 {folder}"
+            LOGGER.warning("caution", what=f"{what}, by its owner")
+        anyio.run(_serve, settings)
 
 
 async def _serve(settings: AggregatorSettings) -> None:

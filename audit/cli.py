@@ -24,6 +24,7 @@ from audit.probes.meeting import SystemPart, leave_meeting, meet_parts, parse_pe
 from audit.report import make_report
 from audit.terminal import OUT
 from shared.errors import SettingsError
+from shared.new_files import write_privately
 from shared.web.calling import Calling
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
@@ -187,4 +188,5 @@ for command in (probe, privacy_report):
 
 def main() -> None:
     """Entry point."""
-    run_command_line(app)
+    with write_privately():
+        run_command_line(app)

@@ -13,6 +13,7 @@ from client_service.replicas.beside import keep_replicas
 from client_service.service import ClientService
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
+from shared.new_files import close_to_others, write_privately
 from shared.web.logs import configure
 from shared.web.server import run_server
 
@@ -24,7 +25,19 @@ def serve(settings: ClientSettings) -> None:
     """Run until SIGINT or SIGTERM. DataError or SettingsError when shard or state directory are of no use."""
     configure("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
-    anyio.run(_serve, settings)
+    with write_privately():
+        _close_to_others(settings)
+        anyio.run(_serve, settings)
+
+
+def _close_to_others(settings: ClientSettings) -> None:
+    """Shard and state may be older, or somebody else's."""
+    for name, folder in (("shard", settings.shard), ("state_directory", settings.state_directory)):
+        if (left := close_to_others(folder)) is not None:
+            what = (
+                f"{name}: expected files for this user alone, others may read {left}: chmod 700 {folder}, by its owner"
+            )
+            LOGGER.warning("caution", what=what)
 
 
 async def _serve(settings: ClientSettings) -> None:

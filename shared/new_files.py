@@ -1,14 +1,67 @@
-"""Bytes -> a file that is there whole or not at all: a new one, which takes the place of none, or the next version."""
+"""Bytes -> a file that is there whole or not at all: a new one, which takes the place of none, or the next version.
+
+What a silo or an aggregator writes, no other user of the machine may read: `write_privately` says so for all that a
+process writes, `close_to_others` for what earlier versions wrote.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from shared.errors import SettingsError
 
-PRIVATE, PUBLIC = 0o600, 0o644
+PRIVATE, PUBLIC, PRIVATE_FOLDER = 0o600, 0o644, 0o700
+OTHERS = 0o077
+
+
+@contextmanager
+def write_privately() -> Iterator[None]:
+    """Files and folders that this process and its children make meanwhile are for their user alone.
+
+    What others have to read is PUBLIC, said by `write_new` or `replace_file`.
+    """
+    before = os.umask(OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def make_private_folder(folder: Path) -> None:
+    """A folder for its user alone; one that is there stays as it is."""
+    folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+
+
+def close_to_others(folder: Path) -> Path | None:
+    """Take from everybody but the owner what they may do with a folder and all that lies in it, but public keys.
+
+    The first file that others can read all the same, because it is not this user's; None where there is none.
+    """
+    left: Path | None = None
+    for place, _, names in os.walk(folder):
+        for path in (Path(place), *(Path(place, name) for name in names if not name.endswith(".pub"))):
+            if not _is_closed(path):
+                left = left or path
+    return left if folder.is_dir() and folder.stat().st_mode & stat.S_IXOTH else None
+
+
+def _is_closed(path: Path) -> bool:
+    """Closed now; True also of a folder of another user, whose names alone can be read."""
+    try:
+        found = path.lstat()
+        if stat.S_ISLNK(found.st_mode) or not found.st_mode & OTHERS:
+            return True
+        path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)
+    except FileNotFoundError:  # gone meanwhile
+        return True
+    except OSError:
+        return stat.S_ISDIR(found.st_mode) or not found.st_mode & stat.S_IROTH
+    return True
 
 
 def create_secret(path: Path) -> bool:
@@ -21,7 +74,7 @@ def write_new(path: Path, content: bytes, mode: int) -> bool:
     if path.exists():
         return False
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         return _take_place(_write_partial(path, content, mode), path)
     except OSError as error:
         raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
@@ -48,6 +101,7 @@ def _write_partial(path: Path, content: bytes, mode: int) -> Path:
     partial.unlink(missing_ok=True)  # one that a crash left may have other permissions
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask takes away
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TextIO
 
 from shared.errors import SettingsError
+from shared.new_files import close_to_others, make_private_folder
 
 
 def lock_directory(directory: Path) -> TextIO:
     """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_folder(directory)
+        close_to_others(directory)  # an earlier version may have left it open
         owner = (directory / "lock").open("w", encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"state_directory: expected a directory that can be written ({error})") from None

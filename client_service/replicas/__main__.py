@@ -18,6 +18,7 @@ from client_service.replicas.beside import TETHERED
 from client_service.replicas.service import Replica
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
+from shared.new_files import write_privately
 from shared.web.logs import configure
 from shared.web.server import run_server
 
@@ -57,7 +58,8 @@ def main() -> int:
         if TETHERED in sys.argv[1:]:
             end_with_parent()
             settings = settings.model_copy(update={"ready_file": None})  # the training process's own
-        anyio.run(_serve, settings)
+        with write_privately():
+            anyio.run(_serve, settings)
     except FederationError as error:
         sys.stderr.write(f"client: {error}\n")
         return BAD_SETTINGS if isinstance(error, SettingsError) else 1

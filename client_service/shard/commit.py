@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from client_service.shard.files import write_private_bytes
 from shared.errors import DataError
-from shared.new_files import sync_path
+from shared.new_files import make_private_folder, sync_path
 
 STAGED, COMMITTED, LOCK = ".staged", ".committed", ".lock"
 
@@ -27,13 +28,13 @@ def current_file(folder: Path, name: str) -> Path:
 
 def commit_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Replace the files of these names, all or none; durable when this returns."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     finish_commit(folder)
     drop_staged(folder)
     staged = folder / STAGED
-    staged.mkdir()
+    make_private_folder(staged)
     for name, content in files.items():
-        (staged / name).write_bytes(content)
+        write_private_bytes(staged / name, content)
         sync_path(staged / name)
     sync_path(staged)
     staged.rename(folder / COMMITTED)

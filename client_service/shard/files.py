@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from uuid import uuid4
 
 import polars as pl
 
 from shared.errors import DataError
-from shared.new_files import sync_path
+from shared.new_files import PRIVATE, sync_path
 
 
 def read_bytes(path: Path) -> bytes:
@@ -37,11 +38,17 @@ def replace_file(path: Path, content: bytes) -> None:
     """Put `content` at `path` in one step: a reader, or a crash, sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
-        temporary.write_bytes(content)
+        write_private_bytes(temporary, content)
         sync_path(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_private_bytes(path: Path, content: bytes) -> None:
+    """A new file, which its user alone may read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb") as file:
+        file.write(content)
 
 
 def settle(partial: Path, path: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as build_command
 
+from shared.new_files import write_privately
 from simulation.cli.commands import COMMANDS
 from simulation.cli.help import set_help_texts
 
@@ -40,6 +41,11 @@ class LazyCommands(TyperGroup):
         """A command that has a help text, and cannot be called."""
         entry = COMMANDS.get(cmd_name)
         return None if entry is None else TyperCommand(cmd_name, help=entry.help)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Whatever a command writes, and the services that it starts, is for its user alone."""
+        with write_privately():
+            return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: Any, args: list[str]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.errors import SettingsError
+from shared.new_files import PUBLIC
 
 TEMPLATES = Path(__file__).parent / "templates"
 BasisKind = Literal["off", "exact", "iterated"]
@@ -39,6 +40,7 @@ def write_files(texts: Mapping[Path, str]) -> tuple[Path, ...]:
         try:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
+            path.chmod(PUBLIC)  # containers of other users read some of them, and no secret is in any
         except OSError as error:
             raise SettingsError(f"{path}: expected a place for a file, got none ({error.strerror})") from None
     return tuple(texts)
