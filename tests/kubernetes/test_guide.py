@@ -153,18 +153,23 @@ def test_a_config_map_of_public_keys_is_where_its_reader_looks(line: str, desk: 
     done = kubectl(line.replace("--dry-run=client -o yaml", ""), desk, "--dry-run=client", "--output=yaml")
     made = yaml.safe_load(done.stdout)
     assert made["data"] and all(key.endswith(".pub") or key == "members.toml" for key in made["data"])
-    (spec,) = (
+    spec, *_ = (
         one["spec"]["template"]["spec"]
-        for overlay in ("production", "secure")
+        for overlay in ("production/silo", "secure", "demo/aggregator")
         for one in render(overlay)
         if one["kind"] == "StatefulSet" and one["metadata"]["namespace"] == made["metadata"]["namespace"]
-        if "members.toml" in made["data"] or overlay == "production"
+        if made["metadata"]["name"] in {volume.get("configMap", {}).get("name") for volume in volumes_of(one)}
     )
     (volume,) = (one for one in spec["volumes"] if one.get("configMap", {}).get("name") == made["metadata"]["name"])
     (mount,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == volume["name"])
     given = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
     read = {given.get("LPSFED_AGGREGATOR_KEYS_DIRECTORY"), str(Path(given.get("LPSFED_CLIENT_MEMBERS") or "").parent)}
     assert mount["mountPath"] in read and mount["readOnly"]
+
+
+def volumes_of(document: Document) -> list[Document]:
+    found: list[Document] = document["spec"]["template"]["spec"]["volumes"]
+    return found
 
 
 def test_a_probe_s_container_mounts_what_the_client_has_and_changes_nothing(render: Render) -> None:

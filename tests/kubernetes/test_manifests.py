@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 if TYPE_CHECKING:
-    from conftest import Document, Pods, Render
+    from conftest import Document, Environment, Pods, Render
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
@@ -170,6 +170,63 @@ def test_there_is_one_of_each_and_its_state_outlives_it(documents: list[Document
         assert spec["replicas"] == 1
         assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
         assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["state"]
+
+
+def test_each_service_that_must_not_stand_still_has_a_budget_that_lets_a_node_be_drained(
+    documents: list[Document],
+) -> None:
+    budgets = {
+        (one["metadata"]["namespace"], one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"]): one["spec"]
+        for one in documents
+        if one["kind"] == "PodDisruptionBudget"
+    }
+    sets = {
+        (one["metadata"]["namespace"], one["metadata"]["name"]) for one in documents if one["kind"] == "StatefulSet"
+    }
+    assert set(budgets) == sets
+    assert all(one["maxUnavailable"] == 1 for one in budgets.values())
+
+
+def test_the_production_aggregator_can_write_the_keys_of_those_whom_it_invites(
+    render: Render, environment: Environment, pods: Pods
+) -> None:
+    documents = render("production/aggregator")
+    (pod,) = pods(documents)
+    folder = environment(pod, documents)["LPSFED_AGGREGATOR_KEYS_DIRECTORY"]
+    (mount,) = (one for one in pod["spec"]["containers"][0]["volumeMounts"] if one["mountPath"] == folder)
+    (volume,) = (one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
+    claim = ("PersistentVolumeClaim", "lpsfed-aggregator", volume["persistentVolumeClaim"]["claimName"])
+    assert not mount.get("readOnly") and claim in map(identity, documents)
+    assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsUser"]
+
+
+OF_ONE_ORGANISATION = re.compile(r"example\.org|203\.0\.113|silo-north|=north\b")
+
+
+@pytest.mark.parametrize("side", ["aggregator", "silo"])
+def test_every_line_of_production_that_an_organisation_changes_is_marked(side: str) -> None:
+    """A copy with the example's registry pulls no image, one with its namespace loads the shard into another's."""
+    lines = {
+        f"{file.relative_to(K8S)}: {line}"
+        for file in (K8S / "overlays" / "production" / side).rglob("*.yaml")
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if OF_ONE_ORGANISATION.search(line)
+    }
+    assert len(lines) >= 4 and [line for line in sorted(lines) if "# <-" not in line] == []
+    assert {file.partition(":")[0] for file in lines if "newName" in file}  # the registry is one of them
+
+
+def test_a_policy_to_dns_allows_names_and_nothing_else(overlay: str, documents: list[Document]) -> None:
+    """Where names are not to be asked for it is not there: one that allows nothing said what it did not do."""
+    found = [one["spec"] for one in documents if identity(one)[::2] == ("NetworkPolicy", "to-dns")]
+    ports = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
+    place = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    }
+    assert all(one["egress"] == [{"to": [place], "ports": ports}] for one in found)
+    assert found or not overlay.startswith(("demo/silo", "tls/silo"))
+    assert not found or not overlay.startswith(("no-dns", "production"))
 
 
 def test_selectors_find_the_pods_they_are_meant_for(documents: list[Document], pods: Pods) -> None:

@@ -97,7 +97,8 @@ def test_a_client_goes_back_to_its_replicas_and_no_budget_keeps_them_where_it_is
     (term,) = client["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == {"app.kubernetes.io/name": "serving"}
     assert "podAntiAffinity" in client["spec"]["affinity"]  # production's own, beside it
-    assert [one for one in documents if one["kind"] == "PodDisruptionBudget"] == []
+    (budget,) = (one["spec"] for one in documents if one["kind"] == "PodDisruptionBudget")
+    assert budget["selector"]["matchLabels"] == {"app.kubernetes.io/name": "client"}
 
 
 def read_replica(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> ClientSettings:

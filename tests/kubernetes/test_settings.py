@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, type[BaseSettings]] = {"aggregator": AggregatorSettings, "client": ClientSettings}
 WRITABLE = {"/state", "/tmp"}
+CLAIMED = {"shard": "/shards", "keys": "/keys"}  # a refresh writes a shard, an enrolment a key
 SAID = ("tls", "production", "common-basis")  # between them, all that the bases say
 MADE_AT_THE_START = {"LPSFED_AGGREGATOR_SIGNING_KEY_FILE"}  # where nobody sets it, in the volume with the state
 SAID_BY_A_NUMBER = {"LPSFED_AGGREGATOR_CATALOGUE_SIZE_FILE"}  # METHOD__CATALOGUE, known before the first shard is there
@@ -164,7 +165,8 @@ def test_paths_lie_in_what_is_mounted(documents: list[Document], pods: Pods, env
     """With a read-only root anything else could not be written, or would not be there."""
     for pod in services(documents, pods):
         mounts = {one["mountPath"]: one.get("readOnly", False) for one in pod["spec"]["containers"][0]["volumeMounts"]}
-        own = WRITABLE | ({"/shards"} if pod["metadata"]["name"] == "client" else set())
+        claims = {one["name"] for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one}
+        own = WRITABLE | {CLAIMED[name] for name in claims & CLAIMED.keys()}
         assert {path for path, read_only in mounts.items() if not read_only} == own
         given = environment(pod, documents)
         for path in [Path(value) for value in given.values() if value.startswith("/")]:
