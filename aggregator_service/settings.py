@@ -21,8 +21,9 @@ from shared.protocol.lengths import least_update, longest_update
 from shared.protocol.schemas import RunIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.messages import FEWEST_CLIENTS
+from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategies.agreement import declare_federation, require_mean
+from shared.strategies.agreement import declare_federation, learnt_task, require_mean
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
@@ -144,6 +145,11 @@ class AggregatorSettings(Listening):
     def declaration(self) -> Declaration:
         """What every client of this federation may send, and no more."""
         return declare_federation(build_strategy(self.strategy, self.method), self.method, secure=self.secure)
+
+    def describe_federation(self) -> FederationOut:
+        """What runs begin with, for invitations and for the silos that redeem them."""
+        task = learnt_task(build_strategy(self.strategy, self.method), self.method)
+        return FederationOut(strategy=self.strategy, task=task, secure=self.secure, method=self.method)
 
     @cached_property
     def longest_update(self) -> int:

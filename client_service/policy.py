@@ -53,6 +53,9 @@ class Policy(Message):
         description="epsilon of one user that noised sums of the common basis may spend, over all runs",
     )
     basis_delta: float = Field(1e-5, gt=0, lt=1, description="at which that epsilon is told")
+    least_members: int = Field(
+        3, ge=3, le=1024, description="secure runs: members of a sum, of those whom the silo has agreed to"
+    )
     least_similarity: float = Field(
         0.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
     )

@@ -10,7 +10,16 @@ from fastapi.security import HTTPBearer
 from client_service.boundary.self_check import GateOut
 from client_service.callers import ForOperator
 from client_service.rollback import list_models, serve_version
-from client_service.schemas import LedgerOut, ModelsOut, QualityOut, RefreshOut, SpectrumOut, StatusOut
+from client_service.schemas import (
+    AcceptedMembersIn,
+    LedgerOut,
+    MembersOut,
+    ModelsOut,
+    QualityOut,
+    RefreshOut,
+    SpectrumOut,
+    StatusOut,
+)
 from client_service.service import ClientService
 from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
@@ -99,6 +108,19 @@ async def read_refresh(service: Service) -> RefreshOut:
 async def ask_refresh(service: Service) -> RefreshOut:
     """The shard absorbs what has been posted, and its model is computed anew. In a run it waits for the round's end."""
     return service.refresher.ask()
+
+
+@silo.get("/members", response_model_exclude_none=True)
+async def read_members(service: Service) -> MembersOut:
+    """Whose keys this silo believes in secure rounds, and who waits for its consent. In the open it pins none."""
+    return service.members.standing if service.settings.secure else MembersOut(file=False, members=())
+
+
+@silo.post("/members/accept", response_model_exclude_none=True)
+async def accept_members(message: AcceptedMembersIn, service: Service) -> MembersOut:
+    """Consent to new members of the federation, each by its key as it was shown."""
+    service.members.accept(message.keys)
+    return service.members.standing
 
 
 @silo.get("/models")

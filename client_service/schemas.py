@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, computed_field, model_validator
 
 from shared.message import Message
+from shared.protocol.schemas import ClientName
 
 Number = Annotated[int, Field(ge=0)]
 """Of a round, or of something counted."""
@@ -76,6 +77,38 @@ class ModelsOut(Message):
     """The kept models; the one that answers is the first."""
 
     models: tuple[KeptModelOut, ...] = Field(description="the served one first")
+
+
+Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["d7" * 32])]
+
+
+class MemberKeyOut(Message):
+    """A client of a secure federation, as this silo knows it."""
+
+    client: str = Field(description="its name", examples=["shop-2"])
+    key: Hex32 = Field(description="its public key, of Ed25519, in hexadecimal")
+    fingerprint: Sha256 = Field(description="sha256 of the key: to be compared by telephone")
+    agreed: bool = Field(description="did the silo know it when it joined, or has it consented since?")
+
+
+class MembersOut(Message):
+    """Whose keys this silo believes in secure rounds, and who waits for its consent."""
+
+    file: bool = Field(description="are they those of a file that the silo pins?")
+    members: tuple[MemberKeyOut, ...] = Field(description="by name; none before the first secure run")
+    waiting: tuple[MemberKeyOut, ...] = Field((), description="new names, or new keys, of the run that is refused")
+    refused: RunOf | None = Field(None, description="the run that waits for the silo's consent")
+
+
+class AcceptedMembersIn(Message):
+    """The silo's operator consents to new members."""
+
+    keys: dict[ClientName, Hex32] = Field(
+        min_length=1,
+        max_length=1024,
+        description="by name, the public key as it was shown",
+        examples=[{"shop-4": "d7" * 32}],
+    )
 
 
 class StatusOut(Message):

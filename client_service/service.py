@@ -41,7 +41,7 @@ from client_service.silo import Silo
 from client_service.stored_model import take_up_stored
 from client_service.tasks.task import TaskShard
 from client_service.worker import TrainingWorker
-from shared.errors import UnavailableError
+from shared.errors import ConflictError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.ownership import lock_directory
 from shared.protocol.signing.enrolment import own_key
@@ -61,6 +61,7 @@ class ClientService(Answering):
         self._agent: Agent | None = None
         self._refresher: Refresher | None = None
         self._gate: GateTransport | None = None
+        self._members: KnownMembers | None = None
         self.metrics.watch_state(settings.state_directory, self.status)
 
     @property
@@ -76,6 +77,15 @@ class ClientService(Answering):
             raise UnavailableError("the client is reading its shard")
         assert self._refresher is not None
         return self._refresher
+
+    @property
+    def members(self) -> KnownMembers:
+        """ConflictError in a silo that has no secure rounds."""
+        if not self.settings.secure:
+            raise ConflictError("expected a silo of a secure federation, whose sums are over members that it knows")
+        if self._members is None:
+            raise UnavailableError("the client has not opened its records yet")
+        return self._members
 
     @property
     def _guard(self) -> Guard | None:
@@ -181,7 +191,13 @@ class ClientService(Answering):
         if settings.members is None and not settings.trust_on_first_use:
             return None, None
         memory = RoundMemory(records.rounds)
-        members = KnownMembers(settings.members, memory)
+        members = self._members = KnownMembers(
+            settings.members,
+            memory,
+            aggregator=settings.aggregator_key,
+            known=settings.known_members,
+            least=settings.policy.least_members,
+        )
         if not settings.secure:
             return members, None
         said = {"noised": settings.privacy.on, "changing_members": settings.policy.changing_members}
@@ -231,7 +247,8 @@ class ClientService(Answering):
         """What the silo's operator must know, whatever the aggregator says."""
         problem = None if self._refresher is None else self._refresher.standing.problem
         refresh = () if problem is None else (f"the shard was not refreshed: {problem}",)
-        return (*quality_warnings(self.quality()), *notices(privacy), *refresh)
+        members = self._members.notices if self._members is not None and self.settings.secure else ()
+        return (*members, *quality_warnings(self.quality()), *notices(privacy), *refresh)
 
     def _common_basis(self) -> BasisOut | None:
         folder = self.settings.state_directory / "basis"

@@ -26,7 +26,8 @@ from shared.web.access import HOST_NAME
 from shared.web.address import require_url
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
-from shared.web.listening import Listening, is_loopback
+from shared.web.listening import Listening
+from shared.web.loopback import is_loopback
 
 LEAST_KEY = 32  # characters; a shorter key could be guessed
 KEYS = {"application_key": "lists of recommendations", "operator_key": "status, quality, ledger and pages"}
@@ -60,7 +61,15 @@ class ClientSettings(Listening):
     )
     secure: bool = Field(False, description="what leaves is masked; an aggregator that would see it is refused")
     members: Path | None = Field(None, description="keys of the aggregator and of all clients: `lpsfed members`")
-    trust_on_first_use: bool = Field(False, description="without members: believe each key that is seen first")
+    trust_on_first_use: bool = Field(
+        False, description="without members: pin who takes part in the first secure run; later names need consent"
+    )
+    aggregator_key: str | None = Field(
+        None, pattern="^[0-9a-f]{64}$", description="the aggregator's public key, with trust_on_first_use"
+    )
+    known_members: tuple[ClientName, ...] = Field(
+        (), description="with trust_on_first_use: who had a key or an invitation when this silo joined"
+    )
     policy: Policy = Policy()
     privacy: PrivacySettings = Field(PrivacySettings(), description="noise on what leaves; the silo's choice alone")
     device: DeviceWish = "auto"
@@ -159,6 +168,9 @@ class ClientSettings(Listening):
         """Masks hide nothing from an aggregator that invents the peers, or from somebody who plays the aggregator."""
         if self.members is not None and self.trust_on_first_use:
             raise ValueError("trust_on_first_use: expected it or members, got both")
+        for name in ("aggregator_key", "known_members"):
+            if getattr(self, name) and not self.trust_on_first_use:
+                raise ValueError(f"{name}: expected it with trust_on_first_use alone")
         if not self.secure:
             return self
         if self.members is None and not self.trust_on_first_use:

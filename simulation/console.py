@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from client_service.schemas import StatusOut
 from shared.protocol.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
@@ -34,16 +33,11 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
         def update_bars(seen: RunProgress) -> None:
             what = "common basis: " if seen.part == "basis" else ""
             for name, status in seen.statuses.items():
-                done = rounds_done(status)
+                done = max(0, status.round - (status.phase not in BETWEEN))
                 phase = status.problem or f"{what}{status.phase}"
                 progress.update(tasks[name], completed=min(done, seen.rounds), total=seen.rounds, phase=phase)
 
         yield update_bars
-
-
-def rounds_done(status: StatusOut) -> int:
-    """How many rounds a client is through with."""
-    return max(0, status.round - (status.phase not in BETWEEN))
 
 
 def tell_on_stderr(line: str) -> None:

@@ -2,51 +2,101 @@
 
 from __future__ import annotations
 
+import os
+import select
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-import httpx
-
-from shared.errors import UnavailableError
+from shared.errors import SettingsError, UnavailableError
+from shared.web.listening import Listening
+from shared.web.loopback import write_address
+from shared.web.ready import READY_PIPE, READY_WORD
 
 START_SECONDS = 120.0
 LOOK_SECONDS = 0.1
+LOG_BYTES = 4096  # of the log's end, for the line that says why a service has ended
 
 
-def serve_detached(words: Sequence[str], log: Path, url: str) -> int:
-    """Start `lpsfed` with these words and wait until its service is ready at `url`; its process id.
-
-    UnavailableError, and nothing is left running, where it does not get so far.
-    """
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "simulation.cli", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
+def require_free_port(host: str, port: int) -> None:
+    """SettingsError where something listens there already, or where this machine has no such address."""
     try:
-        _wait_until_ready(process, url, log)
+        family, kind, protocol, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise SettingsError(f"host: expected a name or an address of this machine, got {host!r} ({error})") from None
+    with socket.socket(family, kind, protocol) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            listener.bind(address)
+        except OSError as error:
+            words = "end what listens there, or choose another by --port" if port else "choose one by --port"
+            expected = f"port: expected a free one, got {write_address(host, port)} ({error.strerror})"
+            raise SettingsError(f"{expected}: {words}") from None
+
+
+def serve_detached(words: Sequence[str], log: Path, settings: Listening) -> int:
+    """Start `lpsfed` with these words and wait until the service of that very process is ready; its process id.
+
+    The process says so itself, by a pipe that it alone has: whatever else answers at its address counts for nothing.
+    SettingsError for a port that is taken; UnavailableError, and nothing is left running, where it does not get so far.
+    """
+    if settings.port == 0:
+        raise SettingsError("--detach: expected a port that others know, got 0; choose one by --port")
+    require_free_port(settings.host, settings.port)
+    url = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
+    ours, theirs = os.pipe()
+    start = log.stat().st_size if log.exists() else 0
+    try:
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "simulation.cli", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                pass_fds=(theirs,),
+                env=os.environ | {READY_PIPE: str(theirs)},
+            )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    try:
+        _wait_until_ready(process, ours, url, log, start)
     except BaseException:
         process.kill()
         process.wait()
         raise
+    finally:
+        os.close(ours)
     process.returncode = 0  # a handle warns of a child that outlives it; this one is meant to
     return process.pid
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], pipe: int, url: str, log: Path, start: int) -> None:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
-        if process.poll() is not None:
-            raise UnavailableError(f"expected a service at {url}, it has ended with {process.returncode}: see {log}")
-        with suppress(httpx.TransportError):  # it does not listen yet
-            if httpx.get(f"{url}/health/ready", trust_env=False).is_success:
+        if select.select([pipe], [], [], LOOK_SECONDS)[0]:
+            if os.read(pipe, len(READY_WORD)) == READY_WORD and process.poll() is None:
                 return
-        time.sleep(LOOK_SECONDS)
+            process.wait()  # it has closed the pipe without a word: it ends
+        if process.poll() is not None:
+            said = _last_line(log, start)
+            raise UnavailableError(
+                f"expected a service at {url}, it has ended with {process.returncode}: {said}: {log}"
+            )
     raise UnavailableError(f"expected a service at {url} within {START_SECONDS:g} s: see {log}")
+
+
+def _last_line(log: Path, start: int) -> str:
+    """Of what this process has written: why it has ended."""
+    with log.open("rb") as file:
+        file.seek(max(start, log.stat().st_size - LOG_BYTES))
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it has said nothing")

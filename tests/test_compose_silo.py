@@ -14,17 +14,19 @@ from typer.testing import CliRunner
 
 from client_service.settings import ClientSettings
 from shared.errors import SettingsError
-from shared.protocol.signing.invitation import Invitation
+from shared.method.settings import MethodSettings
+from shared.protocol.signing.invitation import FederationOut, Invitation
 from simulation.cli import app
 from simulation.deployment.compose_silo import SUBNET, TEMPLATE, SiloCompose, compose_silo
 
+OPEN = FederationOut(strategy="lpsfed", secure=False, method=MethodSettings())
 URL = "https://aggregator.example.org"
 
 
 @pytest.fixture
 def invitation(tmp_path: Path) -> Path:
     expires = datetime.now(UTC) + timedelta(days=1)
-    made = Invitation(name="north", url=URL, code="c" * 43, expires=expires, aggregator="ab" * 32)
+    made = Invitation(name="north", url=URL, code="c" * 43, expires=expires, aggregator="ab" * 32, federation=OPEN)
     path = tmp_path / "north.invite"
     path.write_text(made.model_dump_json())
     return path
@@ -118,11 +120,13 @@ def test_the_exit_leads_to_where_the_invitation_says(
     invitation: Path, data: Path, tmp_path: Path, url: str, port: str, hosts: list[str] | None
 ) -> None:
     asked = read(invitation).model_copy(update={"url": url})
-    text = compose_silo(SiloCompose(tmp_path / "north", data, (10001, 10001), 9000, 3.5), asked)
+    text = compose_silo(SiloCompose(tmp_path / "north", data, (10001, 10001), 9000, 3.5, (), True), asked)
     services = yaml.safe_load(text)["services"]
     assert services["exit"]["command"][0] == port and services["exit"].get("extra_hosts") == hosts
     assert services["gateway"]["ports"] == ["127.0.0.1:9000:8800"]
-    assert services["join"]["command"][-2:] == ["--min-rating", "3.5"]
+    assert services["join"]["command"][-2:] == ["3.5", "--allow-http"]
+    with pytest.raises(SettingsError, match="--allow-http where the way is trusted"):
+        compose_silo(SiloCompose(tmp_path / "north", data, (10001, 10001)), asked)
 
 
 def test_what_is_missing_or_of_no_use_is_named(invitation: Path, data: Path, tmp_path: Path) -> None:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.callers import Service
 from aggregator_service.http.routes import PRIVATE, PROBLEMS, Responses, operated
-from shared.errors import ForbiddenError, SettingsError, UnavailableError
+from aggregator_service.settings import AggregatorSettings
+from shared.errors import FederationError, ForbiddenError, SettingsError, UnavailableError
 from shared.protocol.problem import ProblemOut
-from shared.protocol.schemas import EnrolmentOut
+from shared.protocol.signing.answers import sign_answer
 from shared.protocol.signing.invitation import (
     LONGEST_ENROLMENT,
     EnrolmentIn,
+    EnrolmentOut,
     InvitationIn,
     InvitationOut,
+    answered_signature,
+    known_names,
     open_invitation,
     redeem,
 )
 from shared.protocol.signing.keys import raw_hex
+from shared.web import problems
 from shared.web.refusals import describe_refusal
 from shared.web.routes import DeclaredRoute
 from shared.web.whole import read_whole
@@ -50,20 +57,55 @@ UNWRITABLE = "the folder of registered keys cannot be written: the operator has 
 async def invite(message: InvitationIn, service: Service, response: Response) -> InvitationOut:
     """Invite a silo under a name that has no key yet. An earlier invitation of this name ends."""
     response.headers.update(PRIVATE)
-    try:
-        registry = service.settings.registry
-        code, expires = await run_in_threadpool(open_invitation, message.name, registry, message.days)
-    except SettingsError:
-        raise UnavailableError(UNWRITABLE) from None
-    return InvitationOut(code=code, expires=expires, aggregator=raw_hex(service.federation.key.public_key()))
-
-
-@router.post("/enrolments", status_code=201)
-async def enrol(message: EnrolmentIn, service: Service) -> EnrolmentOut:
-    """Register a silo's key by the code of its invitation, which counts once. The same key again changes nothing."""
     settings = service.settings
     try:
-        await run_in_threadpool(redeem, message, settings.registry, datetime.fromtimestamp(time.time(), UTC))
+        code, expires = await run_in_threadpool(open_invitation, message.name, settings.registry, message.days)
     except SettingsError:
         raise UnavailableError(UNWRITABLE) from None
-    return EnrolmentOut(name=message.name, strategy=settings.strategy, secure=settings.secure, method=settings.method)
+    return InvitationOut(
+        code=code,
+        expires=expires,
+        aggregator=raw_hex(service.federation.key.public_key()),
+        federation=settings.describe_federation(),
+        members=_named_members(settings),
+    )
+
+
+@router.post("/enrolments", status_code=201, response_model=EnrolmentOut)
+async def enrol(message: EnrolmentIn, service: Service, request: Request) -> Response:
+    """Register a silo's key by a proof of its invitation's code, which counts once. The same key again changes nothing.
+
+    The answer, a refusal too, is signed by the aggregator's key over its status, its content and this very message.
+    """
+    try:
+        content = (await run_in_threadpool(_enrol_silo, message, service)).model_dump_json()
+        answer = Response(content, 201, media_type="application/json")
+    except FederationError as error:
+        request.state.code = error.code
+        answer = problems.answer(error)
+    sha256 = hashlib.sha256(bytes(answer.body)).digest()
+    created = int(time.time())
+    signed = sign_answer(
+        answer.status_code, sha256, answered_signature(message), service.federation.key, created=created
+    )
+    answer.headers.update(signed)
+    return answer
+
+
+def _enrol_silo(message: EnrolmentIn, service: Coordinator) -> EnrolmentOut:
+    settings, own = service.settings, raw_hex(service.federation.key.public_key())
+    try:
+        redeem(message, settings.registry, _now(), own)
+    except SettingsError:
+        raise UnavailableError(UNWRITABLE) from None
+    federation = settings.describe_federation()
+    return EnrolmentOut(name=message.name, members=_named_members(settings), **dict(federation))
+
+
+def _named_members(settings: AggregatorSettings) -> tuple[str, ...]:
+    """In the open a silo learns how many others there are, and no names."""
+    return known_names(settings.registry, _now()) if settings.secure else ()
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(time.time(), UTC)

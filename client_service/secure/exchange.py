@@ -144,6 +144,7 @@ class SecureExchange:
     async def _uncover(self, terms: RoundTerms, state: Ready) -> None:
         """Help to take the masks away, if the sum hides everybody who is in it, beside all earlier sums too."""
         request = await self._ask("request", UnmaskRequest, terms)
+        self._own.members.require_enough(request.survivors, terms.run)
         self._memory.require_hidden(state.roster, request.survivors, state.proven, self._least)
         agreed, consent = client.consent(state, request, self._own.identity)
         self._keep(agreed)

@@ -37,15 +37,21 @@ class RoundMemory:
         self._members_of_start: dict[str, frozenset[str]] = {}
         self._basis_sums: list[Stamps] = []  # of all runs of all aggregators: they follow from the silos' data alone
         self.pinned: dict[str, str] = {}
+        self.agreed: set[str] = set()  # of these, whom the silo knew when it joined, or has consented to since
         for entry in self._ledger.entries():
             self._take(entry)
 
     def _take(self, entry: Mapping[str, Any]) -> None:
         """Bring what is in memory up to an entry."""
         try:
-            {"exchange": self._take_exchange, "start": self._take_start, "sum": self._take_sum, "pin": self._take_pin}[
-                entry["kind"]
-            ](entry)
+            take = {
+                "exchange": self._take_exchange,
+                "start": self._take_start,
+                "sum": self._take_sum,
+                "pin": self._take_pin,
+                "members": self._take_members,
+            }
+            take[entry["kind"]](entry)
         except (KeyError, TypeError, ValueError):
             raise DataError(f"{NAME}: expected entries as this client writes them, got another") from None
 
@@ -69,6 +75,11 @@ class RoundMemory:
 
     def _take_pin(self, entry: Mapping[str, Any]) -> None:
         self.pinned[entry["member"]] = entry["key"]
+        self.agreed.add(entry["member"])
+
+    def _take_members(self, entry: Mapping[str, Any]) -> None:
+        self.pinned |= dict(entry["keys"])
+        self.agreed |= set(entry["agreed"])
 
     def _append(self, kind: str, **fields: Any) -> None:
         self._ledger.append(kind, seal=True, **fields)
@@ -77,6 +88,10 @@ class RoundMemory:
     def pin(self, member: str, key: str) -> None:
         """Trust this key from now on. `member`: a client's name, or "" for the aggregator."""
         self._append("pin", member=member, key=key)
+
+    def pin_members(self, keys: Mapping[str, str], agreed: Collection[str]) -> None:
+        """Trust these clients' keys from now on, all or none. `agreed`: to whom of them the silo has consented."""
+        self._append("members", keys=dict(sorted(keys.items())), agreed=sorted(agreed))
 
     def remember_start(self, aggregator: str, run: str, number: int, digest: str) -> None:
         """What round `number` of a run begins with, once. PrivacyError for another word about it later: this client

@@ -43,15 +43,6 @@ class JoinOut(Message):
     nonce: Nonce | None = Field(None, description="of the client's last update that was accepted")
 
 
-class EnrolmentOut(Message):
-    """Aggregator -> a silo whose key is registered now: what the federation is, for the silo's own settings."""
-
-    name: ClientName
-    strategy: str = Field(description="what this federation exchanges, and how it is combined", examples=["lpsfed"])
-    secure: bool = Field(description="updates must be masked")
-    method: MethodSettings = Field(description="the settings that runs begin with, where nothing else is said")
-
-
 class RunIn(Message):
     """Operator -> aggregator: start a run."""
 

@@ -37,10 +37,15 @@ def secure_declaration(declaration: Declaration, strategy: Strategy, method: Met
     return declaration.model_copy(update={"secure": True})
 
 
+def learnt_task(strategy: Strategy, method: MethodSettings) -> str:
+    """The name of the task whose data the strategy's model learns from."""
+    return EXCHANGES[strategy.model or method.model].task
+
+
 def require_task(strategy: Strategy, method: MethodSettings, task: str) -> None:
     """SettingsError for a model that learns from other data: one of users from sessions, or the other way round."""
     model = strategy.model or method.model
-    if (needed := EXCHANGES[model].task) != task:
+    if (needed := learnt_task(strategy, method)) != task:
         raise SettingsError(f"task: expected {needed!r}, whose data the model {model!r} learns from, got {task!r}")
 
 

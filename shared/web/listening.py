@@ -10,9 +10,9 @@ from pydantic import Field, field_validator, model_validator
 
 from shared.web.crowd import MOST, MOST_OF_ADDRESS, Crowd
 from shared.web.environment import EnvironmentSettings
+from shared.web.loopback import is_loopback
 from shared.web.tls import PORT, Identity, port_identity
 
-LOCALHOST = "localhost"
 REQUESTS_PER_SECOND = 100.0  # of one caller, where no setting says otherwise and others than this machine can call
 
 
@@ -92,11 +92,3 @@ class Listening(EnvironmentSettings):
         if self.on_loopback or self.tls_certificate is not None:
             return []
         return ["without tls_certificate whoever is on the way reads and changes what is said at this port"]
-
-
-def is_loopback(host: str) -> bool:
-    """Is it a name or an address of this machine that no other can reach?"""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == LOCALHOST

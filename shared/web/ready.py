@@ -10,6 +10,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -17,6 +18,9 @@ import structlog
 from shared.errors import SettingsError
 from shared.timeouts import READY_BEAT_SECONDS, READY_SECONDS
 
+READY_PIPE, READY_WORD = "LPSFED_READY_PIPE", b"ready"
+"""A variable with the number of a pipe's end, which whoever started the service has opened; and the word for it."""
+STARTED_BEAT_SECONDS = 0.05
 UPTIME = Path("/proc/uptime")  # no change of the machine's time moves it, and a shell can read it
 
 
@@ -65,6 +69,19 @@ async def keep_ready(file: Path, hindrance: Callable[[], str | None], logger: st
             await asyncio.sleep(READY_BEAT_SECONDS)
     finally:
         file.unlink(missing_ok=True)
+
+
+async def tell_starter(hindrance: Callable[[], str | None]) -> None:
+    """Say once, to whoever has started this process and waits at the other end of its pipe, that it is ready."""
+    given = os.environ.pop(READY_PIPE, "")
+    if not given.isdecimal():
+        return
+    with os.fdopen(int(given), "wb", buffering=0) as pipe:
+        os.set_inheritable(pipe.fileno(), False)  # what this process starts does not keep it open
+        while hindrance() is not None:
+            await asyncio.sleep(STARTED_BEAT_SECONDS)
+        with suppress(BrokenPipeError):  # whoever waited has gone
+            pipe.write(READY_WORD)
 
 
 def _write_or_log(file: Path, logger: structlog.stdlib.BoundLogger, *, told: bool) -> bool:

@@ -20,7 +20,7 @@ from shared.timeouts import GRACE_SECONDS, KEEP_ALIVE_SECONDS
 from shared.web.connection import LONGEST_HEAD, Admitting, Connection
 from shared.web.crowd import Crowd
 from shared.web.listening import Listening
-from shared.web.ready import keep_ready, require_ready_place
+from shared.web.ready import keep_ready, require_ready_place, tell_starter
 from shared.web.tls import PORT, Identity, keep_renewed
 
 
@@ -131,7 +131,7 @@ async def run_server(
     )
     if (file := settings.ready_file) is not None:
         require_ready_place(file)
-    jobs = [keep_renewed(identities.values(), logger)]
+    jobs = [keep_renewed(identities.values(), logger), tell_starter(lambda: server.deafness or hindrance())]
     if file is not None:
         jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
     sockets = [_share_port(settings.host, settings.port)] if shared_port else None

@@ -21,6 +21,7 @@ from simulation.deployment.compose_silo import SUBNET, TEMPLATE, SiloCompose, ch
 from simulation.deployment.kubernetes_silo import SiloCluster, write_kubernetes_silo
 from simulation.deployment.subnets import USUAL
 from simulation.joining import SETTINGS
+from simulation.silo_toml import parse_policy
 
 
 class Role(StrEnum):
@@ -50,6 +51,8 @@ def compose(
     folder: Annotated[Path | None, typer.Option(help="the silo's: keys, shard, state; by default its name")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="of this machine, where the silo answers")] = 8801,
     min_rating: Annotated[float | None, typer.Option(help="of a liking, as `lpsfed join` has it")] = None,
+    policy: Annotated[list[str] | None, typer.Option("--policy", help="as `lpsfed join` has it")] = None,
+    allow_http: options.AllowHttp = False,
 ) -> None:
     """Write docker-compose.yml for a number of silos, and beside it the two files that can be added to it.
 
@@ -60,7 +63,9 @@ def compose(
         return _print_paths(write_compose(silos, out or Path(MAIN), common_basis.value, subnets), silos)
     asked = read_invitation(_require_given(invitation, "--invitation", "the operator's"))
     own = _require_given(data, "--data", "the silo's own interactions")
-    silo = SiloCompose(folder or Path(asked.name), own, choose_owner(), port, min_rating, subnets or SUBNET)
+    parse_policy(options.parse_pairs(policy or [], "--policy"))
+    agreed = (tuple(policy or ()), allow_http)
+    silo = SiloCompose(folder or Path(asked.name), own, choose_owner(), port, min_rating, *agreed, subnets or SUBNET)
     path = write_compose_silo(silo, asked, out or Path(TEMPLATE))
     ERR.print(f"{path}: docker compose -f {path} up --build --wait", soft_wrap=True)
     ERR.print(f"http://127.0.0.1:{port} answers then; keys: {silo.folder}", soft_wrap=True)

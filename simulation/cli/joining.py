@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,25 +14,43 @@ from client_service.settings import client_settings
 from shared.errors import SettingsError
 from shared.method.settings import validate_settings
 from shared.protocol.signing.invitation import Invitation, InvitationIn, InvitationOut, read_invitation
-from shared.web.address import require_url
+from shared.web.address import require_guarded
 from shared.web.calling import Calling
-from shared.words import count_noun
+from shared.web.loopback import write_address
 from simulation.cli import options
 from simulation.console import tell_on_stderr
-from simulation.datasets import load_dataset
-from simulation.detached import serve_detached
-from simulation.inviting import write_invitation
+from simulation.datasets import LeastRating, load_dataset
+from simulation.detached import require_free_port, serve_detached
+from simulation.inviting import make_invitation, write_invitation
 from simulation.joining import (
     APPLICATION,
+    CATALOGUE,
     OPERATOR,
     SiloFolder,
+    describe_shard,
     enrol_silo,
+    keep_catalogue,
+    keep_sessions,
     keep_shard,
-    kept_shard,
+    replace_settings,
     require_open,
+    require_same_silo,
+    require_usable,
     write_settings,
 )
 from simulation.operator_calls import Operator, call_as_operator, open_operator
+from simulation.processes import HOST
+from simulation.sessions.read import read_sessions
+from simulation.sessions.rules import parse_rules
+from simulation.silo_toml import (
+    AgreedSettings,
+    SiloChoices,
+    agree,
+    describe_missing,
+    parse_policy,
+    read_toml,
+    require_listed,
+)
 from simulation.small_files import read_small_file
 from simulation.split import SplitKind
 
@@ -49,13 +69,22 @@ def invite(
     ca: options.Authority = None,
     certificate: options.Certificate = None,
     certificate_key: options.CertificateKey = None,
+    allow_http: options.AllowHttp = False,
 ) -> None:
     """Invite silos. Each invitation registers one key under one name, once: hand it over as you would a password."""
     if out is None and len(names) > 1:
         raise SettingsError(f"--out: expected a folder for {len(names)} invitations, got none")
-    with open_operator(require_url(url), operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
-        for name in names:
-            _hand_out(_invite_silo(operator, name, url, days, ca), out)
+    require_guarded(url, allow_http=allow_http)
+    authority = None if ca is None else read_small_file(ca, "a certificate")
+    with open_operator(url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+        told: dict[str, InvitationOut] = {}
+        try:
+            for name in names:
+                told[name] = _invite_silo(operator, name, days)
+        finally:  # one that is refused takes none of the others back
+            members = tuple(sorted({name for one in told.values() for name in one.members}))
+            for name, one in told.items():
+                _hand_out(make_invitation(name, url, one.model_copy(update={"members": members}), authority), out)
 
 
 def _hand_out(made: Invitation, out: Path | None) -> None:
@@ -65,11 +94,9 @@ def _hand_out(made: Invitation, out: Path | None) -> None:
     tell_on_stderr(f"{path}: for {made.name} alone; it expires at {made.expires:%Y-%m-%d %H:%M} UTC")
 
 
-def _invite_silo(operator: Operator, name: str, url: str, days: float, ca: Path | None) -> Invitation:
+def _invite_silo(operator: Operator, name: str, days: float) -> InvitationOut:
     asked = validate_settings(InvitationIn, {"name": name, "days": days})
-    told = InvitationOut.model_validate(call_as_operator(operator, "POST", "/v1/invitations", asked.model_dump_json()))
-    authority = None if ca is None else read_small_file(ca, "a certificate")
-    return Invitation(name=name, url=url, authority=authority, **told.model_dump())
+    return InvitationOut.model_validate(call_as_operator(operator, "POST", "/v1/invitations", asked.model_dump_json()))
 
 
 def join(
@@ -80,48 +107,115 @@ def join(
         float | None, typer.Option(help="of a liking; by default 4 of 5, 8 of 10, and of other scales any; 0: any")
     ] = None,
     split: options.SplitChoice = None,
+    rule: options.Rules = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="by default the first free one from 8801")] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help="what the silo allows, key=value, as common_basis=secure; repeatable"),
+    ] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="the list of the federation's items, where it sums statistics or shares items")
+    ] = None,
+    allow_http: options.AllowHttp = False,
     start: Annotated[bool, typer.Option(help="serve the client once it has joined")] = True,
     detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
 ) -> None:
     """Join a federation: make keys, convert the data, register by the invitation, write silo.toml, and serve.
 
     The data stay in the folder. Called again, it goes on with what is there; so does `lpsfed client --settings
-    FOLDER/silo.toml`.
+    FOLDER/silo.toml`. With --policy or --catalogue it writes silo.toml anew, and leaves what the silo has changed.
     """
     asked = read_invitation(invitation)
     silo = SiloFolder(folder or Path(asked.name))
-    if not silo.settings.exists():
-        require_open(asked)
-        _keep_data(silo, asked.name, data, min_rating, options.split_kind(split))
-        enrolled = enrol_silo(asked, silo)
-        write_settings(asked, silo, enrolled, {} if port is None else {"port": port})
-        tell_on_stderr(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}")
+    joined = silo.settings.exists()
+    earlier = require_same_silo(asked, silo) if joined else {}
+    secure = asked.federation is not None and asked.federation.secure
+    require_guarded(asked.url, allow_http=allow_http or joined, secure=secure)
+    if port is not None and port != earlier.get("port"):
+        require_free_port(str(earlier.get("host", HOST)), port)
+    allowed = {**earlier.get("policy", {}), **parse_policy(options.parse_pairs(policy or [], "--policy"))}
+    choices = SiloChoices(allowed, catalogue or _own_catalogue(silo), port)
+    given = GivenData(data, min_rating, options.split_kind(split), rule or [])
+    if not joined or policy or catalogue:
+        _join_federation(asked, silo, choices, given)
+    if port is not None and joined and port != earlier.get("port"):
+        replace_settings(silo, {**read_toml(silo.settings), "port": port})
+        tell_on_stderr(f"{silo.settings}: port {port} from now on")
     if start:
         _serve(silo, detach=detach)
 
 
-def _keep_data(
-    silo: SiloFolder, name: str, data: Path | None, min_rating: float | None, split: SplitKind | None
-) -> None:
-    head = kept_shard(silo)
-    if head is None:
-        if data is None:
+@dataclass(frozen=True)
+class GivenData:
+    """What the silo says of its data: where they are, and how they are read."""
+
+    path: Path | None
+    min_rating: float | None
+    split: SplitKind | None
+    rules: list[str]
+
+
+def _join_federation(asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: GivenData) -> None:
+    """Whatever can be refused is refused before the silo's key is registered."""
+    require_open(asked, silo)
+    told = asked.federation
+    if told is not None:
+        agreed = agree(told, choices.policy)
+        require_listed(agreed, choices.catalogue)
+    _keep_data(silo, asked.name, given, "items" if told is None else told.task)
+    if told is not None:
+        _require_usable(asked, silo, agreed, choices)
+    enrolled = enrol_silo(asked, silo)
+    agreed = agree(enrolled, choices.policy)
+    if told is None:
+        require_listed(agreed, choices.catalogue)
+        _require_usable(asked, silo, agreed, choices)
+    write_settings(asked, silo, enrolled, agreed, choices)
+    if agreed.missing:
+        tell_on_stderr(describe_missing(asked.name, agreed))
+    tell_on_stderr(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}")
+
+
+def _require_usable(asked: Invitation, silo: SiloFolder, agreed: AgreedSettings, choices: SiloChoices) -> None:
+    keep_catalogue(silo, agreed, choices.catalogue)
+    require_usable(silo, asked, agreed, choices)
+
+
+def _own_catalogue(silo: SiloFolder) -> Path | None:
+    """The list that an earlier call has kept."""
+    own = silo.path / CATALOGUE
+    return own if own.exists() else None
+
+
+def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str) -> None:
+    described = describe_shard(silo, task)
+    if described is None:
+        if given.path is None:
             raise SettingsError("--data: expected the silo's own interactions, got none")
-        dataset = load_dataset(data, SPLIT_SEED, "usual" if min_rating is None else min_rating, split)
-        head = keep_shard(silo, name, dataset)
-        for note in head.notes:
+        for note in _convert(silo, name, given.path, given, task):
             tell_on_stderr(f"- {note}")
-    nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}"
-    tell_on_stderr(f"{silo.shard}: {nodes}, {head.train + head.valid + head.test:,} interactions")
+        described = describe_shard(silo, task)
+    tell_on_stderr(f"{silo.shard}: {described}")
+
+
+def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: str) -> Sequence[str]:
+    """Write the shard; what was left out."""
+    if task == "sessions":
+        if given.split is not None or given.min_rating is not None:
+            raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
+        return keep_sessions(silo, name, read_sessions(path, parse_rules(options.parse_pairs(given.rules, "--rule"))))
+    if given.rules:
+        raise SettingsError("--rule: expected none in a federation of users, whose silos hold no sessions")
+    least: LeastRating = "usual" if given.min_rating is None else given.min_rating
+    return keep_shard(silo, name, load_dataset(path, SPLIT_SEED, least, given.split)).notes
 
 
 def _serve(silo: SiloFolder, *, detach: bool) -> None:
     settings = client_settings(silo.settings)
     if not detach:
         return serve_client(settings)
-    url = f"http://127.0.0.1:{settings.port}"
-    pid = serve_detached(["client", "--settings", str(silo.settings)], silo.path / "client.log", url)
+    url = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
+    pid = serve_detached(["client", "--settings", str(silo.settings)], silo.path / "client.log", settings)
     tell_on_stderr(f"{url} answers until `kill {pid}`; log: {silo.path / 'client.log'}")
     tell_on_stderr(f"applications show the key in {silo.path / APPLICATION}")
     tell_on_stderr(f"its page is for the user operator; the password is in {silo.path / OPERATOR}")

@@ -1,18 +1,27 @@
-"""`lpsfed members`: the file of a federation's public keys that its operators exchange and each silo pins."""
+"""`lpsfed members`: the file of a federation's public keys that each silo pins, or a silo's consent to new members."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
+import httpx
 import typer
+from pydantic import ValidationError
 
-from shared.errors import ConflictError
+from client_service.schemas import AcceptedMembersIn, MemberKeyOut, MembersOut
+from client_service.settings_file import read_file_beneath_environment
+from shared.errors import ConflictError, FederationError, NotFoundError, ProtocolError, SettingsError, UnavailableError
+from shared.protocol.problem import ProblemOut
 from shared.protocol.signing.enrolment import registered_files
 from shared.protocol.signing.keys import fingerprint
 from shared.protocol.signing.registry import Registry, read_registry, write_registry
-from simulation.cli.options import AsJson, print_json
-from simulation.console import OUT, word_table
+from shared.web.calling import Calling, reason
+from simulation.cli.options import AsJson, Authority, print_json
+from simulation.console import OUT, tell_on_stderr, word_table
+from simulation.silo_address import read_silo_address
+from simulation.small_files import read_small_file
 
 MembersFile = Annotated[Path, typer.Argument(help="the file of members")]
 
@@ -40,6 +49,87 @@ def write(
 def show(file: MembersFile, as_json: AsJson = False) -> None:
     """Show whose keys a file holds, and the fingerprint by which two silos see whether theirs is the same."""
     _print_members(file, read_registry(file), as_json=as_json)
+
+
+@app.command()
+def accept(
+    names: Annotated[list[str] | None, typer.Argument(help="of new members; by default all that wait")] = None,
+    silo: Annotated[Path, typer.Option(help="the silo's settings, for its address and its operator's key")] = Path(
+        "silo.toml"
+    ),
+    client_url: Annotated[str | None, typer.Option(help="of the client; by default by the silo's settings")] = None,
+    operator_key_file: Annotated[Path | None, typer.Option(help="by default by the silo's settings")] = None,
+    ca: Authority = None,
+    yes: Annotated[bool, typer.Option("--yes", help="consent without being asked")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Consent to new members of a secure federation. Compare the fingerprints of their keys with their operators first.
+
+    A silo that trusts on first use takes part in no sum with names that came later, or with new keys of known ones.
+    """
+    with _open_client(silo, client_url, operator_key_file, ca) as http:
+        found = MembersOut.model_validate(_ask(http, "GET"))
+        chosen = _choose_waiting(found, names)
+        if not as_json:
+            _print_waiting(found, chosen)
+        if chosen and (yes or _confirm()):
+            keys = AcceptedMembersIn(keys={one.client: one.key for one in chosen})
+            found = MembersOut.model_validate(_ask(http, "POST", keys))
+            tell_on_stderr(f"accepted: {', '.join(one.client for one in chosen)}")
+    if as_json:
+        print_json(found.model_dump(mode="json", exclude_none=True))
+
+
+def _choose_waiting(found: MembersOut, names: list[str] | None) -> list[MemberKeyOut]:
+    """Those whom the silo has not agreed to. NotFoundError for a name that is none of them."""
+    open_ones = {one.client: one for one in (*found.members, *found.waiting) if not one.agreed}
+    if unknown := [name for name in names or () if name not in open_ones]:
+        waiting = ", ".join(sorted(open_ones)) or "nobody"
+        raise NotFoundError(f"expected names that wait for this silo's consent ({waiting}), got {unknown[0]!r}")
+    return [one for name, one in sorted(open_ones.items()) if not names or name in names]
+
+
+def _print_waiting(found: MembersOut, chosen: list[MemberKeyOut]) -> None:
+    if not chosen:
+        return OUT.print("nobody waits for this silo's consent", soft_wrap=True)
+    table = word_table("new member", "fingerprint of its key", whole=("fingerprint of its key",))
+    for one in chosen:
+        table.add_row(one.client, one.fingerprint)
+    OUT.print(table)
+    if found.refused is not None:
+        OUT.print(f"{found.refused} waits for it", soft_wrap=True)
+
+
+def _confirm() -> bool:
+    if not sys.stdin.isatty():
+        raise SettingsError("--yes: expected it where nobody can be asked, got none; nobody was accepted")
+    return typer.confirm("Have their operators told you the same fingerprints, and do they take part?")
+
+
+def _open_client(silo: Path, url: str | None, key_file: Path | None, ca: Path | None) -> httpx.Client:
+    values = read_file_beneath_environment(silo) if silo.is_file() else {}
+    given = key_file or (Path(str(values["operator_key_file"])) if values.get("operator_key_file") else None)
+    if url is None and not values:
+        raise SettingsError(f"--silo: expected a silo's settings, or --client-url, got no file {silo}")
+    key = None if given is None else read_small_file(given, "the silo's operator key")
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    address = url or read_silo_address(silo).url
+    return httpx.Client(base_url=address, headers=headers, trust_env=False, verify=Calling(ca).context, timeout=30.0)
+
+
+def _ask(http: httpx.Client, method: str, body: AcceptedMembersIn | None = None) -> object:
+    try:
+        path = "/v1/members" if body is None else "/v1/members/accept"
+        answer = http.request(method, path, json=None if body is None else body.model_dump())
+    except httpx.TransportError as error:
+        raise UnavailableError(f"{http.base_url}: expected the silo's client, got {reason(error)}") from None
+    if answer.is_success:
+        return answer.json()
+    try:
+        detail = ProblemOut.model_validate_json(answer.content).detail
+    except ValidationError:
+        raise ProtocolError(f"{http.base_url}: expected a silo's client, got another answer") from None
+    raise (ConflictError if answer.status_code == httpx.codes.CONFLICT else FederationError)(detail)
 
 
 def _print_members(file: Path, registry: Registry, *, as_json: bool) -> None:

@@ -19,8 +19,6 @@ from simulation.datasets import LeastRating
 from simulation.source import CHAIN, SYNTHETIC, USUAL_CLIENTS, Cut
 from simulation.split import SplitKind
 
-INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
-
 
 class Method(StrEnum):
     """How `--method` divides a data set, by the names of simulation.groups.METHODS; the last three divide sessions, by
@@ -148,6 +146,9 @@ RayAddress = Annotated[
 RayCpus = Annotated[int, typer.Option("--ray-cpus", min=0, help="of a Ray cluster on this machine; 0: all")]
 Privacy = Annotated[list[str] | None, typer.Option(help="differential privacy at every client, key=value")]
 
+AllowHttp = Annotated[
+    bool, typer.Option("--allow-http", help="call the aggregator by plain http, where the way to it is trusted")
+]
 OperatorToken = Annotated[Path, typer.Option("--operator-token-file", help="file with the operator's secret")]
 AggregatorUrl = Annotated[str, typer.Option("--aggregator-url")]
 DEFAULT_URL = "http://127.0.0.1:8800"

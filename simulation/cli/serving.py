@@ -10,16 +10,20 @@ from typing import Annotated, Any
 import typer
 
 from aggregator_service.__main__ import serve as serve_aggregator
-from aggregator_service.settings import aggregator_settings
+from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.__main__ import serve as serve_client
 from client_service.settings import client_settings
-from shared.errors import SettingsError
 from shared.new_files import create_secret
+from shared.web.address import require_guarded
+from shared.web.loopback import write_address
 from simulation.cli import options
 from simulation.console import tell_on_stderr
-from simulation.detached import serve_detached
+from simulation.detached import require_free_port, serve_detached
 from simulation.inviting import write_invitations
+from simulation.small_files import read_small_file
 
+OF_INVITING = ("invite", "url", "ca", "allow_http", "detach")
+"""Options of `lpsfed aggregator` that are no settings of the service."""
 PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
 PortKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
 PortAuthority = Annotated[Path | None, typer.Option(help="PEM; callers must show a certificate of these")]
@@ -39,6 +43,8 @@ def aggregator(
         list[str] | None, typer.Option("--invite", help="a silo, whose NAME.invite is written here; repeatable")
     ] = None,
     url: Annotated[str | None, typer.Option(help="as the invited call it; by default http://127.0.0.1:PORT")] = None,
+    ca: Annotated[Path | None, typer.Option(help="PEM for the invitations: who has signed its certificate")] = None,
+    allow_http: options.AllowHttp = False,
     detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
 ) -> None:
     """Serve the aggregator. Settings also come from LPSFED_AGGREGATOR_*; flags win.
@@ -46,22 +52,33 @@ def aggregator(
     With a state directory and no operator token, the token is made there: operator.token.
     """
     flags = options.given_flags(locals())
-    flags = {name: value for name, value in flags.items() if name not in ("invite", "url", "detach")}
+    flags = {name: value for name, value in flags.items() if name not in OF_INVITING}
     if made := _made_token(flags):
         flags["operator_token_file"] = made
     settings = aggregator_settings(**flags)
-    for path in write_invitations(settings, invite or (), url, Path()):
-        tell_on_stderr(f"{path}: an invitation, for that silo alone")
+    address = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
+    authority = None if ca is None else read_small_file(ca, "a certificate")
+    if invite:
+        require_guarded(url or address, allow_http=allow_http, secure=settings.secure)
+        require_free_port(settings.host, settings.port)  # or the invitations would lead to whoever answers there
     if not detach:
+        _write_invitations(settings, invite, url, authority)
         return serve_aggregator(settings)
-    log, url = settings.state_directory / "aggregator.log", f"http://127.0.0.1:{settings.port}"
-    if settings.tls_certificate is not None:
-        raise SettingsError("--detach: expected a port without TLS, got one with it: start it as a service")
+    log = settings.state_directory / "aggregator.log"
     words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    pid = serve_detached(["aggregator", *words], log, url)
-    tell_on_stderr(f"{url} answers until `kill {pid}`; log: {log}")
+    settings.state_directory.mkdir(parents=True, exist_ok=True)
+    pid = serve_detached(["aggregator", *words], log, settings)
+    _write_invitations(settings, invite, url, authority)
+    tell_on_stderr(f"{address} answers until `kill {pid}`; log: {log}")
     if settings.operator_token_file is not None:
         tell_on_stderr(f"its page is for the user operator; the password is in {settings.operator_token_file}")
+
+
+def _write_invitations(
+    settings: AggregatorSettings, names: list[str] | None, url: str | None, authority: str | None
+) -> None:
+    for path in write_invitations(settings, names or (), url, Path(), authority):
+        tell_on_stderr(f"{path}: an invitation, for that silo alone")
 
 
 def _made_token(flags: Mapping[str, Any]) -> Path | None:

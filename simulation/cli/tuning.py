@@ -14,7 +14,7 @@ from rich.table import Table
 
 from shared.method.settings import MethodSettings
 from simulation.cli import options
-from simulation.console import ERR, OUT, count_bar, tell_on_stderr
+from simulation.console import ERR, OUT, count_bar
 from simulation.source import find_or_cut_shards
 from simulation.tasks import simulated_task
 from simulation.tuning.blind import write_blind_shards
@@ -22,6 +22,7 @@ from simulation.tuning.search import Search, open_study, run_search, spent_trial
 from simulation.tuning.spaces import initial_value, search_space
 
 USUAL = ("--task items", "--preset default")  # need not be said
+INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 
 
 def tune(
@@ -69,8 +70,7 @@ def tune(
         command = _simulate_command(shards.paths[0].parent, best, doing.name, named, fixed)
         OUT.print(command, soft_wrap=True, highlight=False)
     if stopped:
-        tell_on_stderr(f"interrupted: the trials are kept in {out}; the same command goes on")
-        raise typer.Exit(options.INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:

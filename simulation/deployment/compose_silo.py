@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from shared.errors import SettingsError
 from shared.new_files import PRIVATE, replace_file
 from shared.protocol.signing.invitation import Invitation
+from shared.web.address import require_guarded
 from simulation.deployment.files import render_template, write_files
 from simulation.deployment.subnets import PREFIX, assign_subnets
 
@@ -25,6 +27,7 @@ IMAGE_USER = (10001, 10001)
 class SiloCompose:
     """What the file says of one silo.
 
+    policy: what the silo allows, key=value, as `lpsfed join` has it. allow_http: is the way to the aggregator trusted?
     folder: for keys, shard and state, on this machine. port: of its loopback, where the silo's applications ask. owner:
     (user, group) of the containers, who owns the folder.
     """
@@ -34,6 +37,8 @@ class SiloCompose:
     owner: tuple[int, int]
     port: int = 8801
     min_rating: float | None = None
+    policy: tuple[str, ...] = ()
+    allow_http: bool = False
     subnet: str = SUBNET
 
 
@@ -45,6 +50,8 @@ def choose_owner() -> tuple[int, int]:
 def compose_silo(silo: SiloCompose, invitation: Invitation, out: Path = Path(TEMPLATE)) -> str:
     """The file's text. SettingsError for data that containers cannot read, and for a path that no mount names."""
     _require_readable(silo.data, silo.owner)
+    secure = invitation.federation is not None and invitation.federation.secure
+    require_guarded(invitation.url, allow_http=silo.allow_http, secure=secure)
     return render_template(TEMPLATE, _template_values(silo, invitation, out))
 
 
@@ -73,10 +80,17 @@ def _template_values(silo: SiloCompose, invitation: Invitation, out: Path) -> di
         "user": ":".join(map(str, silo.owner)),
         "data": data,
         "data_name": data.name,
-        "rating": "" if silo.min_rating is None else f', --min-rating, "{silo.min_rating:g}"',
+        "flags": "".join(f", {json.dumps(word)}" for word in _join_flags(silo)),
         "subnet": subnet,
         "exit": subnet[(1 << (32 - PREFIX)) - 2],
     }
+
+
+def _join_flags(silo: SiloCompose) -> list[str]:
+    """What `lpsfed join` is told beside places."""
+    rating = [] if silo.min_rating is None else ["--min-rating", f"{silo.min_rating:g}"]
+    policy = [word for one in silo.policy for word in ("--policy", one.replace("$", "$$"))]
+    return [*rating, *policy, *(["--allow-http"] if silo.allow_http else [])]
 
 
 def _require_plain(path: Path) -> Path:

@@ -89,6 +89,12 @@ def _config_values(settings: ClientSettings) -> Iterator[tuple[str, str]]:
     yield "STRATEGY", settings.strategy
     yield "SECURE", str(settings.secure).lower()
     yield "TRUST_ON_FIRST_USE", str(settings.trust_on_first_use).lower()
+    if settings.aggregator_key is not None:
+        yield "AGGREGATOR_KEY", settings.aggregator_key
+    if settings.known_members:
+        yield "KNOWN_MEMBERS", json.dumps(settings.known_members, separators=(",", ":"))
+    if settings.task != "items":
+        yield "TASK", settings.task
     for name, default in (("method", MethodSettings()), ("policy", type(settings.policy)()), ("privacy", None)):
         own = getattr(settings, name).model_dump(mode="json", exclude_unset=default is None)
         usual = {} if default is None else default.model_dump(mode="json")
@@ -105,6 +111,9 @@ def _require_usable(settings: ClientSettings, cluster: SiloCluster) -> None:
         ip_address(cluster.address)
     except ValueError:
         raise SettingsError(f"--address: expected the aggregator's IP address, got {cluster.address}") from None
+    if settings.catalogue is not None:
+        words = "expected none, because these manifests mount no list: it goes beside the shard (docs/common-basis.md)"
+        raise SettingsError(f"catalogue: {words}, got {settings.catalogue}")
     if not (cluster.manifests / "base/silo" / KUSTOMIZATION).is_file():
         raise SettingsError(f"--folder: expected the project's k8s/, got {cluster.manifests}")
     if wrong := sorted(set(str(settings.shard.resolve())) & UNPLAIN):

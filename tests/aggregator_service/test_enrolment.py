@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from concurrent.futures import ThreadPoolExecutor
@@ -12,25 +13,48 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.errors import AuthenticationError, ConflictError, FederationError, NotFoundError, SettingsError
+from shared.errors import (
+    AuthenticationError,
+    ConflictError,
+    FederationError,
+    NotFoundError,
+    SettingsError,
+    UnavailableError,
+)
+from shared.protocol.signing.answers import require_answer
 from shared.protocol.signing.enrolment import register_key, registered_keys
-from shared.protocol.signing.invitation import FOLDER, EnrolmentIn, open_invitation, redeem, remove_silo
-from shared.protocol.signing.keys import new_key, raw_hex
+from shared.protocol.signing.invitation import (
+    FOLDER,
+    EnrolmentIn,
+    FederationOut,
+    Invitation,
+    answered_signature,
+    open_invitation,
+    prove_enrolment,
+    redeem,
+    remove_silo,
+)
+from shared.protocol.signing.keys import PrivateKey, new_key, public_key, raw_hex
 from simulation.inviting import write_invitations
 from tests.support.federation import Federation
 from tests.support.given import Federate
-from tests.support.small import small_aggregator
+from tests.support.small import SMALL, small_aggregator
 
 NOW = datetime.now(UTC)
 JSON = {"Content-Type": "application/json"}
+AGGREGATOR = raw_hex(new_key().public_key())
+FEDERATION = FederationOut(strategy="lpsfed", secure=False, method=SMALL)
 
 
-def key() -> str:
-    return raw_hex(new_key().public_key())
+def invited(name: str, code: str, aggregator: str = AGGREGATOR) -> Invitation:
+    expires = NOW + timedelta(days=1)
+    return Invitation(
+        name=name, url="http://127.0.0.1:1", code=code, expires=expires, aggregator=aggregator, federation=FEDERATION
+    )
 
 
-def message(name: str, code: str, own: str | None = None) -> EnrolmentIn:
-    return EnrolmentIn(name=name, code=code, key=own or key())
+def message(name: str, code: str, own: PrivateKey | None = None, aggregator: str = AGGREGATOR) -> EnrolmentIn:
+    return prove_enrolment(invited(name, code, aggregator), own or new_key())
 
 
 def registered(folder: Path) -> dict[str, str]:
@@ -40,12 +64,12 @@ def registered(folder: Path) -> dict[str, str]:
 def test_a_code_registers_one_key_and_the_same_again_changes_nothing(tmp_path: Path) -> None:
     code, expires = open_invitation("north", tmp_path, 1.0)
     own = message("north", code)
-    redeem(own, tmp_path, NOW)
-    redeem(own, tmp_path, NOW)  # its answer was lost
+    redeem(own, tmp_path, NOW, AGGREGATOR)
+    redeem(own, tmp_path, NOW, AGGREGATOR)  # its answer was lost
     assert registered(tmp_path) == {"north": own.key} and list((tmp_path / FOLDER).iterdir()) == []
     assert timedelta(hours=23) < expires - NOW < timedelta(hours=25)
     with pytest.raises(AuthenticationError):
-        redeem(message("north", code), tmp_path, NOW)  # somebody else who has seen the code
+        redeem(message("north", code), tmp_path, NOW, AGGREGATOR)  # somebody else who has seen the code
     with pytest.raises(ConflictError, match="'north' has one"):
         open_invitation("north", tmp_path, 1.0)
 
@@ -68,19 +92,19 @@ def test_any_other_code_is_refused_in_the_same_words(tmp_path: Path, kind: str) 
     else:
         (tmp_path / FOLDER / "north.json").write_text("{")
     with pytest.raises(AuthenticationError, match="expected the code of an open invitation for this name"):
-        redeem(message(name, said), tmp_path, now)
+        redeem(message(name, said), tmp_path, now, AGGREGATOR)
     assert registered(tmp_path) == {}
 
 
 def test_a_key_that_another_name_has_is_refused_and_the_invitation_stays(tmp_path: Path) -> None:
-    own = key()
+    own = new_key()
     for name in ("north", "south"):
         code, _ = open_invitation(name, tmp_path, 1.0)
         if name == "north":
-            redeem(message(name, code, own), tmp_path, NOW)
+            redeem(message(name, code, own), tmp_path, NOW, AGGREGATOR)
     with pytest.raises(ConflictError, match="'north' has this one"):
-        redeem(message("south", code, own), tmp_path, NOW)
-    redeem(message("south", code), tmp_path, NOW)
+        redeem(message("south", code, own), tmp_path, NOW, AGGREGATOR)
+    redeem(message("south", code), tmp_path, NOW, AGGREGATOR)
     assert {*registered(tmp_path)} == {"north", "south"}
 
 
@@ -90,7 +114,7 @@ def test_of_many_who_use_a_code_at_once_one_is_registered(tmp_path: Path) -> Non
 
     def use(one: EnrolmentIn) -> bool:
         try:
-            redeem(one, tmp_path, NOW)
+            redeem(one, tmp_path, NOW, AGGREGATOR)
         except FederationError:
             return False
         return True
@@ -103,10 +127,7 @@ def test_of_many_who_use_a_code_at_once_one_is_registered(tmp_path: Path) -> Non
 def test_no_file_has_the_code_and_no_words_repeat_it(tmp_path: Path) -> None:
     code, _ = open_invitation("north", tmp_path, 1.0)
     assert not any(code.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert code not in repr(message("north", code))
-    with pytest.raises(ValueError, match="code") as refused:
-        EnrolmentIn(name="north", code=code + "!", key=key())
-    assert code not in str(refused.value.errors(include_input=False))  # type: ignore[attr-defined]
+    assert code not in repr(invited("north", code)) and code not in message("north", code).model_dump_json()
 
 
 def test_who_is_removed_does_not_come_back_by_an_invitation_that_was_not_used(tmp_path: Path) -> None:
@@ -115,14 +136,14 @@ def test_who_is_removed_does_not_come_back_by_an_invitation_that_was_not_used(tm
     register_key("north", new_key().public_key(), tmp_path)
     remove_silo("north", tmp_path)
     with pytest.raises(AuthenticationError):
-        redeem(message("north", code), tmp_path, NOW)
+        redeem(message("north", code), tmp_path, NOW, AGGREGATOR)
 
 
 def test_an_invitation_is_withdrawn_by_removing_the_silo(tmp_path: Path) -> None:
     code, _ = open_invitation("north", tmp_path, 1.0)
     remove_silo("north", tmp_path)
     with pytest.raises(AuthenticationError):
-        redeem(message("north", code), tmp_path, NOW)
+        redeem(message("north", code), tmp_path, NOW, AGGREGATOR)
     with pytest.raises(NotFoundError, match="expected a registered name"):
         remove_silo("north", tmp_path)
 
@@ -146,8 +167,8 @@ def test_where_one_cannot_be_invited_nobody_is(tmp_path: Path, wrong: str) -> No
         open_invitation(wrong, tmp_path / "keys", 1.0)
 
 
-async def enrol(http: httpx.AsyncClient, **content: Any) -> httpx.Response:
-    return await http.post("/v1/enrolments", json=content)
+async def enrol(http: httpx.AsyncClient, asked: EnrolmentIn) -> httpx.Response:
+    return await http.post("/v1/enrolments", json=asked.model_dump())
 
 
 @pytest.mark.anyio
@@ -157,26 +178,42 @@ async def test_over_http_the_operator_invites_and_the_invited_enrols(
     async with federation(1) as running, running.stranger() as stranger:
         asked = {"name": "north"}
         assert (await stranger.post("/v1/invitations", json=asked)).status_code == 401
-        invited = await running.operator.post("/v1/invitations", json=asked)
-        assert invited.status_code == 201 and invited.headers["cache-control"] == "no-store"
-        code, own = invited.json()["code"], key()
-        refused = await enrol(stranger, name="north", code=secrets.token_urlsafe(32), key=own)
-        assert refused.status_code == 401 and code not in refused.text
-        answer = await enrol(stranger, name="north", code=code, key=own)
-        assert answer.status_code == 201 and answer.json()["strategy"] == running.settings.strategy
-        assert answer.json()["method"] == running.settings.method.model_dump(mode="json")
-        assert registered(running.settings.registry)["north"] == own
-        assert (await enrol(stranger, name="north", code=code, key=key())).status_code == 401
+        answer = await running.operator.post("/v1/invitations", json=asked)
+        assert answer.status_code == 201 and answer.headers["cache-control"] == "no-store"
+        told, own = answer.json(), new_key()
+        code, aggregator = told["code"], told["aggregator"]
+        assert told["federation"]["strategy"] == running.settings.strategy and told["members"] == []
+        refused = await enrol(stranger, message("north", secrets.token_urlsafe(32), own, aggregator))
+        assert refused.status_code == 401
+        asked_twice = [message("north", code, own, aggregator) for _ in range(2)]
+        for one in asked_twice:
+            answer = await enrol(stranger, one)
+            assert answer.status_code == 201 and answer.json()["strategy"] == running.settings.strategy
+            assert answer.json()["method"] == running.settings.method.model_dump(mode="json")
+            sha256 = hashlib.sha256(answer.content).digest()
+            believed = public_key(bytes.fromhex(aggregator))
+            require_answer(201, answer.headers.items(), sha256, answered_signature(one), believed)
+            other = next(two for two in asked_twice if two is not one)
+            with pytest.raises(UnavailableError):
+                require_answer(201, answer.headers.items(), sha256, answered_signature(other), believed)
+        assert registered(running.settings.registry)["north"] == raw_hex(own.public_key())
+        late = message("north", code, None, aggregator)
+        answer = await enrol(stranger, late)
+        assert answer.status_code == 401  # a refusal is signed as well
+        sha256 = hashlib.sha256(answer.content).digest()
+        require_answer(401, answer.headers.items(), sha256, answered_signature(late), believed)
     said = capfd.readouterr()
     assert code not in said.out + said.err
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("wrong", [{"more": 1}, {"name": "../north"}, {"name": ""}, {"code": "short"}, {"key": "zz"}])
+@pytest.mark.parametrize(
+    "wrong", [{"more": 1}, {"name": "../north"}, {"name": ""}, {"proof": "xx"}, {"key": "zz"}, {"code": "c" * 43}]
+)
 async def test_what_is_no_enrolment_is_refused_and_not_repeated(federation: Federate, wrong: dict[str, Any]) -> None:
     async with federation(1) as running, running.stranger() as stranger:
-        content = {"name": "north", "code": "c" * 43, "key": key(), **wrong}
-        answer = await enrol(stranger, **content)
+        content = {**message("north", "c" * 43).model_dump(), **wrong}
+        answer = await stranger.post("/v1/enrolments", json=content)
         assert answer.status_code == 422 and "c" * 43 not in answer.text and "zz" not in answer.text
         assert (await stranger.post("/v1/enrolments?x=1", json=content)).status_code == 422
         long = json.dumps({**content, "name": "n" * 2000})

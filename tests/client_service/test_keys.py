@@ -43,6 +43,8 @@ WHO = {  # every route of the service, and whose key it asks for
     ("POST", "/v1/refresh"): "operator",
     ("GET", "/v1/models"): "operator",
     ("POST", "/v1/models/{version}/serve"): "operator",
+    ("GET", "/v1/members"): "operator",
+    ("POST", "/v1/members/accept"): "operator",
     ("GET", "/v1/status"): "operator",
     ("GET", "/v1/quality"): "operator",
     ("GET", "/v1/spectrum"): "operator",
@@ -67,11 +69,13 @@ PLACES = {
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/recommendations": {"users": ["user-01"]},
     "/v1/next": {"session": ["item-01"]},
+    "/v1/members/accept": {"keys": {"north": "ab" * 32}},
     "/v1/interactions": {"interactions": [{"event": "e", "user": "user-01", "item": "item-01"}]},
 }
 LET_THROUGH = {  # what a silo without anything answers instead of 200
     ("GET", "/v1/erasures/{receipt}"): 404,
     ("POST", "/v1/next"): 409,
+    ("POST", "/v1/members/accept"): 409,
     ("POST", "/v1/refresh"): 202,
     ("POST", "/v1/models/{version}/serve"): 404,
 }

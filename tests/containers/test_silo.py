@@ -47,7 +47,7 @@ def aggregator(folder: Path) -> Iterator[int]:
     port = free_port_from(18800)
     url = f"http://host.docker.internal:{port}"
     where = ("--host", "0.0.0.0", "--port", port, "--state-directory", "operator")
-    told = lpsfed(folder, "aggregator", *where, "--invite", "north", "--url", url, "--detach")
+    told = lpsfed(folder, "aggregator", *where, "--invite", "north", "--url", url, "--allow-http", "--detach")
     pid = int(told.partition("`kill ")[2].partition("`")[0])
     try:
         yield port
@@ -60,7 +60,7 @@ def silo(folder: Path) -> Iterator[int]:
     """The silo, brought up by its file; its port."""
     file, port = ROOT / "docker-compose.silo.e2e.yml", free_port_from(18900)
     given = ("--invitation", folder / "north.invite", "--data", folder / "sales.csv", "--folder", folder / "north")
-    lpsfed(folder, "compose", "--role", "silo", *given, "--port", port, "--out", file)
+    lpsfed(folder, "compose", "--role", "silo", *given, "--port", port, "--allow-http", "--out", file)
     environment = os.environ | {"COMPOSE_PROJECT_NAME": PROJECT, "DOCKER_BUILDKIT": "0"}
     command = compose_command(file) or []
     command = command[:-2] if knows_start_interval() else command  # the file beside the demo's

@@ -1,7 +1,11 @@
 """An operator's invitation -> the key of the silo that was invited, in the folder of registered keys.
 
-An invitation is a file for one silo: where the aggregator is, which key its answers are signed with, and a code that
-registers one key under one name, once, until it expires. The aggregator's folder holds the code's digest alone.
+An invitation is a file for one silo: where the aggregator is, which key its answers are signed with, what the
+federation is, and a code that registers one key under one name, once, until it expires.
+
+The code never leaves the silo. The silo sends a proof: an HMAC over its name, its public key, the aggregator's key and
+a nonce, keyed by the code's digest, which is all that the aggregator's folder holds. So whoever reads or changes what
+is said on the way can register no key of his own.
 """
 
 from __future__ import annotations
@@ -11,20 +15,31 @@ import hmac
 import secrets
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, Field, ValidationError
+from cryptography.exceptions import InvalidSignature
+from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from shared.errors import AuthenticationError, ConflictError, NotFoundError, ProtocolError, SettingsError
 from shared.message import Message
+from shared.method.settings import MethodSettings
 from shared.new_files import PRIVATE, write_new
 from shared.protocol.schemas import ClientName
-from shared.protocol.signing.enrolment import public_file, register_key, registered_key, remove, require_name
-from shared.protocol.signing.keys import PublicKey, public_key, raw_hex
+from shared.protocol.signing.enrolment import (
+    public_file,
+    register_key,
+    registered_key,
+    registered_names,
+    remove,
+    require_name,
+)
+from shared.protocol.signing.keys import PrivateKey, PublicKey, public_key, raw_hex
 
 FOLDER = "invited"  # in the folder of registered keys
 CODE_BYTES = 32
 LONGEST_ENROLMENT = 1024  # bytes of the message that redeems an invitation
+NONCE_BYTES = 16
+PURPOSE = "lpsfed enrolment/2"  # of a proof and of a signature: neither fits anything else
 REFUSED = "expected the code of an open invitation for this name: ask the operator for another one"
 
 Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["d7" * 32])]
@@ -33,24 +48,62 @@ Code = Annotated[
 ]
 
 
-class Invitation(Message):
-    """What the operator hands to one silo. `aggregator`: its public key; `authority`: PEM of who signs certificates."""
+class FederationOut(Message):
+    """What a federation's runs are, for the settings of its silos."""
 
-    format: Literal["lpsfed-invitation/1"] = "lpsfed-invitation/1"
+    strategy: str = Field(description="what this federation exchanges, and how it is combined", examples=["lpsfed"])
+    task: str = Field("items", description="what is learnt from a silo's data", examples=["items"])
+    secure: bool = Field(description="updates must be masked")
+    method: MethodSettings = Field(description="the settings that runs begin with, where nothing else is said")
+
+
+class EnrolmentOut(FederationOut):
+    """Aggregator -> a silo whose key is registered now: what the federation is, for the silo's own settings."""
+
+    name: ClientName
+    members: tuple[ClientName, ...] = Field(
+        (), description="of a secure federation: who has a key or an open invitation"
+    )
+
+
+class Invitation(Message):
+    """What the operator hands to one silo. `aggregator`: its public key; `authority`: PEM of who signs certificates.
+
+    federation: what its runs are, to which the aggregator's answer is held. members: of a secure federation, the names
+    that had a key or an invitation when this one was made. The first format, of earlier versions, has neither.
+    """
+
+    format: Literal["lpsfed-invitation/1", "lpsfed-invitation/2"] = "lpsfed-invitation/2"
     name: ClientName
     url: str = Field(pattern=r"^https?://[^/?#]+$")
     code: Code
     expires: AwareDatetime
     aggregator: Hex32
     authority: str | None = Field(None, max_length=100_000)
+    federation: FederationOut | None = None
+    members: tuple[ClientName, ...] = Field((), max_length=10_000)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.format != "lpsfed-invitation/1" and self.federation is None:
+            raise ValueError("federation: expected what its runs are, got none")
+        return self
 
 
 class EnrolmentIn(Message):
-    """A silo redeems its invitation."""
+    """A silo redeems its invitation. The code is not in it: see `prove_enrolment`."""
 
     name: ClientName
-    code: Code
     key: Hex32 = Field(description="the silo's own public key, of Ed25519, in hexadecimal")
+    nonce: str = Field(pattern="^[0-9a-f]{32}$", description="drawn for this call", examples=["3f" * 16])
+    proof: Hex32 = Field(
+        description="HMAC-SHA256, keyed by the sha256 of the invitation's code, over name, key, aggregator's key, nonce"
+    )
+    signature: str = Field(
+        pattern="^[0-9a-f]{128}$",
+        description="by the silo's own key, over the same and proof",
+        examples=["5a" * 64],
+    )
 
 
 class InvitationIn(Message):
@@ -66,6 +119,10 @@ class InvitationOut(Message):
     code: Code
     expires: AwareDatetime = Field(description="when the code counts no more")
     aggregator: Hex32 = Field(description="the public key that the aggregator's answers are signed with")
+    federation: FederationOut = Field(description="what runs begin with, where nothing else is said")
+    members: tuple[ClientName, ...] = Field(
+        (), description="of a secure federation: who has a key or an open invitation"
+    )
 
 
 class OpenInvitation(Message):
@@ -122,21 +179,47 @@ def read_invitation(path: Path) -> Invitation:
         raise SettingsError(f"{path}: expected an invitation of `lpsfed invite`, not understood: {fields}") from None
 
 
-def redeem(message: EnrolmentIn, folder: Path, now: datetime) -> None:
+def prove_enrolment(invitation: Invitation, key: PrivateKey) -> EnrolmentIn:
+    """The message that redeems an invitation for this key, with a new nonce."""
+    own, nonce = raw_hex(key.public_key()), secrets.token_hex(NONCE_BYTES)
+    said = _proven_bytes(invitation.name, own, invitation.aggregator, nonce)
+    proof = _prove(_digest(invitation.code), said)
+    signature = key.sign(said + proof.encode()).hex()
+    return EnrolmentIn(name=invitation.name, key=own, nonce=nonce, proof=proof, signature=signature)
+
+
+def answered_signature(message: EnrolmentIn) -> str:
+    """What the signature of the aggregator's answer covers of the request: no other request has the same."""
+    return f"{PURPOSE} {message.nonce} {message.signature}"
+
+
+def redeem(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -> None:
     """Register the key under the name, durable when this returns; the invitation is used up then.
 
-    The very same key again changes nothing, so that a silo without an answer may ask again. AuthenticationError, in the
-    same words whatever is wrong with the code, and ConflictError where the name or the key has another partner.
+    The very same key again changes nothing, so that a silo without an answer may ask again, after the invitation has
+    expired too: it has signed the message. AuthenticationError, in the same words whatever is wrong with the proof, and
+    ConflictError where the name or the key has another partner. `aggregator`: its own public key, in hexadecimal.
     """
     key, path = _key_of(message), _open_file(message.name, folder)
+    said = _proven_bytes(message.name, message.key, aggregator, message.nonce)
+    try:
+        key.verify(bytes.fromhex(message.signature), said + message.proof.encode())
+    except InvalidSignature:
+        raise AuthenticationError(REFUSED) from None
     held = registered_key(message.name, folder)
     if held is not None and raw_hex(held) == message.key:
         path.unlink(missing_ok=True)
         return
-    if not _holds(path, message.code, now):
+    if not _holds(path, said, message.proof, now):
         raise AuthenticationError(REFUSED)
     register_key(message.name, key, folder)
     path.unlink(missing_ok=True)
+
+
+def known_names(folder: Path, now: datetime) -> tuple[str, ...]:
+    """Everybody who has a key, or an invitation that is open, sorted."""
+    invited = {path.stem for path in (folder / FOLDER).glob("*.json") if _is_open(path, now)}
+    return tuple(sorted(registered_names(folder) | invited))
 
 
 def _key_of(message: EnrolmentIn) -> PublicKey:
@@ -146,13 +229,30 @@ def _key_of(message: EnrolmentIn) -> PublicKey:
         raise ProtocolError("key: expected an Ed25519 public key in hexadecimal, got another") from None
 
 
-def _holds(path: Path, code: str, now: datetime) -> bool:
-    """Is it the code of an invitation that is open?"""
+def _holds(path: Path, said: bytes, proof: str, now: datetime) -> bool:
+    """Is it the proof of an open invitation's code?"""
+    kept = _read_open(path) or OpenInvitation(digest="0" * 64, expires=now)
+    return hmac.compare_digest(_prove(kept.digest, said), proof) and now < kept.expires
+
+
+def _read_open(path: Path) -> OpenInvitation | None:
     try:
-        kept = OpenInvitation.model_validate_json(path.read_bytes())
+        return OpenInvitation.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
-        kept = OpenInvitation(digest="0" * 64, expires=now)
-    return hmac.compare_digest(kept.digest, _digest(code)) and now < kept.expires
+        return None
+
+
+def _is_open(path: Path, now: datetime) -> bool:
+    kept = _read_open(path)
+    return kept is not None and now < kept.expires
+
+
+def _proven_bytes(name: str, key: str, aggregator: str, nonce: str) -> bytes:
+    return "\n".join((PURPOSE, name, key, aggregator, nonce, "")).encode()
+
+
+def _prove(digest: str, said: bytes) -> str:
+    return hmac.digest(bytes.fromhex(digest), said, hashlib.sha256).hex()
 
 
 def _digest(code: str) -> str:
@@ -161,3 +261,25 @@ def _digest(code: str) -> str:
 
 def _open_file(name: str, folder: Path) -> Path:
     return public_file(name, folder / FOLDER).with_suffix(".json")
+
+
+def describe_other_federation(expected: FederationOut, observed: FederationOut) -> str | None:
+    """The first setting in which two federations differ, with both values; None where they are the same."""
+    described = set(FederationOut.model_fields)
+    ours, theirs = (_flat_settings(one.model_dump(mode="json", include=described)) for one in (expected, observed))
+    for name in sorted(ours.keys() | theirs.keys(), key=lambda one: (one.count("."), not one.endswith("kind"), one)):
+        if ours.get(name) != theirs.get(name):
+            return f"{name}: expected {_describe_value(ours, name)}, got {_describe_value(theirs, name)}"
+    return None
+
+
+def _flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat_settings(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _describe_value(values: dict[str, Any], name: str) -> str:
+    return repr(values[name]) if name in values else "the default"

@@ -12,6 +12,7 @@ from client_service.secure.members import KnownMembers
 from client_service.secure.memory import NAME, RoundMemory
 from shared.errors import DataError, PrivacyError, SettingsError
 from shared.method.declaration import Declaration
+from shared.protocol.secure.client import begin
 from shared.protocol.secure.messages import CommonTerms, Possession, PublicKeys, Roster, RoundTerms
 from shared.protocol.signing.enrolment import make_pair
 from shared.protocol.signing.keys import new_key, raw_hex
@@ -195,10 +196,13 @@ def test_on_first_use_each_key_is_pinned_for_good(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match="before its key is known"):
         known.aggregator()
     assert raw_hex(known.aggregator(first)) == first
-    shown = roster(terms(), "ada bob cyd")
+    signed = (begin(terms(), name, KEYS[name]).message for name in ("ada", "bob", "cyd"))
+    shown = Roster(terms=terms(), members=tuple(signed))
     known.of(shown, "ada", KEYS["ada"].public_key())
     again = KnownMembers(None, RoundMemory(Ledger(tmp_path / NAME)))
     assert raw_hex(again.aggregator(other)) == raw_hex(again.aggregator()) == first
     forged = shown.members[1].model_copy(update={"identity": other})
     lying = Roster(terms=shown.terms, members=(shown.members[0], forged, shown.members[2]))
-    assert raw_hex(again.of(lying, "ada", KEYS["ada"].public_key())["bob"]) == raw_hex(KEYS["bob"].public_key())
+    with pytest.raises(PrivacyError, match="members that this silo has consented to, got bob: `lpsfed members acc"):
+        again.of(lying, "ada", KEYS["ada"].public_key())
+    assert [one.client for one in again.standing.waiting] == ["bob"] and again.standing.refused == "run-1"

@@ -1,0 +1,229 @@
+"""What a federation is, and what a silo agrees to -> silo.toml: the settings that the silo's client starts with."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from client_service.policy import Policy, allowed_declaration
+from client_service.settings import ClientSettings, client_settings
+from shared.errors import DataError, PrivacyError, SettingsError
+from shared.method.setting_groups import BasisSettings
+from shared.method.settings import MethodSettings, describe
+from shared.protocol.lengths import least_update
+from shared.protocol.signing.invitation import FederationOut
+from shared.strategies import SHARES_ITEMS, build_strategy
+from shared.strategies.agreement import declare_federation
+
+COMMENT = "# Written by `lpsfed join`. It is yours: the README lists what else a client can be told.\n"
+OF_THE_BASIS = ("common_basis", "basis_budget", "basis_delta", "max_upload_bytes")
+"""Of the policy: what a silo that does not take part in the common basis needs not."""
+
+
+@dataclass(frozen=True)
+class SiloChoices:
+    """What the silo alone decides. policy: the values that it gives; everything else stays as it is by default.
+
+    catalogue: the list of the federation's items. allow_http: may the aggregator be called by plain http from afar?
+    """
+
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    catalogue: Path | None = None
+    port: int | None = None
+    allow_http: bool = False
+
+
+@dataclass(frozen=True)
+class AgreedSettings:
+    """The federation as this silo takes part in it. missing: of the policy, what the common basis needs beside."""
+
+    federation: FederationOut
+    policy: Mapping[str, Any]
+    missing: Mapping[str, Any]
+
+    @property
+    def needs_catalogue(self) -> bool:
+        """Has the silo to know the list of items that all silos share?"""
+        method = self.federation.method
+        shares = build_strategy(self.federation.strategy, method).shares_items(method)
+        return shares or method.basis.kind != "off" or self.federation.task == "sessions"
+
+
+def parse_policy(pairs: Mapping[str, str]) -> dict[str, Any]:
+    """{'common_basis': 'secure', ...} -> values of a policy. SettingsError for a name or a value that is none."""
+    known = Policy.model_fields
+    if unknown := [name for name in pairs if name not in known]:
+        raise SettingsError(f"--policy: expected one of {', '.join(known)}, got {unknown[0]!r}")
+    values = {name: _parse_value(name, text) for name, text in pairs.items()}
+    try:
+        found = Policy.model_validate(values).model_dump(mode="json")
+    except ValidationError as error:
+        raise SettingsError(f"--policy: {describe(error)}") from None
+    return {name: found[name] for name in values}
+
+
+def _parse_value(name: str, text: str) -> Any:
+    """JSON where it looks so; several words, divided by commas, where the policy has several."""
+    if text[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise SettingsError(f"--policy: expected JSON for {name}, got {text!r}") from None
+    return text.split(",") if isinstance(Policy.model_fields[name].default, tuple) else text
+
+
+def agree(federation: FederationOut, policy: Mapping[str, Any]) -> AgreedSettings:
+    """The federation as a silo of this policy takes part in it: without the common basis where the policy has not
+    allowed it. PrivacyError where the policy does not allow the rest of it either."""
+    strict = federation.model_copy(update={"method": _without_basis(federation.method)})
+    if needed := _needed_policy(strict, policy):
+        raise PrivacyError(
+            f"policy: expected {_describe_policy(needed)}, because this federation's {federation.strategy!r} needs it;"
+            f" the silo agrees with {_policy_flags(needed)}"
+        )
+    missing = _needed_policy(federation, policy)
+    agreed = AgreedSettings(strict if missing else federation, policy, missing)
+    method, secure = agreed.federation.method, federation.secure
+    allowed_declaration(
+        build_strategy(federation.strategy, method), method, Policy.model_validate(dict(policy)), secure=secure
+    )
+    return agreed
+
+
+def _without_basis(method: MethodSettings) -> MethodSettings:
+    if method.basis.kind == "off":
+        return method
+    start = "exact" if method.start == "common" else method.start
+    return method.model_copy(update={"basis": BasisSettings(), "start": start})
+
+
+def _needed_policy(federation: FederationOut, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by which a policy would have to differ from this one for the silo to take part."""
+    policy, method = Policy.model_validate(dict(given)), federation.method
+    strategy, basis = build_strategy(federation.strategy, method), method.basis
+    needed: dict[str, Any] = {}
+    if strategy.name not in policy.strategies:
+        needed["strategies"] = [strategy.name]
+    if strategy.shares_items(method) and strategy.name not in SHARES_ITEMS and not policy.item_tables:
+        needed["item_tables"] = True
+    if not set(strategy.scalars) <= set(policy.scalars):
+        needed["scalars"] = sorted(strategy.scalars)
+    if basis.kind != "off":
+        needed |= _needed_for_basis(policy, basis, secure=federation.secure)
+    parts = declare_federation(strategy, method, secure=federation.secure).parts
+    if (least := max(map(least_update, parts))) > policy.max_upload_bytes:
+        needed["max_upload_bytes"] = least
+    return needed
+
+
+def _needed_for_basis(policy: Policy, basis: BasisSettings, *, secure: bool) -> dict[str, Any]:
+    noised = secure and basis.epsilon is not None
+    enough = ("open", "secure", "noised") if noised else ("open", "secure") if secure else ("open",)
+    needed: dict[str, Any] = {} if policy.common_basis in enough else {"common_basis": enough[-1]}
+    if noised and basis.epsilon is not None and basis.epsilon > policy.basis_budget:
+        needed["basis_budget"] = basis.epsilon
+    return needed
+
+
+def describe_missing(name: str, agreed: AgreedSettings) -> str:
+    """One line for a silo that stays out of the common basis."""
+    flags = _policy_flags(agreed.missing)
+    return (
+        f"{name}: the federation sums statistics of the silos' items, which this silo's policy does not allow: it"
+        f" stays in the strict boundary, and the aggregator refuses it until it agrees: the same command with {flags}"
+        " --catalogue FILE"
+    )
+
+
+def _describe_policy(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {_toml_value(value)}" for name, value in values.items())
+
+
+def _policy_flags(values: Mapping[str, Any]) -> str:
+    return " ".join(f"--policy {name}={_flag_text(value)}" for name, value in values.items())
+
+
+def _flag_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def require_listed(agreed: AgreedSettings, catalogue: Path | None) -> None:
+    """SettingsError where the silo has to know the federation's list of items, and the file is none or another one."""
+    size = agreed.federation.method.catalogue
+    if not agreed.needs_catalogue:
+        return
+    if catalogue is None:
+        raise SettingsError(f"--catalogue: expected the list of the federation's {size} items, one id a line, got none")
+    try:
+        lines = catalogue.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--catalogue: expected a list of ids, one a line, at {catalogue} ({error})") from None
+    if size != len(lines) or len(set(lines)) != len(lines):
+        got = f"{len(lines)}, {len(set(lines))} of them different"
+        raise SettingsError(f"--catalogue: expected the federation's {size} different items, one id a line, got {got}")
+
+
+def method_table(method: MethodSettings) -> dict[str, Any]:
+    """The settings that are not the defaults, nested ones as tables."""
+    return _changed(method.model_dump(mode="json"), MethodSettings().model_dump(mode="json"), method)
+
+
+def _changed(values: Mapping[str, Any], usual: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for name, value in values.items():
+        if value is None or value == usual.get(name):
+            continue
+        group = getattr(model, name)
+        if isinstance(value, dict) and not isinstance(group, dict):
+            changed[name] = _changed(value, type(group)().model_dump(mode="json"), group)
+        else:
+            changed[name] = value
+    return changed
+
+
+def write_toml(values: Mapping[str, Any], comment: str = COMMENT) -> str:
+    """The text of a TOML file: simple values first, then a table for each value that has values of its own."""
+    return comment + "\n".join(_table_lines(values, ())) + "\n"
+
+
+def _table_lines(values: Mapping[str, Any], path: Sequence[str]) -> list[str]:
+    simple = {name: value for name, value in values.items() if value is not None and not isinstance(value, Mapping)}
+    lines = [f"{_toml_key(name)} = {_toml_value(value)}" for name, value in simple.items()]
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            inner = (*path, _toml_key(name))
+            lines += ["", f"[{'.'.join(inner)}]", *_table_lines(value, inner)]
+    return lines
+
+
+def _toml_key(name: str) -> str:
+    plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if plain else _toml_value(name)
+
+
+def _toml_value(value: Any) -> str:
+    """Strings, numbers and lists as JSON has them, but for the one character that JSON leaves and TOML forbids."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """What a silo.toml says. DataError for a file of no use."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{file}: expected the settings that `lpsfed join` has written ({error})") from None
+
+
+def require_startable(values: Mapping[str, Any]) -> ClientSettings:
+    """SettingsError, or PrivacyError, where a client would not start with these settings."""
+    settings = client_settings(**values)
+    settings.declaration()
+    return settings
