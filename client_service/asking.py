@@ -114,7 +114,7 @@ async def recommend(
 async def recommend_batch(message: RecommendationsIn, service: Service, request: Request) -> BatchOut | Response:
     """Lists for users, or one for a basket. With `Accept: application/x-ndjson` each user is a line, computed and sent
     in chunks, for up to 100,000 of them."""
-    if message.users is not None and wants_lines(request.headers.get("accept", "")):
+    if message.users is not None and wants_lines(", ".join(request.headers.getlist("accept"))):
         return await service.stream_users(message)
     if message.basket is not None:
         return BatchOut(results=(await service.answer_basket(message),))
@@ -136,7 +136,8 @@ def similar(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
 
 @catalogue.get("/items", response_model_exclude_none=True)
 def search_items(service: Service, query: Words = "", offset: Place = 0, k: Count = 20) -> ItemsOut:
-    """A page of the items whose titles hold all words, whatever their case; without words of all items."""
+    """A page of the items whose titles hold all words; without words of all items. Upper and lower case, composed and
+    decomposed accents are the same (NFKC, full case folding); a letter with and without its accent is not."""
     return service.recommender.catalogue.search(query, offset, k)
 
 

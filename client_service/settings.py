@@ -93,6 +93,7 @@ class ClientSettings(Listening):
     serving_port: int | None = Field(None, ge=1, le=65535, description="of these, for applications alone")
     least_rating: float = Field(4.0, allow_inf_nan=False, description="of a posted interaction, to count as a liking")
     most_interactions: int = Field(1_000_000, ge=1, description="that may come before the shard absorbs them")
+    most_item_bytes: int = Field(64 << 20, ge=1, description="of what applications say of items, all together")
     refresh_seconds: float | None = Field(
         None, ge=60, description="between two refreshes of shard and model; none: never"
     )

@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from client_service.serving.messages import RecommendationsOut
 from shared.timeouts import SILENCE_SECONDS
+from shared.web.content_types import JSON, prefers
 
 NDJSON: Final = "application/x-ndjson"
 CHUNK = 100  # users whose lists are in memory at a time
@@ -31,9 +32,8 @@ class _Lines(StreamingResponse):
 
 
 def wants_lines(accept: str) -> bool:
-    """Does an Accept header ask for lines by name?"""
-    kinds = (one.partition(";") for one in accept.lower().split(","))
-    return any(kind.strip() == NDJSON and "q=0" not in words.replace(" ", "").split(";") for kind, _, words in kinds)
+    """Does an Accept header prefer lines to one document?"""
+    return prefers(accept, NDJSON, JSON)
 
 
 def stream_lists(users: Sequence[str], compute: Compute) -> Response:

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
+FaultCode = Literal[
+    "missing", "unknown", "repeated", "wrong-type", "out-of-range", "wrong-form", "wrong-value", "not-json"
+]
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong with a message, of a kind that programs may match on. at: where, such as `body.users.0`,
+    "" for the message as a whole."""
+
+    code: FaultCode
+    at: str
+    detail: str
+
 
 class FederationError(Exception):
     """Root of the tree. `code` is part of the public interface: programs match on it, wording may change."""
@@ -22,9 +37,16 @@ class SettingsError(FederationError):
 
 
 class ProtocolError(FederationError):
-    """A message differs from its declaration; the message says what was expected and what came."""
+    """A message differs from its declaration; the message says what was expected and what came.
+
+    faults: each thing that is wrong; by default the message itself is the one.
+    """
 
     code = "protocol"
+
+    def __init__(self, message: str = "", *, faults: tuple[Fault, ...] = ()) -> None:
+        super().__init__(message)
+        self.faults = faults or (Fault("wrong-value", "", message),)
 
 
 class MediaTypeError(ProtocolError):

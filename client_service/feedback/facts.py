@@ -5,9 +5,11 @@ An item has the features of its shard, and over them what applications have said
 
 from __future__ import annotations
 
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -17,9 +19,12 @@ from numpy.typing import NDArray
 
 from client_service.feedback.messages import ItemIn
 from client_service.shard import Shard
+from shared.errors import Fault, ProtocolError
 
 CATEGORY = "category"  # the key by which an item's categories are asked for
 MASK_BYTES, FEWEST_MASKS = 64 << 20, 8  # kept masks together; and how many there are however large the catalogue is
+MOST_MASKS = 4096  # however small it is: with each mask its key and value are kept, which are the caller's words
+LONGEST_KEYS_TOLD = 300  # characters
 
 Mask = NDArray[np.bool_]
 Value = str | float
@@ -28,8 +33,9 @@ Filters = Iterable[tuple[str, tuple[str, ...]]]
 
 
 class _Index(NamedTuple):
-    """Of what was said: rows of the items with an attribute, and with each value of a key."""
+    """All keys; and of what was said, rows of the items with an attribute, and with each value of a key."""
 
+    keys: frozenset[str]
     with_attribute: dict[str, list[int]]
     with_value: dict[tuple[str, Value], list[int]]
 
@@ -40,13 +46,16 @@ class ItemFacts:
 
     def __init__(self, shard: Shard, told: Mapping[str, ItemIn]) -> None:
         self._shard, self._told = shard, told
-        most = max(FEWEST_MASKS, MASK_BYTES // max(1, len(shard.item_ids)))
+        most = min(MOST_MASKS, max(FEWEST_MASKS, MASK_BYTES // max(1, len(shard.item_ids))))
         self.mask_value = lru_cache(maxsize=most)(self._mask_value)
 
     def mask(self, filters: Filters) -> Mask:
-        """The items that have, of every key, one of its values; of an unknown key or value there are none."""
+        """The items that have, of every key, one of its values; of an unknown value there are none. ProtocolError for a
+        key that no item has, which names the known ones."""
         found = np.ones(len(self._shard.item_ids), dtype=bool)
         for key, values in filters:
+            if key not in self._keys:
+                raise _unknown_key(key, self._keys)
             found &= np.logical_or.reduce([self.mask_value(key, value) for value in values])
         return found
 
@@ -69,11 +78,13 @@ class ItemFacts:
         return found
 
     def _mask_feature(self, key: str, value: str) -> Mask:
-        features = self._shard.features
-        if features is None or key not in features.columns:
+        features, name = self._shard.features, self._columns.get(key)
+        if features is None or name is None:
             return np.zeros(len(self._shard.item_ids), dtype=bool)
-        column = features[key]
+        column = features[name]
         kind = str if column.dtype == pl.String else float
+        if kind is str:
+            column = column.str.normalize("NFC")
         found = np.zeros(len(column), dtype=bool)
         for one in _readings(value):
             if isinstance(one, kind):
@@ -81,16 +92,29 @@ class ItemFacts:
         return found
 
     @cached_property
+    def _columns(self) -> dict[str, str]:
+        """Names of the shard's features, composed and as they are."""
+        features = self._shard.features
+        return {} if features is None else {_compose(name): name for name in features.columns}
+
+    @property
+    def _keys(self) -> frozenset[str]:
+        """What can be asked for."""
+        return self._index.keys
+
+    @cached_property
     def _index(self) -> _Index:
-        index = _Index(defaultdict(list), defaultdict(list))
+        keys = {CATEGORY, *self._columns}
+        with_attribute, with_value = defaultdict[str, list[int]](list), defaultdict[tuple[str, Value], list[int]](list)
         for item, facts in list(self._told.items()):  # one step in the interpreter: more may be told meanwhile
+            keys.update(map(_compose, facts.attributes))
             if (row := self._shard.item_row(item)) is None:
                 continue
             for key in facts.attributes:
-                index.with_attribute[key].append(row)
+                with_attribute[_compose(key)].append(row)
             for pair in _values_of(facts):
-                index.with_value[pair].append(row)
-        return index
+                with_value[pair].append(row)
+        return _Index(frozenset(keys), with_attribute, with_value)
 
     def _features_of(self, row: int) -> dict[str, Value]:
         features = self._shard.features
@@ -99,9 +123,26 @@ class ItemFacts:
 
 
 def _values_of(facts: ItemIn) -> Iterator[tuple[str, Value]]:
-    yield from ((CATEGORY, one) for one in facts.categories)
+    yield from ((CATEGORY, _compose(one)) for one in facts.categories)
     for key, value in facts.attributes.items():
-        yield key, str(value).lower() if isinstance(value, bool) else value
+        said = str(value).lower() if isinstance(value, bool) else value
+        yield _compose(key), _compose(said) if isinstance(said, str) else said
+
+
+def _compose(text: str) -> str:
+    """The same text, each character in one piece: what a filter is compared by (NFC)."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def _unknown_key(key: str, known: Iterable[str]) -> ProtocolError:
+    """What can be asked for; the key that came may be the caller's secret, and is not repeated."""
+    names = sorted(known)
+    room = np.cumsum([len(name) + 2 for name in names])
+    told = names[: max(1, int(np.searchsorted(room, LONGEST_KEYS_TOLD)))]
+    more = f" and {len(names) - len(told)} more" if len(names) > len(told) else ""
+    near = "".join(f", likely {one}" for one in get_close_matches(key, names, n=1))
+    words = f"filter: expected a known key, got another{near}; known: {', '.join(told)}{more}"
+    return ProtocolError(words, faults=(Fault("unknown", "filter", words),))
 
 
 def _readings(value: str) -> list[Value]:

@@ -23,6 +23,8 @@ from client_service.logs import LOGGER
 from client_service.shard import Shard
 from shared.errors import DataError, UnavailableError
 
+HIDDEN = ItemIn(hidden=True)  # what is said of most items that are taken away: one object for them all
+
 
 class Overlay:
     """What is later than the shard; empty without a store. `least_rating`: below it an item is seen, not liked."""
@@ -164,7 +166,7 @@ class Overlay:
         """Put what was told of these items over what was known of them."""
         if not items:
             return
-        self._items.update(items)
+        self._items.update({item: HIDDEN if facts == HIDDEN else facts for item, facts in items.items()})
         self.facts = ItemFacts(self._shard, self._items)
         rows = {row: facts for item, facts in items.items() if (row := self._shard.item_row(item)) is not None}
         self._hide(rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -13,19 +14,33 @@ from client_service.feedback.database import FeedbackDatabase
 from client_service.feedback.erasures import ErasureRegister
 from client_service.feedback.messages import InteractionIn, ItemIn, seconds_of
 from client_service.feedback.told import HandedOver, LoggedInteraction, Told, event_mark
-from shared.errors import ConflictError, DataError
+from shared.errors import ConflictError, DataError, FederationError, TooLargeError
 
 MOST = 1_000_000  # interactions: some 400 MB of memory
+BYTES_OF_INTERACTION = 128  # of both ids; two UUIDs have 72. Times `most`: what all may have together
+LEAST_ID_BYTES = 1 << 20
+LONGEST_FACTS = 16 << 10  # bytes of what is said of one item
+MOST_ITEM_BYTES = 64 << 20  # of all items together: their ids, what is said of them, and BYTES_BESIDE each
+BYTES_BESIDE = 400  # of memory that an item takes besides its text
+ITEM_BYTES = f"length(CAST(item AS BLOB)) + length(CAST(facts AS BLOB)) + {BYTES_BESIDE}"
+ID_BYTES = "length(CAST(user AS BLOB)) + length(CAST(item AS BLOB))"
 REMEMBERED_SECONDS = 30 * 86_400  # for which the id of an event is known again, however often the log was absorbed
 COLUMNS = "sequence, user, item, time, rating"
 
 
 class FeedbackStore:
     """What was told, on the disk. `most`: interactions that it may hold, items, and ids of events that are known again;
-    `writing` False: for a process that may only read."""
+    `most_item_bytes`: of all items together; `writing` False: for a process that may only read.
 
-    def __init__(self, folder: Path, *, most: int = MOST, writing: bool = True) -> None:
+    What is told stays in memory for as long as it is in the log, so that it is bounded in bytes too.
+    """
+
+    def __init__(
+        self, folder: Path, *, most: int = MOST, most_item_bytes: int = MOST_ITEM_BYTES, writing: bool = True
+    ) -> None:
         self._database, self._most = FeedbackDatabase(folder, writing=writing), most
+        self._most_item_bytes, self._item_bytes = most_item_bytes, _KeptSum(ITEM_BYTES, "items")
+        self._id_bytes = _KeptSum(ID_BYTES, "interactions")
         self.path, self.erasures = self._database.path, ErasureRegister(self._database)
 
     @property
@@ -46,7 +61,7 @@ class FeedbackStore:
     def append_each(self, batches: Sequence[Sequence[InteractionIn]]) -> list[list[LoggedInteraction] | ConflictError]:
         """Likewise of each batch, all of them durable at once. One that has no room leaves the others be."""
         now = time.time()
-        with self._database.transaction() as rows:
+        with self._id_bytes.as_written(), self._database.transaction() as rows:
             return [self._append(rows, batch, now) for batch in batches]
 
     def _append(
@@ -57,6 +72,12 @@ class FeedbackStore:
         if held + len(new) > self._most:
             words = f"expected at most {self._most} interactions since the shard was written, there are {held}"
             return ConflictError(f"{words}: let the shard absorb them")
+        size = sum(len(one.user.encode()) + len(one.item.encode()) for one in new.values())
+        most = max(LEAST_ID_BYTES, self._most * BYTES_OF_INTERACTION)
+        if new and not self._id_bytes.has_room(rows, size, most):
+            words = f"expected ids of at most {most} bytes together since the shard was written"
+            return ConflictError(f"{words}, got more: let the shard absorb them, or use shorter ids")
+        self._id_bytes.add(size)
         logged = [
             LoggedInteraction(last + place, one.user, one.item, _seconds(one, now), one.rating)
             for place, one in enumerate(new.values(), 1)
@@ -118,25 +139,33 @@ class FeedbackStore:
             )
 
     def put_item(self, item: str, facts: ItemIn) -> int:
-        """Replace what is known of an item; how often items were told of by now. ConflictError for one item more than
-        the log may hold."""
+        """Replace what is known of an item; how often items were told of by now. ConflictError for one item more, or
+        more bytes, than the log may hold, TooLargeError for more than may be said of one."""
         (found,) = self.put_each([(item, facts)])
-        if isinstance(found, ConflictError):
+        if isinstance(found, FederationError):
             raise found
         return found
 
-    def put_each(self, told: Sequence[tuple[str, ItemIn]]) -> list[int | ConflictError]:
+    def put_each(self, told: Sequence[tuple[str, ItemIn]]) -> list[int | FederationError]:
         """Likewise of each item, all of them durable at once."""
-        with self._database.transaction() as rows:
+        with self._item_bytes.as_written(), self._database.transaction() as rows:
             return [self._put(rows, *one) for one in told]
 
-    def _put(self, rows: Connection, item: str, facts: ItemIn) -> int | ConflictError:
-        new = rows.execute("SELECT 1 FROM items WHERE item = ?", [item]).fetchone() is None
+    def _put(self, rows: Connection, item: str, facts: ItemIn) -> int | FederationError:
+        text = facts.model_dump_json()
+        if (size := len(text.encode())) > LONGEST_FACTS:
+            return TooLargeError(f"expected at most {LONGEST_FACTS} bytes of facts of one item, got {size}")
+        found = rows.execute(f"SELECT {ITEM_BYTES} FROM items WHERE item = ?", [item]).fetchone()
         told, changed = rows.execute("SELECT told, changed FROM place").fetchone()
-        if new and told >= self._most:
+        if found is None and told >= self._most:
             return ConflictError(f"expected at most {self._most} items, got one more")
-        rows.execute("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", [item, facts.model_dump_json(), changed + 1])
-        rows.execute("UPDATE place SET told = told + ?, changed = changed + 1", [int(new)])
+        more = len(item.encode()) + size + BYTES_BESIDE - (0 if found is None else found[0])
+        if not self._item_bytes.has_room(rows, more, self._most_item_bytes) and more > 0:
+            words = f"expected at most {self._most_item_bytes} bytes of facts of all items together, got more"
+            return ConflictError(f"{words}: say less of each, or raise most_item_bytes")
+        self._item_bytes.add(more)
+        rows.execute("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", [item, text, changed + 1])
+        rows.execute("UPDATE place SET told = told + ?, changed = changed + 1", [int(found is None)])
         return int(changed) + 1
 
     def holds_liked(self, count: int, least_rating: float) -> bool:
@@ -184,6 +213,38 @@ class FeedbackStore:
         except ValidationError:
             expected = f"expected facts of an item in row {row} of the table of items"
             raise DataError(f"{self.path}: {expected}, got something else") from None
+
+
+class _KeptSum:
+    """A sum over the rows of a table, counted once and kept up by whoever alone adds to it."""
+
+    def __init__(self, expression: str, table: str) -> None:
+        self._query = f"SELECT coalesce(sum({expression}), 0) FROM {table}"
+        self._known: int | None = None
+        self._rewritten = -1
+
+    def has_room(self, rows: Connection, more: int, most: int) -> bool:
+        """Would the sum stay within `most`? What is known is too much where rows were taken away since: it is counted
+        anew before anything is refused."""
+        (rewritten,) = rows.execute("SELECT rewritten FROM place").fetchone()
+        if self._known is None or (self._known + more > most and self._rewritten != rewritten):
+            (self._known,) = rows.execute(self._query).fetchone()
+            self._rewritten = rewritten
+        return self._known + more <= most
+
+    def add(self, size: int) -> None:
+        """So much more is about to be written."""
+        if self._known is not None:
+            self._known += size
+
+    @contextmanager
+    def as_written(self) -> Iterator[None]:
+        """A transaction that writes to the table; what is known does not hold where it fails."""
+        try:
+            yield
+        except BaseException:
+            self._known = None
+            raise
 
 
 def _select(rows: Connection, after: int) -> list[LoggedInteraction]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unicodedata import normalize
 
 import numpy as np
 import polars as pl
@@ -22,11 +23,11 @@ class Catalogue:
 
     def __init__(self, shard: Shard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
-        self._lowered: tuple[Titles, pl.Series] = (None, _lower(None, len(shard.item_ids)))
+        self._folded: tuple[Titles, pl.Series] = (None, _fold_titles(None, len(shard.item_ids)))
 
     def search(self, words: str, offset: int, k: int) -> ItemsOut:
-        """Items whose titles hold all of the words, whatever their case; without words all items."""
-        rows = self._find_rows(words.lower().split())
+        """Items whose titles hold all of the words, as `fold` compares text; without words all items."""
+        rows = self._find_rows(fold(words).split())
         ids = self._shard.item_ids
         return ItemsOut(total=len(rows), items=tuple(self.read(ids[row]) for row in rows[offset : offset + k].tolist()))
 
@@ -51,15 +52,30 @@ class Catalogue:
         return np.flatnonzero(found)
 
     def _titles(self) -> pl.Series:
-        """In lower case; made anew where titles have changed."""
+        """Folded; made anew where titles have changed."""
         titles = self._overlay.titles
-        if self._lowered[0] is not titles:
-            self._lowered = (titles, _lower(titles, len(self._shard.item_ids)))
-        return self._lowered[1]
+        if self._folded[0] is not titles:
+            self._folded = (titles, _fold_titles(titles, len(self._shard.item_ids)))
+        return self._folded[1]
 
 
-def _lower(titles: Titles, count: int) -> pl.Series:
-    return pl.Series([None] * count if titles is None else titles, dtype=pl.String).str.to_lowercase()
+def fold(text: str) -> str:
+    """What two texts are compared by: NFKC and full case folding of Unicode.
+
+    `STRASSE` is `Straße`, a sigma at the end of a word is a sigma, composed and decomposed accents are the same, and so
+    are letters of full width. An accent that is not there makes another letter: `cafe` is not `café`.
+    """
+    if text.isascii():
+        return text.lower()
+    # Twice: folding can take apart what was composed, and composing can give a letter that folds.
+    return normalize("NFKC", normalize("NFKC", normalize("NFD", text).casefold()).casefold())
+
+
+def _fold_titles(titles: Titles, count: int) -> pl.Series:
+    given = pl.Series([None] * count if titles is None else titles, dtype=pl.String)
+    others = given.str.contains(r"[^\x00-\x7F]").fill_null(False)
+    folded = given.filter(others).map_elements(fold, return_dtype=pl.String)  # polars has no case folding
+    return given.str.to_lowercase().scatter(others.arg_true(), folded)
 
 
 def _describe(item: str, facts: ItemIn, *, in_catalogue: bool) -> CatalogueItemOut:

@@ -1,12 +1,13 @@
-"""`genre:Comedy|Drama` -> a key and the values of which an item must have one."""
+"""`genre:Comedy|Drama` -> a key and the values of which an item must have one, in composed characters (NFC)."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
-from shared.errors import ProtocolError
+from shared.errors import Fault, ProtocolError
 
 EXPECTED: Final = r"filter: expected KEY:VALUE or KEY:VALUE|VALUE, with \ before a :, | or \ that belongs to one"
 MOST_FILTERS, LONGEST_FILTER, MOST_VALUES = 20, 2000, 100
@@ -23,20 +24,25 @@ def parse_filters(filters: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], 
 def _parse_filter(text: str) -> tuple[str, tuple[str, ...]]:
     parted = KEY.fullmatch(text)
     if parted is None:
-        raise ProtocolError(f"{EXPECTED}, got another form")
+        raise _wrong_form(f"{EXPECTED}, got another form")
     values, place, rest = [], 0, parted[2]
     while place < len(rest) or rest.endswith("|"):
         found = VALUE.match(rest, place)
         if found is None:
-            raise ProtocolError(f"{EXPECTED}, got a value that is empty or ends in \\")
+            raise _wrong_form(f"{EXPECTED}, got a value that is empty or ends in \\")
         values.append(_unescape(found[1]))
         place = found.end()
         if not found[2]:
             break
     if len(values) > MOST_VALUES:
-        raise ProtocolError(f"filter: expected at most {MOST_VALUES} values of a key, got {len(values)}")
+        told = f"filter: expected at most {MOST_VALUES} values of a key, got {len(values)}"
+        raise ProtocolError(told, faults=(Fault("out-of-range", "filter", told),))
     return _unescape(parted[1]), tuple(dict.fromkeys(values))
 
 
+def _wrong_form(told: str) -> ProtocolError:
+    return ProtocolError(told, faults=(Fault("wrong-form", "filter", told),))
+
+
 def _unescape(text: str) -> str:
-    return ESCAPED.sub(r"\1", text)
+    return unicodedata.normalize("NFC", ESCAPED.sub(r"\1", text))

@@ -17,7 +17,7 @@ Fallback = Literal["unknown user", "no model yet", "no known item in the basket"
 FILTER = (
     "KEY:VALUE or KEY:VALUE|VALUE: items with one of these values of an attribute, or of the key `category`; of "
     "several filters all must hold; `\\` before a `:`, `|` or `\\` that belongs to one; "
-    "no item has an unknown key or value"
+    "no item has an unknown value, an unknown key is refused"
 )
 MOST_USERS, MOST_STREAMED = 1000, 100_000  # in one answer, and where each is a line of its own
 USERS = (

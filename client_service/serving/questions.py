@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.errors import ProtocolError
+from shared.errors import Fault, ProtocolError
 
 DEEPEST = 1000  # items down to which a list can be asked for
 POOL = 200  # best items that are put into another order by mmr and freshness: as many as a list holds
@@ -53,7 +53,8 @@ class Limits:
         """ProtocolError for items further down than any list goes."""
         most, where = (POOL, " with mmr or freshness") if self.rearranged else (DEEPEST, "")
         if self.offset + self.k > most:
-            raise ProtocolError(f"offset + k: expected at most {most}{where}, got {self.offset + self.k}")
+            told = f"offset + k: expected at most {most}{where}, got {self.offset + self.k}"
+            raise ProtocolError(told, faults=(Fault("out-of-range", "offset", told),))
 
 
 @dataclass(frozen=True)

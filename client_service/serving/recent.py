@@ -51,7 +51,9 @@ class RecentLists:
     def __init__(self, most: int = MOST) -> None:
         self._most, self._lock = most, threading.Lock()
         self._lists: OrderedDict[str, _Recent] = OrderedDict()
-        self._ranker: Ranker | None = None  # of the model that they all are of: none of an earlier one stays in memory
+        # Of the model that they all are of, and what was hidden then: nothing earlier stays in memory.
+        self._ranker: Ranker | None = None
+        self._hidden: Mask | None = None
 
     def best(self, ranker: Ranker, asked: Asked, forbidden: Mask | None, k: int) -> ListedRows | None:
         """The k best items of this user without forbidden ones (N,); None where his list is not there, or does not
@@ -66,9 +68,9 @@ class RecentLists:
     def keep(self, ranker: Ranker, asked: Asked, items: NDArray[np.integer], scores: Float32) -> None:
         """The best items of this user, -1 where there are no more, without those that he has met."""
         with self._lock:
-            if self._ranker is not ranker:
+            if self._ranker is not ranker or self._hidden is not asked.hidden:
                 self._lists.clear()
-                self._ranker = ranker
+                self._ranker, self._hidden = ranker, asked.hidden
             self._lists[asked.user] = _Recent(asked, items, scores)
             self._lists.move_to_end(asked.user)
             while len(self._lists) > self._most:

@@ -157,7 +157,9 @@ def mean_angles(training: LocalTraining) -> dict[str, Any]:
 
 def open_lists(settings: ClientSettings, shard: Shard) -> Opened:
     """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
-    store = FeedbackStore(settings.state_directory, most=settings.most_interactions)
+    store = FeedbackStore(
+        settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
+    )
     feedback = Feedback(store, Overlay(shard, store, least_rating=settings.least_rating), settings.shard)
     return Opened(open_recommender(settings, shard, feedback.overlay), feedback)
 

@@ -4,6 +4,32 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from shared.errors import FaultCode
+
+FAULTS: dict[FaultCode, str] = {
+    "missing": "something needed is not there",
+    "unknown": "a parameter, a field, a key of a filter or a body that is not declared",
+    "repeated": "a parameter came twice and is no list",
+    "wrong-type": "text where a number is expected, and the like",
+    "out-of-range": "a number, a length or a count beyond its limits",
+    "wrong-form": "text of another form: a time, a pattern, a filter",
+    "wrong-value": "none of the allowed values, or values that do not go together",
+    "not-json": "the body cannot be read as JSON",
+}
+
+
+class FaultOut(BaseModel):
+    """One thing that is wrong with a message."""
+
+    code: FaultCode = Field(
+        description="stable; " + "; ".join(f"`{code}`: {meaning}" for code, meaning in FAULTS.items()),
+        examples=["out-of-range"],
+    )
+    at: str | None = Field(
+        None, description="where: `query`, `path` or `body`, and what of it; none: the whole", examples=["query.k"]
+    )
+    detail: str = Field(description="what was expected", examples=["Input should be less than or equal to 1000"])
+
 
 class ProblemOut(BaseModel):
     """RFC 9457 problem document. `code` is stable; the words of `detail` are not."""
@@ -13,4 +39,7 @@ class ProblemOut(BaseModel):
     status: int = Field(ge=400, le=599, description="HTTP status of the answer", examples=[404])
     detail: str = Field(description="what was expected, and what came", examples=["there is no run 'run-9'"])
     code: str = Field(description="stable: programs may match on it", examples=["not-found"])
+    errors: tuple[FaultOut, ...] | None = Field(
+        None, description="of a 422: each fault once, with a code that tells kinds apart"
+    )
     request_id: str | None = Field(None, description="as in the service's log and in X-Request-ID")

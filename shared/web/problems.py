@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -11,15 +11,18 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from shared import errors
-from shared.protocol.problem import ProblemOut
+from shared.protocol.problem import FaultOut, ProblemOut
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web import request_ids
+from shared.web.faults import list_faults
 from shared.web.methods import list_methods
 from shared.web.whole import CLOSE
 
 MEDIA_TYPE = "application/problem+json"
 INTERNAL = "internal"  # the code of our own mistakes
+INVALID = 422
 LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
+MOST_FAULTS = 20  # that are told; a list of 10,000 wrong things is one mistake
 STATUS: dict[type[errors.FederationError], int] = {
     errors.AuthenticationError: 401,
     errors.ForbiddenError: 403,
@@ -75,20 +78,40 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
-def problem(status: int, *, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def problem(
+    status: int,
+    *,
+    code: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    faults: Iterable[errors.Fault] | None = None,
+) -> Response:
     """One problem document."""
     title = TITLES.get(status, "Error")
-    # What came may hold lone surrogates, which no UTF-8 document can.
-    plain = detail[:LONGEST_DETAIL].encode("utf-8", "replace").decode()
-    found = ProblemOut(title=title, status=status, detail=plain, code=code, request_id=request_ids.current())
+    told = None if faults is None else tuple(_show_fault(one) for one in list(faults)[:MOST_FAULTS])
+    found = ProblemOut(
+        title=title, status=status, detail=_plain(detail), code=code, errors=told, request_id=request_ids.current()
+    )
     content = found.model_dump_json(exclude_none=True)
     return Response(content, status, headers={"Cache-Control": "no-store"} | dict(headers or {}), media_type=MEDIA_TYPE)
 
 
+def _show_fault(fault: errors.Fault) -> FaultOut:
+    return FaultOut(code=fault.code, at=_plain(fault.at) or None, detail=_plain(fault.detail))
+
+
+def _plain(text: str) -> str:
+    """What came may be long, and hold lone surrogates, which no UTF-8 document can."""
+    return text[:LONGEST_DETAIL].encode("utf-8", "replace").decode()
+
+
 def answer(error: errors.FederationError) -> Response:
     """The problem document of an error of the project's own tree."""
-    status = status_of(error)
-    return problem(status, code=error.code, detail=str(error), headers=HEADERS.get(status))
+    status, faults = status_of(error), None
+    if status == INVALID:
+        known = error.faults if isinstance(error, errors.ProtocolError) else ()
+        faults = known or (errors.Fault("wrong-value", "", str(error)),)
+    return problem(status, code=error.code, detail=str(error), headers=HEADERS.get(status), faults=faults)
 
 
 def status_of(error: errors.FederationError) -> int:
@@ -106,19 +129,14 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """A message that does not fit its schema: where and why, not what came: that may be somebody's data."""
     assert isinstance(error, RequestValidationError)
     _note_code(request, errors.ProtocolError.code)
-    lines = [f"{'.'.join(_place(e['type'], e['loc']))}: {e['msg']}" for e in error.errors()]
-    return problem(422, code=errors.ProtocolError.code, detail="; ".join(lines))
+    faults = list_faults(error.errors(), error.body)
+    detail = "; ".join(f"{fault.at}: {fault.detail}" for fault in faults)
+    return problem(INVALID, code=errors.ProtocolError.code, detail=detail, faults=faults)
 
 
 def _note_code(request: Request, code: str) -> None:
     """Leave the code where whoever keeps a record of answers finds it."""
     request.state.code = code
-
-
-def _place(kind: str, where: Sequence[int | str]) -> list[str]:
-    """Where in a message. The name of an undeclared field is itself something that came."""
-    known = where[:-1] if kind == "extra_forbidden" else where
-    return [str(part) for part in known]
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -1,7 +1,9 @@
-"""A query parameter or a body that a route does not declare -> refused, and never repeated in the answer."""
+"""A query parameter or a body that a route does not declare -> refused; its value is never repeated in the answer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import get_origin
 
 from fastapi import Request
@@ -9,7 +11,8 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
-from shared.errors import ProtocolError
+from shared.errors import Fault, ProtocolError
+from shared.web.faults import name_undeclared
 
 
 async def require_declared(request: Request) -> None:
@@ -17,12 +20,31 @@ async def require_declared(request: Request) -> None:
     for a body where none is expected."""
     route: APIRoute = request.scope["route"]
     known = declared_parameters(route.dependant)
-    asked = request.query_params
-    expected = sum(len(asked.getlist(name)) if known[name] else 1 for name in known.keys() & set(asked))
-    if others := _count_parameters(request) - expected:
-        raise ProtocolError(f"expected at most the query parameters {_describe(known)}, got {others} more")
+    if faults := (*_list_undeclared(request, known), *_list_repeated(request, known)):
+        told = ", ".join(dict.fromkeys(fault.at.partition(".")[2] for fault in faults))
+        raise ProtocolError(f"expected at most the query parameters {_describe(known)}, got {told}", faults=faults)
     if announces_body(request.headers) and not _expects_body(route):
-        raise ProtocolError("expected no body, got one")
+        expected = "expected no body, got one"
+        raise ProtocolError(expected, faults=(Fault("unknown", "body", expected),))
+
+
+def _list_undeclared(request: Request, known: Mapping[str, bool]) -> tuple[Fault, ...]:
+    """Each unknown parameter, empty ones included: a reader of queries passes over them, but they could be counted."""
+    query: bytes = request.scope["query_string"]
+    empty = sum(not part.partition(b"=")[0] for part in query.split(b"&")) if query else 0
+    names = [name for name in request.query_params if name and name not in known] + [""] * empty
+    return tuple(_describe_unknown(name_undeclared(name), known) for name in names)
+
+
+def _describe_unknown(name: str, known: Mapping[str, bool]) -> Fault:
+    near = "".join(f"; likely {one}" for one in get_close_matches(name, known, n=1))
+    return Fault("unknown", f"query.{name}", f"expected a declared parameter, got another{near}")
+
+
+def _list_repeated(request: Request, known: Mapping[str, bool]) -> tuple[Fault, ...]:
+    asked = request.query_params
+    twice = [name for name, is_list in known.items() if not is_list and len(asked.getlist(name)) > 1]
+    return tuple(Fault("repeated", f"query.{name}", "expected it once, got it several times") for name in twice)
 
 
 def _expects_body(route: APIRoute) -> bool:
@@ -30,7 +52,7 @@ def _expects_body(route: APIRoute) -> bool:
     return route.body_field is not None or "requestBody" in (route.openapi_extra or {})
 
 
-def _describe(known: dict[str, bool]) -> str:
+def _describe(known: Mapping[str, bool]) -> str:
     lists = sorted(name for name, is_list in known.items() if is_list)
     return f"{sorted(known)}, once each" + (f" but for {lists}" if lists else "")
 
@@ -41,12 +63,6 @@ def declared_parameters(dependant: Dependant) -> dict[str, bool]:
     for one in dependant.dependencies:
         own |= declared_parameters(one)
     return own
-
-
-def _count_parameters(request: Request) -> int:
-    """How many parameters, empty ones included: a reader of queries passes over them, but they could be counted."""
-    query: bytes = request.scope["query_string"]
-    return len(query.split(b"&")) if query else 0
 
 
 def announces_body(headers: Headers) -> bool:

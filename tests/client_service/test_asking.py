@@ -79,7 +79,6 @@ async def listed_for(http: httpx.AsyncClient, user: str, query: str) -> list[str
         (["dubbed:true"], {"item-00"}),
         ([r"genre:a\|b\:c"], {"item-07"}),
         (["genre:comedy"], set()),
-        (["nothing:Comedy"], set()),
         (["genre:Comedy", "category:book"], set()),
     ],
 )
@@ -95,6 +94,50 @@ async def test_filters_leave_the_best_of_the_items_that_they_name(
         body = {**given, "filter": filters, "k": EVERYTHING, "exclude_seen": False}
         (answer,) = (await asked.post("/v1/recommendations", json=body)).json()["results"]
         assert {*ids(answer)} == expected
+
+
+@pytest.mark.anyio
+async def test_a_filter_by_an_unknown_key_is_refused_with_the_known_ones(
+    asked: httpx.AsyncClient, shard: Shard
+) -> None:
+    of_both = {"filter": ["category:film", "gender:Comedy"], "k": 3}
+    answers = [
+        await asked.get(f"/v1/users/{shard.user_ids[0]}/recommendations?filter=gender:Comedy"),
+        await asked.get("/v1/users/nobody/recommendations?filter=category:film&filter=gender:Comedy"),
+        await asked.post("/v1/recommendations", json=of_both | {"users": [shard.user_ids[0], "nobody"]}),
+        await asked.post("/v1/recommendations", json=of_both | {"basket": ["item-03"]}),
+        await asked.post(
+            "/v1/recommendations", json=of_both | {"users": ["u"]}, headers={"Accept": "application/x-ndjson"}
+        ),
+    ]
+    for answer in answers:
+        assert answer.status_code == 422
+        (fault,) = answer.json()["errors"]
+        assert (fault["code"], fault["at"]) == ("unknown", "filter")
+        assert "likely genre; known: category, dubbed, genre, year" in fault["detail"], fault
+        assert fault["detail"] == answer.json()["detail"]
+
+
+def test_so_many_known_keys_are_told_as_there_is_room_for(tmp_path: Path) -> None:
+    keys = [f"a-rather-long-name-{number:04d}" for number in range(500)]
+    write_shard(tmp_path, "shop", pl.DataFrame({"user": ["u"], "item": ["a"], "split": ["train"]}), None)
+    told = {str(at): ItemIn(attributes=dict.fromkeys(keys[at : at + 100], 1.0)) for at in range(0, 500, 100)}
+    facts = ItemFacts(read_shard(tmp_path), told)
+    with pytest.raises(ProtocolError, match=r"known: a-rather-long-name-0000, .* and 4[0-9][0-9] more$") as error:
+        facts.mask([("nothing", ("x",))])
+    assert len(str(error.value)) < 500
+    assert not facts.mask([(keys[-1], ("1",))]).any()
+
+
+@pytest.mark.anyio
+async def test_filters_find_composed_and_decomposed_words_alike(asked: httpx.AsyncClient) -> None:
+    composed, decomposed = "Café", "Cafe\u0301"
+    await asked.put("/v1/items/item-02", json={"attributes": {f"{decomposed} kind": decomposed}})
+    await asked.put("/v1/items/item-04", json={"categories": [composed]})
+    for word in (composed, decomposed):
+        for text, expected in ((f"{word} kind:{word}", {"item-02"}), (f"category:{word}", {"item-04"})):
+            query = httpx.QueryParams({"filter": text, "k": EVERYTHING, "exclude_seen": "false"})
+            assert {*await listed_for(asked, "nobody", str(query))} == expected
 
 
 @pytest.mark.anyio
@@ -234,6 +277,130 @@ async def test_items_are_found_by_all_words_of_their_titles_in_any_case(asked: h
     assert ids(everything) == [item for item in shard.item_ids if item != "item-08"] and everything["total"] == 11
     assert (await asked.get("/v1/items?query=title+nothing")).json() == {"total": 0, "items": []}
     assert (await asked.get("/v1/items?query=t.tle")).json()["total"] == 0  # no pattern
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("title", "query"),
+    [
+        ("Straße der Sehnsucht", "STRASSE sehnsucht"),
+        ("STRASSE DER SEHNSUCHT", "straße"),
+        ("GROẞE LIEBE", "große"),
+        ("ὈΔΥΣΣΕΎΣ", "ὀδυσσεύς"),
+        ("ὀδυσσεύς", "ὈΔΥΣΣΕΎΣ"),
+        ("ΟΔΟΣ ΟΝΕΙΡΩΝ", "οδοσ"),
+        ("Café Müller", "cafe\u0301 mu\u0308ller"),
+        ("Cafe\u0301 Mu\u0308ller", "CAFÉ MÜLLER"),
+        ("Ａｋｉｒａ", "akira"),
+        ("ﬁnding", "FINDING"),
+        ("ΐ", "\u03b9\u0308\u0301"),
+        ("한글", "\u1112\u1161\u11ab"),
+    ],
+)
+async def test_items_are_found_however_their_titles_are_written(
+    asked: httpx.AsyncClient, title: str, query: str
+) -> None:
+    await asked.put("/v1/items/item-05", json={"title": title})
+    assert ids((await asked.get("/v1/items", params={"query": query})).json()) == ["item-05"]
+
+
+@pytest.mark.anyio
+async def test_a_letter_without_its_accent_is_another(asked: httpx.AsyncClient) -> None:
+    for title in ("Café", "Cafe\u0301"):
+        await asked.put("/v1/items/item-05", json={"title": title})
+        assert (await asked.get("/v1/items?query=cafe")).json()["total"] == 0
+
+
+WRONG: list[tuple[str, dict[str, Any], set[tuple[str, str]]]] = [
+    ("/v1/recommendations", {"users": [5]}, {("wrong-type", "body.users.0")}),
+    ("/v1/recommendations", {"users": []}, {("out-of-range", "body.users")}),
+    ("/v1/recommendations", {"users": "u"}, {("wrong-type", "body.users")}),
+    ("/v1/recommendations", {"users": [""], "k": 0}, {("out-of-range", "body.users.0"), ("out-of-range", "body.k")}),
+    ("/v1/recommendations", {}, {("wrong-value", "body")}),
+    ("/v1/recommendations", {"users": ["u"], "topk": 3}, {("unknown", "body.topk")}),
+    ("/v1/recommendations", {"users": ["u"], CANARY: 3}, {("unknown", "body.(another name)")}),
+    ("/v1/recommendations", {"users": ["u"], "k": "many"}, {("wrong-type", "body.k")}),
+    ("/v1/recommendations", {"users": ["u"], "k": 900, "offset": 200}, {("out-of-range", "offset")}),
+    ("/v1/recommendations", {"users": ["u"], "filter": ["genre"]}, {("wrong-form", "filter")}),
+    ("/v1/next", {"sessions": [[1]]}, {("wrong-type", "body.sessions.0.0")}),
+    ("/v1/interactions", {}, {("missing", "body.interactions")}),
+    (
+        "/v1/interactions",
+        {"interactions": [{"event": 1, "user": "u", "item": "a", "time": "today"}]},
+        {("wrong-type", "body.interactions.0.event"), ("wrong-form", "body.interactions.0.time")},
+    ),
+    (
+        "/v1/interactions",
+        {"interactions": [{"event": "e", "user": "u"}]},
+        {("missing", "body.interactions.0.item")},
+    ),
+    ("/v1/items/a", {"attributes": {"colour": ["red"]}}, {("wrong-type", "body.attributes.colour")}),
+    ("/v1/items/a", {"attributes": {"colour": "x" * 2001}}, {("out-of-range", "body.attributes.colour")}),
+    ("/v1/items/a", {"attributes": {CANARY: None}}, {("wrong-type", "body.attributes.(another name)")}),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("path", "body", "faults"), WRONG)
+async def test_each_fault_of_a_body_is_told_once_with_its_kind(
+    asked: httpx.AsyncClient, path: str, body: dict[str, Any], faults: set[tuple[str, str]]
+) -> None:
+    answer = await asked.request("PUT" if path.startswith("/v1/items/") else "POST", path, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "protocol")
+    told = answer.json()["errors"]
+    assert {(one["code"], one["at"]) for one in told} == faults and len(told) == len(faults)
+    assert CANARY not in answer.text and "Tuple" not in answer.text
+
+
+@pytest.mark.anyio
+async def test_what_is_no_json_and_each_fault_of_a_query_have_kinds_too(asked: httpx.AsyncClient) -> None:
+    headers = {"Content-Type": "application/json"}
+    broken = await asked.post("/v1/recommendations", content=b'{"users": [', headers=headers)
+    assert [(one["code"], one["at"]) for one in broken.json()["errors"]] == [("not-json", "body")]
+    query = "k=many&offset=-1&mmr=nan"
+    answer = (await asked.get(f"/v1/users/u/recommendations?{query}")).json()
+    assert [(one["code"], one["at"]) for one in answer["errors"]] == [
+        ("wrong-type", "query.k"),
+        ("out-of-range", "query.offset"),
+        ("out-of-range", "query.mmr"),
+    ]
+    answer = (await asked.get("/v1/users/u/recommendations?limit=3&k=1&k=2&offsett=3")).json()
+    assert [(one["code"], one["at"]) for one in answer["errors"]] == [
+        ("unknown", "query.limit"),
+        ("unknown", "query.offsett"),
+        ("repeated", "query.k"),
+    ]
+    assert "likely offset" in answer["errors"][1]["detail"] and "limit, offsett, k" in answer["detail"]
+
+
+@pytest.mark.anyio
+async def test_many_faults_are_told_by_the_first_ones(asked: httpx.AsyncClient) -> None:
+    answer = await asked.post("/v1/recommendations", json={"users": [1] * 500})
+    assert answer.status_code == 422 and len(answer.json()["errors"]) == 20
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("accept", "lines"),
+    [
+        (["application/x-ndjson;q=0.5, application/json"], False),
+        (["application/x-ndjson, application/json;q=0.9"], True),
+        (["application/x-ndjson;q=0.000, */*"], False),
+        (["application/json;q=0, */*;q=0.1"], True),
+        (["application/json;q=0.2, application/*;q=0.1"], False),
+        (["*/*;q=0.1, application/x-ndjson;q=0.2"], True),
+        (["application/json, application/x-ndjson"], True),
+        (["application/json;q=0.5", "application/x-ndjson"], True),
+        (["text/html"], False),
+        (["application/x-ndjson;q=nonsense, application/json;q=0.1"], False),
+    ],
+)
+async def test_an_answer_has_the_form_that_weighs_most(
+    asked: httpx.AsyncClient, accept: list[str], lines: bool
+) -> None:
+    headers = [("Accept", one) for one in accept]
+    answer = await asked.post("/v1/recommendations", json={"users": ["u"]}, headers=headers)
+    assert answer.headers["content-type"] == ("application/x-ndjson" if lines else "application/json")
 
 
 @pytest.mark.anyio

@@ -73,6 +73,6 @@ async def test_no_chunk_is_computed_before_the_last_one_is_taken(monkeypatch: py
 
 
 def test_lines_are_asked_for_by_name() -> None:
-    assert wants_lines("application/json, Application/X-NDJSON;q=0.5")
+    assert wants_lines("application/json;q=0.4, Application/X-NDJSON;q=0.5")
     for other in ("", "*/*", "application/*", "application/json", "application/x-ndjson; q=0"):
         assert not wants_lines(other), other
