@@ -29,7 +29,7 @@ FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/eq
 	tests/test_architecture.py
 
 # Two workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
-test test-fast rounding faults engines engine-ray engine-flower storage e2e-compose: export OMP_NUM_THREADS := 1
+test test-fast rounding faults engines engine-ray engine-flower storage generated-client e2e-compose: export OMP_NUM_THREADS := 1
 test test-fast rounding faults engines engine-ray engine-flower storage e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
 # What `make test` leaves out for its length lies in these as well.
@@ -37,7 +37,7 @@ FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attack
 	tests/aggregator_service/test_federation_machine.py tests/client_service/secure/test_killed_in_a_round.py \
 	tests/web/test_described.py
 
-.PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage soak benchmark guard \
+.PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage generated-client soak benchmark guard \
 	e2e-compose site notebook dist lock sbom audit platforms images base-digest clean
 
 help: ## print this list
@@ -95,6 +95,15 @@ engine-flower: .venv-flower/.installed ## the Flower app in Flower's simulation
 storage: .venv-storage/.installed ## run the tests of PostgreSQL and S3, in an environment of their own; -rs says what is skipped
 	.venv-storage/bin/python -m pytest -rs tests/aggregator_service/servers
 
+generated-client: install .venv-generator/.installed ## make clients from both OpenAPI documents by a public generator, and use them
+	$(BIN)/pytest -rs tests/web/test_generated_client.py
+
+# Of other packages' versions than development's, and without this one: a generated client needs none of ours.
+.venv-generator/.installed: requirements/generator.txt
+	$(PYTHON) -m venv --clear .venv-generator
+	.venv-generator/bin/pip install --quiet --require-hashes --only-binary :all: --requirement $<
+	@touch $@
+
 .venv-%/.installed: requirements/%.txt requirements/torch.txt requirements/make_engine_environment.sh pyproject.toml
 	TORCH_BUILD=$(TORCH_BUILD) TORCH_INDEX=$(TORCH_INDEX) sh requirements/make_engine_environment.sh $* $(PYTHON)
 
@@ -130,6 +139,7 @@ lock: $(SUPPLY)/.installed ## write requirements/*.txt anew from pyproject.toml;
 	$(LOCK) --extra storage --constraint requirements/aggregator.txt --constraint requirements/client.txt pyproject.toml --output-file requirements/aggregator-storage.txt
 	$(LOCK) --extra simulation --extra storage --constraint requirements/client.txt --constraint requirements/aggregator-storage.txt pyproject.toml requirements/engines.in requirements/storage.in --output-file requirements/storage.txt
 	$(LOCK) --extra simulation --constraint requirements/tools.txt pyproject.toml requirements/engines.in requirements/site.in --output-file requirements/site.txt
+	$(LOCK) requirements/generator.in --output-file requirements/generator.txt
 	$(LOCK) requirements/supply-chain.in --output-file requirements/supply-chain.txt
 	grep -oE 'torch==[0-9.]+' pyproject.toml > requirements/torch.txt
 

@@ -65,7 +65,7 @@ def create_app(
     `outside`: what carries requests to the aggregator, beneath the gate; by default the network. `turns`: held
     while the silo computes, where several share a process.
     """
-    app = new_app("LPSFed client", ABOUT, "http://127.0.0.1:8801", _lifespan)
+    app = new_app("LPSFed", ABOUT, "http://127.0.0.1:8801", _lifespan)
     identities = app.state.identities = settings.identities()
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()

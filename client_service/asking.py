@@ -128,7 +128,7 @@ async def predict_next(message: NextIn, service: Service) -> NextListOut:
 
 
 @recommendations.get("/items/{item}/similar", response_model_exclude_none=True)
-def similar(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
+def read_similar_items(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
     """Items by the cosine of their embeddings in the served model."""
     version, items = service.recommender.similar(item, k)
     return SimilarOut(item=item, model=version, items=items)

@@ -105,7 +105,7 @@ async def read_refresh(service: Service) -> RefreshOut:
 
 
 @silo.post("/refresh", status_code=202, response_model_exclude_none=True)
-async def ask_refresh(service: Service) -> RefreshOut:
+async def start_refresh(service: Service) -> RefreshOut:
     """The shard absorbs what has been posted, and its model is computed anew. In a run it waits for the round's end."""
     return service.refresher.ask()
 
@@ -142,7 +142,7 @@ async def probe_gate(service: Service) -> GateOut:
 
 
 @inside.get("/health/live")
-async def live(service: Service) -> LiveOut:
+async def read_liveness(service: Service) -> LiveOut:
     """The process answers, and its agent runs."""
     if not service.live:
         raise UnavailableError("the agent has ended; the log says why")
@@ -150,7 +150,7 @@ async def live(service: Service) -> LiveOut:
 
 
 @inside.get("/health/ready", response_model_exclude_none=True)
-async def ready(service: Service) -> ReadyOut:
+async def read_readiness(service: Service) -> ReadyOut:
     """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
@@ -158,6 +158,6 @@ async def ready(service: Service) -> ReadyOut:
 
 
 @inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
-async def metrics(service: Service) -> Response:
+async def read_metrics(service: Service) -> Response:
     """Counts and times, for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = {"aggregator": "aggregator", "client": "client", "tools": "simulation", "development": "development"}
 ENGINES = {"ray": "ray", "flower": "flower"}  # each in an environment of its own
 SERVERS = {"aggregator-storage": "storage", "storage": "storage"}  # an image with more in it, and what tests it
-LOCKS = (*EXTRAS, *ENGINES, *SERVERS, "supply-chain")
+LOCKS = (*EXTRAS, *ENGINES, *SERVERS, "generator", "supply-chain")
 PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^ ]+)(?: ; (?P<marker>[^\\]+))? \\$", flags=re.M)
 
 

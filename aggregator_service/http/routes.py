@@ -100,7 +100,7 @@ async def join(message: JoinIn, signer: Signer, service: Service) -> JoinOut:
 
 
 @clients.get("/runs/current")
-async def read_current(
+async def read_current_run(
     service: Service, caller: Caller, response: Response, after: Known = None, wait: Wait = 0.0
 ) -> RunOut:
     """Where the run stands, and the asking client in it; with `after` and `wait` a long poll."""
@@ -175,7 +175,7 @@ async def list_clients(service: Service) -> list[MemberOut]:
 
 
 @operated.post("/clients/{client}/quarantine", status_code=201)
-async def quarantine(client: ClientPath, message: QuarantineIn, service: Service) -> MemberOut:
+async def impose_quarantine(client: ClientPath, message: QuarantineIn, service: Service) -> MemberOut:
     """Shut a client out: nothing that it sends is taken until the quarantine is lifted."""
     return await service.federation.quarantines.impose_quarantine(client, message.reason)
 
@@ -199,13 +199,13 @@ async def read_declaration(service: Service) -> Declaration:
 
 
 @inside.get("/health/live")
-async def live() -> LiveOut:
+async def read_liveness() -> LiveOut:
     """The process answers."""
     return LiveOut()
 
 
 @inside.get("/health/ready", response_model_exclude_none=True)
-async def ready(service: Service) -> ReadyOut:
+async def read_readiness(service: Service) -> ReadyOut:
     """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
@@ -213,7 +213,7 @@ async def ready(service: Service) -> ReadyOut:
 
 
 @inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
-async def metrics(service: Service) -> Response:
+async def read_metrics(service: Service) -> Response:
     """Counts and times, for Prometheus."""
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.types import Lifespan
 
 from shared.protocol.problem import ProblemOut
@@ -21,7 +22,8 @@ NO_CONTENT = "done; there is nothing to say"
 
 
 def new_app(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -> FastAPI:
-    """An app that describes itself so, and has none of the framework's own pages. address: where the lines call it."""
+    """An app that describes itself so, and has none of the framework's own pages. title: after which generators name
+    their package; address: where the lines call it."""
     app = FastAPI(
         title=title,
         description=about,
@@ -31,9 +33,20 @@ def new_app(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,  # another path is another resource, which may be another user's
+        servers=[
+            {"url": address, "description": "where the lines of code call it: a service on this machine"},
+            {"url": ".", "description": "whoever has given this document, seen from its address"},
+        ],
+        generate_unique_id_function=name_operation,
+        separate_input_output_schemas=False,  # generators name both alike
     )
     app.openapi = partial(_write, app.openapi, address)  # type: ignore[method-assign]
     return app
+
+
+def name_operation(route: APIRoute) -> str:
+    """The `operationId`, after which generators name their functions: that of the route's own function."""
+    return route.name
 
 
 def package_version() -> str:

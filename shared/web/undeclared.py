@@ -20,9 +20,11 @@ async def require_declared(request: Request) -> None:
     for a body where none is expected."""
     route: APIRoute = request.scope["route"]
     known = declared_parameters(route.dependant)
-    if faults := (*_list_undeclared(request, known), *_list_repeated(request, known)):
-        told = ", ".join(dict.fromkeys(fault.at.partition(".")[2] for fault in faults))
-        raise ProtocolError(f"expected at most the query parameters {_describe(known)}, got {told}", faults=faults)
+    unknown, repeated = _list_undeclared(request, known), _list_repeated(request, known)
+    if faults := (*unknown, *repeated):
+        more = f"{len(faults)} more: {', '.join(dict.fromkeys(fault.at.partition('.')[2] for fault in faults))}"
+        told = f"expected at most the query parameters {_describe(known)}, got {more}"
+        raise ProtocolError(told, faults=tuple(dict.fromkeys(faults)))
     if announces_body(request.headers) and not _expects_body(route):
         expected = "expected no body, got one"
         raise ProtocolError(expected, faults=(Fault("unknown", "body", expected),))
@@ -32,7 +34,7 @@ def _list_undeclared(request: Request, known: Mapping[str, bool]) -> tuple[Fault
     """Each unknown parameter, empty ones included: a reader of queries passes over them, but they could be counted."""
     query: bytes = request.scope["query_string"]
     empty = sum(not part.partition(b"=")[0] for part in query.split(b"&")) if query else 0
-    names = [name for name in request.query_params if name and name not in known] + [""] * empty
+    names = [name for name, _ in request.query_params.multi_items() if name and name not in known] + [""] * empty
     return tuple(_describe_unknown(name_undeclared(name), known) for name in names)
 
 
@@ -42,9 +44,11 @@ def _describe_unknown(name: str, known: Mapping[str, bool]) -> Fault:
 
 
 def _list_repeated(request: Request, known: Mapping[str, bool]) -> tuple[Fault, ...]:
+    """Each parameter that comes once more than it may."""
     asked = request.query_params
-    twice = [name for name, is_list in known.items() if not is_list and len(asked.getlist(name)) > 1]
-    return tuple(Fault("repeated", f"query.{name}", "expected it once, got it several times") for name in twice)
+    more = {name: len(asked.getlist(name)) - 1 for name, is_list in known.items() if not is_list and name in asked}
+    fault = "expected it once, got it several times"
+    return tuple(Fault("repeated", f"query.{name}", fault) for name, count in more.items() for _ in range(count))
 
 
 def _expects_body(route: APIRoute) -> bool:

@@ -135,7 +135,7 @@ def answer_twice(patch: pytest.MonkeyPatch) -> None:
 
     async def twice(app: FastAPI, question: serving.AskedRequest) -> bytes:
         await once(app, question)
-        return await once(app, question) if app.title == "LPSFed client" else b""
+        return await once(app, question) if app.title == "LPSFed" else b""
 
     patch.setattr(serving, "ask", twice)
 

@@ -338,7 +338,8 @@ async def test_a_user_s_history_stands_beside_the_list_and_a_basket_is_answered(
         assert (await http.get("/", params={"basket": "x" * 5000})).status_code == 422
         await http.put("/v1/items/item-03", json={"categories": ["shoes"]}, headers=bearer(described.application_key))
         shoes = await page(http, basket="item-02, item-04", filter="category:shoes")
-        none = plain(await page(http, user="user-01", filter="colour:red"))
+        none = plain(await page(http, user="user-01", filter="category:boots"))
+        unknown_key = plain(await page(http, user="user-01", filter="colour:red"))
         wrong = plain(await page(http, user="user-01", filter="nonsense"))
     listed, history = of_user.split('id="answer"')[1].split('id="history"')
     had, given = (set(re.findall(r"<code>(item-\d\d)</code>", part.split("</table>")[0])) for part in (history, listed))
@@ -349,6 +350,7 @@ async def test_a_user_s_history_stands_beside_the_list_and_a_basket_is_answered(
     assert re.findall(r"<code>(item-\d\d)</code>", shoes.split('id="answer"')[1]) == ["item-03"]
     assert 'value="category:shoes"' in shoes and "Best first" not in none and "No list" not in none
     assert "No list" in wrong and "expected KEY:VALUE" in wrong
+    assert "No list" in unknown_key and "known: category" in unknown_key
     reasons = re.findall(r'<td class="title">([^<]*)</td><td><a href', listed)
     counted = {one for row in reasons if row for one in row.split("; ")}
     assert "Because of" in listed and counted and counted <= titles(history)

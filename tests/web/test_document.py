@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
+from shared.errors import FaultCode
 from tests.support.small import small_aggregator, small_client
 
 JSON = "application/json"
@@ -120,3 +122,45 @@ def validate(document: dict[str, Any], schema: dict[str, Any], example: object, 
     whole = {**schema, "components": document["components"]}
     faults = [fault.message for fault in Draft202012Validator(whole).iter_errors(example)]
     assert faults == [], f"{name}: {faults}"
+
+
+OPERATIONS = {
+    "recommend": "GET /v1/users/{user}/recommendations",
+    "recommend_batch": "POST /v1/recommendations",
+    "predict_next": "POST /v1/next",
+    "search_items": "GET /v1/items",
+    "put_item": "PUT /v1/items/{item}",
+    "post_interactions": "POST /v1/interactions",
+    "erase_user": "DELETE /v1/users/{user}",
+    "read_metrics": "GET /metrics",
+}
+
+
+@every_document
+def test_operations_have_short_names_of_their_own_for_generated_code(document: dict[str, Any]) -> None:
+    names = [one["operationId"] for _, one in operations(document)]
+    assert len(set(names)) == len(names) > 15
+    assert [name for name in names if not re.fullmatch(r"[a-z]+(_[a-z]+){0,2}", name)] == []
+    assert not any("-" in name for name in document["components"]["schemas"])  # one schema in and out
+
+
+def test_applications_call_by_these_names() -> None:
+    named = {one["operationId"]: name for name, one in operations(DOCUMENTS["client"])}
+    assert {name: named.get(name) for name in OPERATIONS} == OPERATIONS
+
+
+@pytest.mark.parametrize(
+    ("which", "title", "address"),
+    [("client", "LPSFed", "http://127.0.0.1:8801"), ("aggregator", "LPSFed aggregator", "http://127.0.0.1:8800")],
+)
+def test_the_document_names_its_product_and_its_servers(which: str, title: str, address: str) -> None:
+    assert DOCUMENTS[which]["info"]["title"] == title
+    assert [one["url"] for one in DOCUMENTS[which]["servers"]] == [address, "."]
+
+
+def test_each_kind_of_fault_is_described() -> None:
+    for document in DOCUMENTS.values():
+        fault = document["components"]["schemas"]["FaultOut"]["properties"]["code"]
+        assert {*fault["enum"]} == {*get_args(FaultCode)} and all(
+            f"`{code}`: " in fault["description"] for code in fault["enum"]
+        )

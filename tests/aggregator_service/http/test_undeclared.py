@@ -79,19 +79,22 @@ async def test_a_query_that_the_route_has_not_declared_is_refused_and_not_repeat
     async with running() as federation:
         await federation.joined("north")
         names = queried(route)
-        expected = f"expected at most the query parameters {names}, once each, got {{}} more"
+        expected = f"expected at most the query parameters {names}, once each, got {{}} more: {{}}"
+        other = "(another name)"
         for query, others in {
-            "?user-00006=item-00850": 1,
-            "?user-00006": 1,
-            "?=user-00006": 1,
-            "?user-00006=1&user-00006=2": 2,
-            "?&": 2,
-            "?Wait=0": 1,
+            "?user-00006=item-00850": (1, other),
+            "?user-00006": (1, other),
+            "?=user-00006": (1, other),
+            "?user-00006=1&user-00006=2": (2, other),
+            "?&": (2, other),
+            "?Wait=0": (1, "Wait"),
+            "?limit_of=0&user-00006": (2, f"limit_of, {other}"),
         }.items():
-            assert require_refused(await asked(federation, route, query)) == expected.format(others)
+            assert require_refused(await asked(federation, route, query)) == expected.format(*others)
         for name in names:
-            assert require_refused(await asked(federation, route, f"?{name}=1&{name}=1")) == expected.format(1)
-            assert require_refused(await asked(federation, route, f"?{name}=1&user-00006=1")) == expected.format(1)
+            assert require_refused(await asked(federation, route, f"?{name}=1&{name}=1")) == expected.format(1, name)
+            refused = require_refused(await asked(federation, route, f"?{name}=1&user-00006=1"))
+            assert refused == expected.format(1, other)
 
 
 @pytest.mark.parametrize("route", READING, ids=" ".join)
