@@ -47,7 +47,7 @@ def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> Rebuilt:
     with hold_shard(settings.shard) as before:
         absorbed = absorb_feedback(before, feedback.store, settings.least_rating, listed_items(settings))
         shard = list_shard(settings, absorbed.after)
-        moves = shard.digest != silo.shard.digest
+        moves = shard.lists_digest != silo.shard.lists_digest
         if moves:
             with silo.answers.changing:
                 after = _renew_silo(silo, shard, absorbed, feedback, publish)
@@ -62,7 +62,8 @@ def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: Feedback
     refresh was cut off; who has changed the shard beside this process may have erased somebody."""
     settings, known = silo.settings, silo.shard.digest
     erased = absorbed.forgotten > 0 or absorbed.before.digest != known
-    feedback.store.note_stale(known, shard.digest)
+    if shard.digest != known:
+        feedback.store.note_stale(known, shard.digest)
     renewal = ModelRenewal(settings, silo.task, shard, silo.device, silo.interrupt)
     served = find_kept(silo.task, shard, settings.models_directory, silo.device)
     renewed = renewal.renew(erased=erased) if served is None else None
@@ -80,7 +81,7 @@ def _write(settings: ClientSettings, absorbed: Absorbed) -> None:
 
 def _settle(silo: Silo, feedback: Feedback, absorbed: Absorbed, *, changed: bool) -> Refreshed:
     digest, store = silo.shard.digest, feedback.store
-    feedback.forget_absorbed(absorbed.handed, digest, absorbed.kept)
+    feedback.forget_absorbed(absorbed.handed, silo.shard.lists_digest, absorbed.kept)
     clear_earlier(silo.settings, store, digest, erased=store.erasures.are_open())
     erased = store.erasures.complete()
     served = silo.answers.served

@@ -11,7 +11,8 @@ import polars as pl
 from client_service.feedback.store import FeedbackStore
 from client_service.feedback.told import HandedOver, Told, mark_of
 from client_service.shard import Shard
-from client_service.shard.changes import append_events, erase_events, erase_users
+from client_service.shard.changes import append_events, erase_users
+from client_service.shard.events import MET
 
 LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}
 
@@ -41,9 +42,9 @@ def absorb_feedback(
 
     Erased users go first, so that one who has come back keeps what is later. Of several interactions of a user with an
     item the latest counts. A liking joins the training pairs, one of an item that is not among those `listed` waits
-    in the log (None: any item joins the catalogue). A lower rating takes the item from the user's pairs, unless these
-    are later, and stays in the log, because it is seen. Done again before the log is forgotten, it changes nothing.
-    DataError where nobody would be left.
+    in the log (None: any item joins the catalogue). A lower rating joins what was met, and takes a liking back that is
+    no later; it also stays in the log while there is room, for processes that answer from an earlier shard. Done again
+    before the log is forgotten, it changes nothing. DataError where nobody would be left.
     """
     handed = store.hand_over()
     latest = _latest(handed)
@@ -52,11 +53,12 @@ def absorb_feedback(
     liked, waiting, low = (latest.filter(which) for which in (likes & known, likes & ~known, ~likes))
     gone = _erased(before, handed.told)
     forgotten = erase_users(before, gone) if gone else before
-    after = _without(_with_liked(forgotten, liked, handed.told, store.path), low, store.path)
-    kept, dropped = _keep(pl.concat([waiting, low]), store.room_to_keep)
+    after = _with_met(_with_liked(forgotten, liked, handed.told, store.path), low, store.path)
+    kept, dropped = _keep(waiting, low, store.room_to_keep)
     if after.digest != before.digest:  # before the shard is another one: who forgets what either gave must find it
         store.note_stale(before.digest, after.digest)
-    after = before if after is before else replace(after, notes=before.notes)  # clean-ups of one refresh are no story
+    same = (after.lists_digest, after.events_digest) == (before.lists_digest, before.events_digest)
+    after = before if same else replace(after, notes=before.notes)  # clean-ups of one refresh are no story
     return Absorbed(before, after, handed, kept, len(waiting), dropped, len(gone))
 
 
@@ -68,7 +70,9 @@ def _latest(handed: HandedOver) -> pl.DataFrame:
 
 
 def _erased(shard: Shard, told: Told) -> list[str]:
-    return [user for user in shard.user_ids if mark_of(user, told.key) in told.erased] if told.erased else []
+    if not told.erased:
+        return []
+    return [user for user in (*shard.user_ids, *shard.met_only_users) if mark_of(user, told.key) in told.erased]
 
 
 def _with_liked(shard: Shard, liked: pl.DataFrame, told: Told, where: Path) -> Shard:
@@ -79,22 +83,21 @@ def _with_liked(shard: Shard, liked: pl.DataFrame, told: Told, where: Path) -> S
     return append_events(shard, liked.drop("sequence"), where, items if len(items) else None)
 
 
-def _without(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
-    """The shard without the pairs of which a low rating is the latest that is known. They stay where otherwise nobody
-    would be left: answers know of them all the same."""
+def _with_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
+    """The shard in which low ratings are met, and take back likings that are no later. Likings stay where otherwise
+    nobody would be left: answers know of the ratings all the same."""
     if low.is_empty():
         return shard
     pairs = shard.events_with_ids()
     time = pl.col("time") if "time" in pairs.columns else pl.lit(None, dtype=pl.Int64)
     dated = pairs.select("user", "item", "split", known=time).join(low, on=["user", "item"])
     disliked = dated.filter(pl.col("known").is_null() | (pl.col("known") <= pl.col("time")))
-    trained = (disliked["split"] == "train").sum()
-    if disliked.is_empty() or trained == shard.train.nnz:
-        return shard
-    return erase_events(shard, disliked.select("user", "item"), where)
+    if (disliked["split"] == "train").sum() == shard.train.nnz:
+        low = low.join(disliked, on=["user", "item"], how="anti")
+    return append_events(shard, low.drop("sequence").with_columns(split=pl.lit(MET)), where) if len(low) else shard
 
 
-def _keep(rows: pl.DataFrame, room: int) -> tuple[list[int], int]:
-    """Sequence numbers of the newest that have room, and how many have none."""
-    numbers = rows["sequence"].sort(descending=True)
-    return numbers.head(room).to_list(), max(0, len(numbers) - room)
+def _keep(waiting: pl.DataFrame, low: pl.DataFrame, room: int) -> tuple[list[int], int]:
+    """Sequence numbers of the newest that have room, and how many of those that wait have none."""
+    first, second = (table["sequence"].sort(descending=True).to_list() for table in (waiting, low))
+    return [*first, *second][:room], max(0, len(first) - room)

@@ -21,7 +21,7 @@ from client_service.feedback.overlay import Overlay
 from client_service.feedback.store import FeedbackStore
 from client_service.feedback.told import ErasureReceipt, HandedOver, LoggedInteraction
 from client_service.logs import LOGGER
-from client_service.shard.storage import stated_digest
+from client_service.shard.storage import states_other_lists
 from client_service.together import Together
 from shared.errors import ConflictError, DataError, FederationError, NotFoundError, UnavailableError
 
@@ -94,10 +94,10 @@ class Feedback:
 
     def _may_hold(self, user: str) -> bool:
         """Has the shard this user? One that was written since answers came from it is not looked into."""
-        if self.overlay.user_row(user) is not None:
+        if self.overlay.holds(user):
             return True
         try:
-            return stated_digest(self._folder) not in (None, self.overlay.shard_digest)
+            return states_other_lists(self._folder, self.overlay.shard_digest)
         except DataError:
             return True
 

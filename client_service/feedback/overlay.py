@@ -20,7 +20,9 @@ from client_service.feedback.since import Later, Meeting, Since
 from client_service.feedback.store import FeedbackStore
 from client_service.feedback.told import LoggedInteraction, Told, mark_of
 from client_service.logs import LOGGER
+from client_service.models.ranker import Rows
 from client_service.shard import Shard
+from client_service.shard.storage import states_other_lists
 from shared.errors import DataError, UnavailableError
 
 HIDDEN = ItemIn(hidden=True)  # what is said of most items that are taken away: one object for them all
@@ -52,15 +54,34 @@ class Overlay:
         row = self._shard.user_row(user)
         return None if row is not None and self._is_erased(user) else row
 
+    def met_rows(self, user: str) -> Rows:
+        """Rows of the items that the shard says a user has met and does not like; none of somebody erased since."""
+        met = self._shard.items_met_by(user)
+        return met[:0] if len(met) and self._is_erased(user) else met
+
+    def holds(self, user: str) -> bool:
+        """Has the shard anything of this user, who has not been erased since?"""
+        known = self._shard.user_row(user) is not None or user in self._shard.met_only_users
+        return known and not self._is_erased(user)
+
     @property
     def known_users(self) -> int:
-        """How many users the shard has who have not been erased since."""
-        return max(0, len(self._shard.user_ids) - len(self._told.erased))
+        """How many users have a row in the shard who have not been erased since."""
+        told = self._told
+        if not told.erased:
+            return len(self._shard.user_ids)
+        others = sum(mark_of(user, told.key) in told.erased for user in self._shard.met_only_users)
+        return max(0, len(self._shard.user_ids) - len(told.erased) + others)
 
     @property
     def shard_digest(self) -> str:
-        """Of the shard than which it is later."""
-        return self._shard.digest
+        """Of the shard than which it is later, likings and what else was met."""
+        return self._shard.lists_digest
+
+    @property
+    def is_absorbed_elsewhere(self) -> bool:
+        """Has another shard absorbed the log than that of this overlay?"""
+        return self._told.shard not in ("", self.shard_digest)
 
     @property
     def has_store(self) -> bool:
@@ -152,10 +173,8 @@ class Overlay:
         return {user: Later(met) for user, met in found.items()}, unknown
 
     def _is_outdated(self, user: str, row: int, meeting: Meeting) -> bool:
-        """Has the shard a later liking of this item?"""
-        if meeting.liked:
-            return False
-        known = self._pair_times.of(user, row)
+        """Does the shard say the opposite of this item, and later?"""
+        known = self._pair_times.met(user, row) if meeting.liked else self._pair_times.liked(user, row)
         return known is not None and known > meeting.time
 
     def _is_erased(self, user: str) -> bool:
@@ -188,12 +207,15 @@ class Overlay:
             self.titles = now
 
 
-def follow_feedback(folder: Path, most: int, overlay: Overlay) -> None:
-    """Take up what the training process has written in `folder`; nothing where it has not begun to."""
+def follow_feedback(folder: Path, most: int, overlay: Overlay, shard: Path) -> bool:
+    """Take up what the training process has written in `folder`; nothing where it has not begun to. True once the
+    shard in its own folder is a later one than the overlay's."""
     try:
         if overlay.has_store:
             overlay.follow()
         elif (folder / NAME).is_file():
             overlay.attach_store(FeedbackStore(folder, most=most, writing=False))
+        return overlay.is_absorbed_elsewhere and states_other_lists(shard, overlay.shard_digest)
     except (DataError, UnavailableError) as error:  # it is looked at again the next time
         LOGGER.warning("feedback_not_read", reason=str(error))
+        return False

@@ -22,6 +22,8 @@ Number = TypeVar("Number", bound=np.generic)
 
 CANDIDATES = 2000  # of these at most the full score is computed
 BLOCK = 1 << 22  # pairs x width that are scored at a time: 16 MB
+SMALL_PRODUCT, SMALLEST_ROWS = 1 << 20, 64  # multiplications up to which BLAS takes another way; rows that are added
+CHUNK = 64  # items that the MLP scores in one product: always as many, so that a score's last bits do not depend on k
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Ranker:
         return self.top_scored(self.users[rows], _dense(seen), k)[0]
 
     def top_scored(self, users: Side, excluded: NDArray[np.bool_], k: int) -> tuple[Rows, Float32]:
-        """Item rows and scores f, both (B, k), best first; -1 and -inf where there are no more."""
+        """Item rows and scores f, both (B, k), best first, of equal scores the first row; -1 and -inf where there are
+        no more."""
         base = self._base(users)
         base[excluded] = -np.inf
         chosen = self._candidates(base, k)
@@ -101,8 +104,7 @@ class Ranker:
         """alpha d_u^a d_i^b <u, v>, (B, N): one GEMM; and what a fusion adds to it."""
         if not self.residual:
             return np.zeros((len(users.embedding), len(self.items.embedding)), dtype=np.float32)
-        base: Float32 = users.embedding @ self.items.embedding.T
-        return self.fusion.added(base, users.codes)
+        return self.fusion.added(_product(users.embedding, self.items.embedding), users.codes)
 
     def _candidates(self, base: Float32, k: int) -> Rows:
         """Columns whose full score can reach the top k, (B, n), at most CANDIDATES of them, ascending.
@@ -129,10 +131,26 @@ class Ranker:
 
     def _mlp(self, users: Side, chosen: Rows) -> Float32:
         """w tanh(W (u * v) + hidden_u + hidden_v) + b, with W (u * v) as v (W diag u)^T: (B, n)."""
+        count = chosen.shape[1]
+        filled = -(-count // CHUNK) * CHUNK
+        chosen = fill_lists(chosen, filled, 0).reshape(len(chosen), -1, CHUNK)
         turned = users.narrow[:, :, None] * self.predictor.on_both.T  # (B, d, d)
-        hidden = self.items.narrow[chosen] @ turned + self.items.hidden[chosen] + users.hidden[:, None, :]
+        hidden = self.items.narrow[chosen] @ turned[:, None] + self.items.hidden[chosen]
+        hidden += users.hidden[:, None, None, :]
         part: Float32 = np.tanh(hidden, out=hidden) @ self.predictor.output + self.predictor.bias
-        return part
+        return part.reshape(len(chosen), -1)[:, :count]
+
+
+def _product(users: Float32, items: Float32) -> Float32:
+    """Inner products (B, N). One row, and small products, go other ways through BLAS, which round otherwise: rows are
+    added, so that a user's scores are the same alone and among others."""
+    rows = max(2, min(SMALLEST_ROWS, -(-SMALL_PRODUCT // items.size)))
+    if len(users) >= rows:
+        found: Float32 = users @ items.T
+        return found
+    wide = np.zeros((rows, users.shape[1]), dtype=users.dtype)
+    wide[: len(users)] = users
+    return np.ascontiguousarray((wide @ items.T)[: len(users)])
 
 
 def fill_lists(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:

@@ -12,24 +12,44 @@ GROUPS = 8  # times k, at least: with fewer groups of columns there is little to
 
 
 def top_columns(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
-    """The min(k, N) columns with the highest scores (B, N), best first, and these scores; a column whose score is -inf
-    may be any. Which of equal ones is left open, but the same whatever the other rows are.
+    """The min(k, N) columns with the highest scores (B, N), best first, of equal ones the first column, and these
+    scores; a column whose score is -inf may be any. So a shorter list is the beginning of a longer one.
 
     The k best lie in the k groups of columns with the highest maxima: only these are sorted.
     """
     count = scores.shape[1]
+    k = min(k, count)
     fold = min(FOLD, count // (GROUPS * k))
     if fold < 2:
-        return _sorted_top(scores, min(k, count))
-    groups = -(-count // fold)
-    chosen = _largest(_group_maxima(scores, groups), k)
-    columns = (chosen[:, :, None] + groups * np.arange(fold)).reshape(len(scores), -1)
-    outside = columns >= count
-    columns[outside] = 0
-    values = np.take_along_axis(scores, columns, 1)
-    values[outside] = -np.inf
-    places, best = _sorted_top(values, k)
-    return np.take_along_axis(columns, places, 1), best
+        found, best = _sorted_top(scores, k)
+        tied = np.count_nonzero(scores >= best[:, -1:], axis=1) > k
+    else:
+        groups = -(-count // fold)
+        maxima = _group_maxima(scores, groups)
+        chosen = _largest(maxima, k)
+        columns = (chosen[:, :, None] + groups * np.arange(fold)).reshape(len(scores), -1)
+        outside = columns >= count
+        columns[outside] = 0
+        values = np.take_along_axis(scores, columns, 1)
+        values[outside] = -np.inf
+        found, best = _sorted_top(values, k, columns)
+        least = best[:, -1:]
+        tied = np.count_nonzero(values >= least, axis=1) > k
+        tied |= np.count_nonzero(maxima >= least, axis=1) > k
+    rows = np.flatnonzero(tied & np.isfinite(best[:, -1]))
+    if len(rows):
+        found[rows] = _first_of_tied(scores[rows], best[rows, -1], k)
+    return found, best
+
+
+def _first_of_tied(scores: Float32, least: Float32, k: int) -> NDArray[np.int64]:
+    """The k best columns (B, k), where more than k have the score `least` (B,) or a higher one."""
+    rows, columns = np.nonzero(scores >= least[:, None])
+    order = np.lexsort((columns, -scores[rows, columns], rows))
+    rows, columns = rows[order], columns[order]
+    starts = np.searchsorted(rows, np.arange(len(scores)))
+    first: NDArray[np.int64] = columns[starts[:, None] + np.arange(k)]
+    return first
 
 
 def _group_maxima(scores: Float32, groups: int) -> Float32:
@@ -46,8 +66,15 @@ def _largest(values: Float32, k: int) -> NDArray[np.int64]:
     return np.argpartition(values, count - k, axis=1)[:, count - k :]
 
 
-def _sorted_top(values: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
+def _sorted_top(values: Float32, k: int, columns: NDArray[np.int64] | None = None) -> tuple[NDArray[np.int64], Float32]:
+    """columns: what the values stand for, (B, n), where that is not their place."""
     chosen = _largest(values, k)
+    if columns is None:
+        found = chosen = np.sort(chosen, axis=1)
+    else:
+        found = np.take_along_axis(columns, chosen, 1)
+        first = np.argsort(found, axis=1)
+        found, chosen = np.take_along_axis(found, first, 1), np.take_along_axis(chosen, first, 1)
     best = np.take_along_axis(values, chosen, 1)
     order = np.argsort(-best, axis=1, kind="stable")
-    return np.take_along_axis(chosen, order, 1), np.take_along_axis(best, order, 1)
+    return np.take_along_axis(found, order, 1), np.take_along_axis(best, order, 1)

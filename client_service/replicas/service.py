@@ -27,7 +27,7 @@ class Replica(Answering):
         super().__init__(settings)
         self.metrics = RequestMetrics()
         self._head: ModelHead | None = None
-        self._followers: tuple[Callable[[], None], ...] = ()
+        self._followers: tuple[Callable[[], bool], ...] = ()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -47,8 +47,9 @@ class Replica(Answering):
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await self._take_up_newer()
-            for follow in self._followers:
-                await asyncio.to_thread(follow)
+            behind = [await asyncio.to_thread(follow) for follow in self._followers]
+            if behind and behind[-1]:
+                await self._take_up_met()
 
     def _take_up_shard(self) -> None:
         """Read the shard, and what has come since; who asks is answered by the one before until there is a model."""
@@ -81,6 +82,18 @@ class Replica(Answering):
         self._head = head
         self._serve(served)
         await asyncio.to_thread(return_free_memory)
+
+    async def _take_up_met(self) -> None:
+        """The shard has the same likings and the same model, and other items that users have met: read it anew."""
+        if self._head is None or self._head.shard != await asyncio.to_thread(stated_digest, self.settings.shard):
+            return  # a shard of other likings is taken up with its model
+        try:
+            await asyncio.to_thread(self._take_up_shard)
+        except (DataError, OSError) as error:
+            LOGGER.warning("shard_not_read", reason=str(error) if isinstance(error, DataError) else error.strerror)
+            return
+        self._head = None
+        await self._take_up_newer()
 
     async def _finds_shard(self, head: ModelHead | None) -> bool:
         """Is there another shard than the one that answers: that of the kept model, or where none is kept any?"""

@@ -9,10 +9,10 @@ import numpy as np
 from scipy import sparse
 
 from client_service.feedback.overlay import Overlay
-from client_service.feedback.since import Since
 from client_service.models.ranker import Rows
 from client_service.serving.filters import parse_filters
 from client_service.serving.questions import Limits, Mask
+from client_service.serving.recent import Asked
 from client_service.shard import Shard
 
 
@@ -56,22 +56,24 @@ class Exclusions:
             excluded[rows] = True
         return excluded
 
-    def of_user(self, row: int | None, limits: Limits) -> Mask:
-        """Forbidden items, and those of the user's training and validation interactions."""
+    def known_items(self, asked: Asked) -> Rows:
+        """Rows of all items that the shard says a user has met: liked, in whichever split, or not."""
+        return asked.met if asked.row is None else items_of_row(self._shard.known, asked.row)
+
+    def of_user(self, asked: Asked, limits: Limits) -> Mask:
+        """Forbidden items, and those that the user has met."""
         excluded = self.forbidden(limits)
         if limits.exclude_seen:
-            for matrix in (self._shard.train, self._shard.valid):
-                excluded[items_of_row(matrix, row)] = True
+            excluded[self.known_items(asked)] = True
+            if asked.since is not None:
+                excluded[asked.since.seen] = True
         return excluded
 
-    def add_since(self, row: int | None, since: Since | None, limits: Limits) -> Limits:
-        """With what has been seen since, and the validation items, which no basket holds, among the forbidden items."""
-        if since is None or not limits.exclude_seen:
+    def forbid_met(self, asked: Asked, limits: Limits) -> Limits:
+        """With what the user has met among the forbidden items: his basket holds the training items alone."""
+        if not limits.exclude_seen or (asked.since is None and not len(self.known_items(asked))):
             return limits
-        forbidden = self.forbidden(limits)
-        forbidden[since.seen] = True
-        forbidden[items_of_row(self._shard.valid, row)] = True
-        return replace(limits, forbidden=forbidden)
+        return replace(limits, forbidden=self.of_user(asked, limits))
 
 
 def items_of_row(matrix: sparse.csr_array, row: int | None) -> Rows:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from client_service.shard import Shard
 from client_service.shard.files import settle
 from shared.method.parameters import Float32
 
+RULES = "without all that was met; of equal scores the first row"  # lists by other rules are of no use
 LENGTH = 200  # items of a list, of which a request's filters leave some
 BLOCK = 1 << 21  # pairs of a user and an item that are scored at a time: a few arrays of 8 MB
 LOOK_SECONDS = 0.5  # between two looks at how far another process has come
@@ -41,7 +42,7 @@ ListedRows = tuple[NDArray[np.integer], Float32]
 
 @dataclass(eq=False)
 class Lists:
-    """Lists of the users' best items, without those of their training and validation interactions, best first.
+    """Lists of the users' best items, without those that they have met, best first.
 
     items (M, L) int32, -1 where there are no more; scores (M, L) float32; `ready`: the first so many rows are there.
     """
@@ -51,22 +52,37 @@ class Lists:
     scores: Float32
     ready: int = 0
 
-    def best(self, row: int, forbidden: Mask | None, k: int) -> ListedRows | None:
-        """The k best items of a user and their scores, without forbidden ones (N,); None where the list is not there
-        yet, or does not reach so far."""
-        if row >= self.ready:
-            return None
-        return best_of_list(self.items[row], self.scores[row], forbidden, k)
+    def begin(self, row: int, forbidden: Mask | None) -> Beginning | None:
+        """A user's list without forbidden items (N,); None where it is not there yet."""
+        return None if row >= self.ready else begin_list(self.items[row], self.scores[row], forbidden)
 
 
-def best_of_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | None, k: int) -> ListedRows | None:
-    """The k best of a list, best first, -1 where there are no more, without forbidden ones (N,); None where the list
-    does not reach so far."""
+class Beginning(NamedTuple):
+    """The first of somebody's items, best first, and their scores. whole: there are no more."""
+
+    items: NDArray[np.integer]
+    scores: Float32
+    whole: bool
+
+    def first(self, k: int) -> ListedRows | None:
+        """The k best; None where it does not reach so far."""
+        return (self.items[:k], self.scores[:k]) if len(self.items) >= k or self.whole else None
+
+    def join(self, items: NDArray[np.integer], scores: Float32) -> ListedRows:
+        """With the best of all other items behind it, whose scores another sum of the same numbers may have put a last
+        bit higher."""
+        if not len(self.items):
+            return items, scores
+        return np.concatenate([self.items, items]), np.concatenate([self.scores, np.minimum(scores, self.scores[-1])])
+
+
+def begin_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | None) -> Beginning:
+    """A list, best first, -1 where there are no more, without forbidden items (N,)."""
     whole = bool(items[-1] < 0)  # it ends because there are no more
     if forbidden is not None or whole:
         allowed = items >= 0 if forbidden is None else (items >= 0) & ~forbidden[items]
         items, scores = items[allowed], scores[allowed]
-    return (items[:k], scores[:k]) if len(items) >= k or whole else None
+    return Beginning(items, scores, whole)
 
 
 class ListKeeper:
@@ -192,7 +208,7 @@ def _known_rows(progress: Path, rows: int) -> int:
 def lists_digest(ranker: Ranker, shard: Shard) -> str:
     """sha256 of all that the lists follow from, but for what the shard and its recipe give again: a model that was
     read from the disk has the lists that it had."""
-    found = hashlib.sha256(f"{shard.digest} {LENGTH} {ranker.residual}".encode())
+    found = hashlib.sha256(f"{shard.lists_digest} {RULES} {LENGTH} {ranker.residual}".encode())
     found.update(repr([loudness for loudness, _ in ranker.fusion.parts]).encode())
     sides = ((side.embedding, side.narrow, side.hidden) for side in (ranker.users, ranker.items))
     predictor = ranker.predictor
@@ -229,10 +245,10 @@ def fill(lists: Lists, shard: Shard, interrupt: Interrupt, threads: int, progres
 
 
 def _known_items(shard: Shard, rows: Rows) -> Mask:
-    """Training and validation items of these users, (B, N)."""
+    """All items that these users have met, (B, N)."""
     known = np.zeros((len(rows), len(shard.item_ids)), dtype=bool)
-    for matrix in (shard.train[rows], shard.valid[rows]):
-        known[np.repeat(np.arange(len(rows)), np.diff(matrix.indptr)), matrix.indices] = True
+    matrix = shard.known[rows]
+    known[np.repeat(np.arange(len(rows)), np.diff(matrix.indptr)), matrix.indices] = True
     return known
 
 

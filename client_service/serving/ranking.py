@@ -11,11 +11,14 @@ from scipy import sparse
 from client_service.models.ranker import Rows, Side, join_sides
 from client_service.serving.exclusions import Exclusions
 from client_service.serving.history import basket_since
-from client_service.serving.lists import BLOCK, LENGTH, ListedRows, ListKeeper
+from client_service.serving.lists import BLOCK, LENGTH, Beginning, ListedRows, ListKeeper
 from client_service.serving.questions import Limits, Mask
 from client_service.serving.recent import Asked, RecentLists
 from client_service.serving.served import Served
 from client_service.shard import Shard
+
+Begun = tuple[Asked, Beginning | None]
+"""A user, and what is at hand of the list that is asked for."""
 
 
 class ListRanking:
@@ -25,13 +28,16 @@ class ListRanking:
     def __init__(self, shard: Shard, keeper: ListKeeper | None, exclusions: Exclusions, recent: RecentLists) -> None:
         self._shard, self._keeper, self._exclusions, self._recent = shard, keeper, exclusions, recent
 
-    def rank_users(self, served: Served, asked: Sequence[Asked], limits: Limits) -> Iterator[ListedRows]:
-        """The best items of each of these users."""
-        by_row = self._rank_rows(served, [one for one in asked if one.by_row], limits)
-        by_basket = self._rank_later(served, [one for one in asked if not one.by_row], limits)
-        return (next(by_row if one.by_row else by_basket) for one in asked)
+    def rank_users(self, served: Served, asked: Sequence[Begun], limits: Limits) -> Iterator[ListedRows]:
+        """The best items of each of these users. A list that has begun elsewhere is gone on with as it is, so that no
+        page of it repeats or passes over an item, whatever the last bits of its scores are here."""
+        by_row = self._rank_rows(served, [one for one in asked if one[0].by_row], limits)
+        by_basket = self._rank_later(served, [one for one in asked if not one[0].by_row], limits)
+        return (next(by_row if one.by_row else by_basket) for one, _ in asked)
 
-    def rank_baskets(self, served: Served, asked: Sequence[tuple[Rows, Limits]]) -> Iterator[ListedRows]:
+    def rank_baskets(
+        self, served: Served, asked: Sequence[tuple[Rows, Limits]], begun: Sequence[Beginning | None] = ()
+    ) -> Iterator[ListedRows]:
         """The best items for each of these rows of items, as many as asked for."""
         step = max(1, BLOCK // len(self._shard.item_ids))
         for first in range(0, len(asked), step):
@@ -39,43 +45,70 @@ class ListRanking:
             rows, most = [one for one, _ in block], max(limits.depth for _, limits in block)
             strangers = self.fold_in(served, rows)
             excluded = np.stack([self._exclusions.of_basket(*one) for one in block])
-            items, scores = self._rank(served, strangers, excluded, most)
-            yield from ((items[place, : one.depth], scores[place, : one.depth]) for place, (_, one) in enumerate(block))
+            found = self._go_on(served, strangers, excluded, most, begun[first : first + step] or [None] * len(block))
+            yield from (
+                (items[: one.depth], scores[: one.depth])
+                for (items, scores), (_, one) in zip(found, block, strict=True)
+            )
 
     def fold_in(self, served: Served, baskets: Sequence[Rows]) -> Side:
         """Users who are in no graph, by the rows of their items."""
         codes = served.ranker.fusion.encoded(_baskets(baskets, len(self._shard.item_ids)))
         return join_sides([served.model.fold_in(one) for one in baskets], codes)
 
-    def _rank_rows(self, served: Served, asked: Sequence[Asked], limits: Limits) -> Iterator[ListedRows]:
+    def _rank_rows(self, served: Served, asked: Sequence[Begun], limits: Limits) -> Iterator[ListedRows]:
         step = max(1, BLOCK // len(self._shard.item_ids))
         for first in range(0, len(asked), step):
             block = asked[first : first + step]
-            excluded = np.stack([self._exclusions.of_user(one.row, self._within(one, limits)) for one in block])
-            users = served.ranker.users[np.array([one.row for one in block], dtype=np.int64)]
-            yield from zip(*self._rank(served, users, excluded, limits.depth), strict=True)
+            excluded = np.stack([self._exclusions.of_user(one, limits) for one, _ in block])
+            users = served.ranker.users[np.array([one.row for one, _ in block], dtype=np.int64)]
+            yield from self._go_on(served, users, excluded, limits.depth, [begun for _, begun in block])
 
-    def _rank_later(self, served: Served, asked: Sequence[Asked], limits: Limits) -> Iterator[ListedRows]:
+    def _rank_later(self, served: Served, asked: Sequence[Begun], limits: Limits) -> Iterator[ListedRows]:
         """Of those with later interactions, by a basket of all that each likes."""
         plain = limits.exclude_seen and limits.forbidden is None
         wide = replace(limits, k=max(limits.k, LENGTH - limits.offset)) if plain else limits
-        baskets = [(basket_since(self._shard, one.row, one.since), self._within(one, wide)) for one in asked]
-        for one, (items, scores) in zip(asked, self.rank_baskets(served, baskets), strict=True):
+        baskets = [
+            (basket_since(self._shard, one.row, one.since), self._exclusions.forbid_met(one, wide)) for one, _ in asked
+        ]
+        found = self.rank_baskets(served, baskets, [begun for _, begun in asked])
+        for (one, _), (items, scores) in zip(asked, found, strict=True):
             if plain:
                 self._recent.keep(served.ranker, one, items, scores)
             yield items[: limits.depth], scores[: limits.depth]
 
-    def _within(self, asked: Asked, limits: Limits) -> Limits:
-        return self._exclusions.add_since(asked.row, asked.since, limits)
+    def _go_on(
+        self, served: Served, users: Side, excluded: Mask, k: int, begun: Sequence[Beginning | None]
+    ) -> Iterator[ListedRows]:
+        """The k best items of each user that are not excluded (B, N); those of a list that has begun come first."""
+        known = 0 if None in begun else min((len(one.items) for one in begun if one is not None), default=0)
+        for one, row in zip(begun, excluded, strict=True):
+            if one is not None:
+                row[one.items] = True
+        items, scores = self._rank(served, users, excluded, k - known)
+        for place, one in enumerate(begun):
+            found = items[place], scores[place]
+            listed, best = found if one is None else one.join(*found)
+            yield listed[:k], best[:k]
 
     def _rank(self, served: Served, users: Side, excluded: Mask, k: int) -> ListedRows:
-        """As `Ranker.top_scored`, by the graph over the items where there is one and it finds enough."""
+        """As `Ranker.top_scored`, by the graph over the items where there is one and it finds enough.
+
+        The graph is always asked for as many: which items it finds depends on that. Those further down are ranked
+        without it.
+        """
         nearest = None if self._keeper is None else self._keeper.nearest
-        if nearest is not None and nearest.ranker is served.ranker:
-            found = nearest.top_scored(users, excluded, k)
-            if found is not None:
-                return found
-        return served.ranker.top_scored(users, excluded, k)
+        if nearest is None or nearest.ranker is not served.ranker:
+            return served.ranker.top_scored(users, excluded, k)
+        found = nearest.top_scored(users, excluded, LENGTH)
+        if found is None:
+            return served.ranker.top_scored(users, excluded, k)
+        if k <= LENGTH:
+            return found[0][:, :k], found[1][:, :k]
+        np.put_along_axis(excluded, found[0], True, axis=1)
+        items, scores = served.ranker.top_scored(users, excluded, k - LENGTH)
+        scores = np.minimum(scores, found[1][:, -1:])
+        return np.concatenate([found[0], items], axis=1), np.concatenate([found[1], scores], axis=1)
 
 
 def _baskets(known: Sequence[Rows], items: int) -> sparse.csr_array:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.feedback.since import Since
-from client_service.models.ranker import Ranker
-from client_service.serving.lists import ListedRows, Mask, best_of_list
+from client_service.models.ranker import Ranker, Rows
+from client_service.serving.lists import Beginning, Mask, begin_list
 from shared.method.parameters import Float32
 
 MOST = 20_000  # users, 1.6 kB each
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     """A user as he is known at one moment: his row in the shard, and what has come since; None for neither.
 
     by_row: does his list follow from his row? Else it follows from the basket of all that he likes. hidden: the items
-    (N,) that nobody is to see.
+    (N,) that nobody is to see. met: rows of the items that the shard says he has met, of a user without a row.
     """
 
     user: str
@@ -33,6 +33,7 @@ class Asked(NamedTuple):
     since: Since | None
     by_row: bool
     hidden: Mask | None
+    met: Rows
 
     def agrees_with(self, other: Asked) -> bool:
         """Is the same known? By identity: it is the same object until more has come."""
@@ -55,15 +56,14 @@ class RecentLists:
         self._ranker: Ranker | None = None
         self._hidden: Mask | None = None
 
-    def best(self, ranker: Ranker, asked: Asked, forbidden: Mask | None, k: int) -> ListedRows | None:
-        """The k best items of this user without forbidden ones (N,); None where his list is not there, or does not
-        reach so far."""
+    def begin(self, ranker: Ranker, asked: Asked, forbidden: Mask | None) -> Beginning | None:
+        """This user's list without forbidden items (N,); None where it is not there."""
         with self._lock:
             found = self._lists.get(asked.user)
             if found is None or self._ranker is not ranker or not found.asked.agrees_with(asked):
                 return None
             self._lists.move_to_end(asked.user)
-        return best_of_list(found.items, found.scores, forbidden, k)
+        return begin_list(found.items, found.scores, forbidden)
 
     def keep(self, ranker: Ranker, asked: Asked, items: NDArray[np.integer], scores: Float32) -> None:
         """The best items of this user, -1 where there are no more, without those that he has met."""

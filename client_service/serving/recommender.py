@@ -16,9 +16,9 @@ from client_service.serving.answers import Answers, Asker, Ranked, best_rows
 from client_service.serving.catalogue import Catalogue
 from client_service.serving.exclusions import Exclusions
 from client_service.serving.history import basket_since, changes_basket, history_rows
-from client_service.serving.lists import ListedRows, ListKeeper, Lists
+from client_service.serving.lists import Beginning, ListedRows, ListKeeper, Lists
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
-from client_service.serving.questions import Basket, Limits, Listed
+from client_service.serving.questions import Basket, Limits, Listed, Mask
 from client_service.serving.ranking import ListRanking
 from client_service.serving.recent import Asked, RecentLists
 from client_service.serving.served import Served
@@ -26,6 +26,8 @@ from client_service.shard import Shard
 from shared.errors import NotFoundError
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
+
+NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
 
 
 class Recommender:
@@ -105,7 +107,8 @@ class Recommender:
         missing = [place for place, one in enumerate(found) if one is None]
         if missing:
             assert served is not None, "without a model, popular items are at hand"
-            ranked = self._ranking.rank_users(served, [asked[place] for place in missing], limits)
+            begun = [(asked[place], self._begin_list(served, asked[place], limits)) for place in missing]
+            ranked = self._ranking.rank_users(served, begun, limits)
             for place, (items, scores) in zip(missing, ranked, strict=True):
                 found[place] = self._answer(served, asked[place], items, scores, limits)
         return tuple(one for one in found if one is not None)
@@ -174,32 +177,37 @@ class Recommender:
         """All that is known of a user, once a request: meanwhile he may be erased, or do something."""
         row, since = self._overlay.user_row(user), self._overlay.of(user)
         by_row = row is not None and (since is None or not changes_basket(self._shard, row, since))
-        return Asked(user, row, since, by_row, self._overlay.hidden)
+        met = NO_ROWS if row is not None else self._overlay.met_rows(user)
+        return Asked(user, row, since, by_row, self._overlay.hidden, met)
 
     def _look_up(self, served: Served | None, asked: Asked, limits: Limits) -> RecommendationsOut | None:
         if served is None or not (asked.by_row or len(basket_since(self._shard, asked.row, asked.since))):
             reason: Fallback = "no model yet" if served is None else "unknown user"
-            within = self._exclusions.add_since(asked.row, asked.since, limits)
-            return self._popular(reason, asked.row, within, user=asked.user)
+            return self._popular(reason, self._exclusions.of_user(asked, limits), limits, user=asked.user)
         found = self._find_list(served, asked, limits)
         return None if found is None else self._answer(served, asked, *found, limits)
 
     def _find_list(self, served: Served, asked: Asked, limits: Limits) -> ListedRows | None:
-        """The best items of a user whose list is at hand."""
+        """The best items of a user whose list is at hand and reaches so far."""
+        begun = self._begin_list(served, asked, limits)
+        return None if begun is None else begun.first(limits.depth)
+
+    def _begin_list(self, served: Served, asked: Asked, limits: Limits) -> Beginning | None:
+        """What is at hand of a user's list."""
         if not limits.exclude_seen:
             return None
         forbidden = limits.forbidden
         if asked.hidden is not None:
             forbidden = asked.hidden if forbidden is None else forbidden | asked.hidden
         if not asked.by_row:
-            return self._recent.best(served.ranker, asked, forbidden, limits.depth)
+            return self._recent.begin(served.ranker, asked, forbidden)
         lists = self._lists()
         if asked.row is None or lists is None or lists.ranker is not served.ranker:
             return None
         if asked.since is not None:
             forbidden = np.zeros_like(self._popularity, dtype=bool) if forbidden is None else forbidden.copy()
             forbidden[asked.since.seen] = True
-        return lists.best(asked.row, forbidden, limits.depth)
+        return lists.begin(asked.row, forbidden)
 
     def _lists(self) -> Lists | None:
         return None if self._keeper is None else self._keeper.lists
@@ -211,7 +219,8 @@ class Recommender:
         if served is not None and len(rows):
             return None
         reason: Fallback = "no model yet" if served is None else "no known item in the basket"
-        return self._popular(reason, None, limits).model_copy(update={"unknown_items": unknown})
+        found = self._popular(reason, self._exclusions.of_basket(rows, limits), limits)
+        return found.model_copy(update={"unknown_items": unknown})
 
     def _answer(
         self, served: Served, asked: Asked, items: NDArray[np.integer], scores: Float32, limits: Limits
@@ -235,10 +244,10 @@ class Recommender:
         return Asker(served, self._ranking.fold_in(served, [basket]), basket)
 
     def _popular(
-        self, reason: Fallback, row: int | None, limits: Limits, *, user: str | None = None
+        self, reason: Fallback, excluded: Mask, limits: Limits, *, user: str | None = None
     ) -> RecommendationsOut:
         scores = self._popularity.copy()
-        scores[self._exclusions.forbidden(limits) if row is None else self._exclusions.of_user(row, limits)] = -np.inf
+        scores[excluded] = -np.inf
         lists = self._answers.write_page(Ranked(*best_rows(scores, limits.depth), self._served, self._share), limits)
         return RecommendationsOut(user=user, fallback=reason, items=lists)
 

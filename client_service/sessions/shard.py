@@ -45,6 +45,11 @@ class SessionShard:
             digest.update(np.ascontiguousarray(part, dtype="<i8").data)
         return digest.hexdigest()
 
+    @property
+    def lists_digest(self) -> str:
+        """`digest`: what a visit has met comes with each request."""
+        return self.digest
+
     @cached_property
     def train(self) -> Prefixes:
         return self._examples(TRAIN)

@@ -88,12 +88,12 @@ class Shard:
         return self.met.indices[self.met.indptr[row] : self.met.indptr[row + 1]].astype(np.int64)
 
     @cached_property
-    def met_only_users(self) -> tuple[str, ...]:
-        """The ids, sorted, of those who have met items and like none: they have no row."""
+    def met_only_users(self) -> frozenset[str]:
+        """The ids of those who have met items and like none: they have no row."""
         if self.met_events is None:
-            return ()
+            return frozenset()
         users = self.met_events["user"].unique()
-        return tuple(users.filter(~users.is_in(self.user_ids)).sort())
+        return frozenset(users.filter(~users.is_in(self.user_ids)))
 
     @cached_property
     def met_digest(self) -> str | None:

@@ -160,6 +160,12 @@ def stated_digest(folder: Path) -> str | None:
     return None if head is None else head.digest
 
 
+def states_other_lists(folder: Path, lists_digest: str) -> bool:
+    """Does the head of the shard in `folder` say another `lists_digest` than this? DataError as from reading."""
+    head = stated_head(folder)
+    return head is not None and head.lists_digest != lists_digest
+
+
 @contextmanager
 def hold_shard(folder: Path) -> Iterator[Shard]:
     """The shard in `folder`, which nobody else changes meanwhile, without what an earlier change has left that was cut

@@ -167,7 +167,7 @@ def open_lists(settings: ClientSettings, shard: Shard) -> Opened:
 def follow_lists(settings: ClientSettings, shard: Shard) -> Followed:
     """Lists that the training process has computed, and the log that it writes."""
     overlay = Overlay(shard, least_rating=settings.least_rating)
-    follow = partial(follow_feedback, settings.state_directory, settings.most_interactions, overlay)
+    follow = partial(follow_feedback, settings.state_directory, settings.most_interactions, overlay, settings.shard)
     follow()
     return Followed(open_reader(settings, shard, overlay), follow)
 

@@ -65,10 +65,13 @@ class SummedDigests(NamedTuple):
 
 
 class TaskShard(Protocol):
-    """A silo's data: whatever a task reads has a digest of its content."""
+    """A silo's data: whatever a task reads has a digest of what is learnt from it, and one of all that answers follow
+    from."""
 
     @property
     def digest(self) -> str: ...
+    @property
+    def lists_digest(self) -> str: ...
 
 
 class Training(LocalClient, Protocol):
@@ -101,14 +104,16 @@ class Opened(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """answers: without a model yet. follow: takes up what applications have told the training process since."""
+    """answers: without a model yet. follow: takes up what applications have told the training process since; True once
+    another shard than that of the answers has absorbed it."""
 
     answers: Answerer
-    follow: Callable[[], None]
+    follow: Callable[[], bool]
 
 
-def follow_nothing() -> None:
+def follow_nothing() -> bool:
     """Where applications tell nothing."""
+    return False
 
 
 S = TypeVar("S", bound=TaskShard)

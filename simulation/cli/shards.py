@@ -96,7 +96,7 @@ def absorb(
     with closing(FeedbackStore(state_directory)) as store, hold_shard(folder) as before:
         absorbed = absorb_feedback(before, store, least_rating, listed)
         save_shard(folder, absorbed.after)
-        store.forget_absorbed(absorbed.handed, absorbed.after.digest, absorbed.kept)
+        store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
         store.compact()
     _print_change(absorbed.before, absorbed.after, as_json=as_json)
     if absorbed.waiting and not as_json:

@@ -77,7 +77,7 @@ def test_who_comes_back_and_is_erased_again_amid_a_refresh_is_erased_from_its_sh
     absorbed = absorb(settings, store)
     assert user in absorbed.after.user_ids  # he has come back
     gone, second = store.erasures.erase_user(user, known=False)  # as far as answers from the shard before know
-    store.forget_absorbed(absorbed.handed, absorbed.after.digest, absorbed.kept)
+    store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
     assert gone == 1 and store.erasures.complete() == 0
     absorb_and_forget(settings, store)
     assert user not in read_shard(settings.shard).user_ids and store.erasures.complete() == 2
@@ -144,24 +144,24 @@ def test_a_replica_forgets_whom_another_process_has_absorbed_and_erased(
     met = [(CANARY, "item-00"), (CANARY, "item-02"), ("other", "item-02")]
     store.append([InteractionIn(event=user + item, user=user, item=item, time=None, rating=None) for user, item in met])
     old = Overlay(read_shard(settings.shard))
-    follow_feedback(folder, 100, old)
+    follow_feedback(folder, 100, old, settings.shard)
     absorbed = absorb(settings, store)
     new = Overlay(absorbed.after)
     if forgotten == "while it follows":
-        follow_feedback(folder, 100, new)
-    store.forget_absorbed(absorbed.handed, absorbed.after.digest, absorbed.kept)
-    follow_feedback(folder, 100, old)
-    follow_feedback(folder, 100, new)
+        follow_feedback(folder, 100, new, settings.shard)
+    store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
+    follow_feedback(folder, 100, old, settings.shard)
+    follow_feedback(folder, 100, new, settings.shard)
     assert old.of(CANARY) is not None and new.user_row(CANARY) is not None  # known by both, each in its way
     assert new.of(CANARY) is None
     store.erasures.erase_user(CANARY, known=True)
     if forgotten == "with the erasure unseen":
         absorb_and_forget(settings, store)
-        follow_feedback(folder, 100, old)
+        follow_feedback(folder, 100, old, settings.shard)
         assert old.of(CANARY) is None  # nor is anybody else known then, until the new shard is there
     else:
         for one in (old, new):
-            follow_feedback(folder, 100, one)
+            follow_feedback(folder, 100, one, settings.shard)
             assert one.of(CANARY) is None and one.user_row(CANARY) is None
         assert old.of("other") is not None and new.user_row("other") is not None
     store.close()

@@ -107,7 +107,7 @@ async def test_a_new_user_and_a_known_one_are_answered_by_what_they_have_just_do
 
 
 @pytest.mark.anyio
-async def test_a_known_user_s_basket_is_all_that_he_has_and_no_validation_item_comes_back(
+async def test_a_known_user_s_basket_is_all_that_he_has_and_no_held_out_item_comes_back(
     served: Shard, serving: Serving
 ) -> None:
     user = served.user_ids[2]
@@ -115,7 +115,7 @@ async def test_a_known_user_s_basket_is_all_that_he_has_and_no_validation_item_c
         new = (await items_of(http, user))[0]
         await http.post("/v1/interactions", json=message((user, new)))
         train = [served.item_ids[row] for row in served.train[[2]].indices]
-        valid = [served.item_ids[row] for row in served.valid[[2]].indices]
+        valid = [served.item_ids[row] for row in (served.valid + served.test)[[2]].indices]
         asked = {"basket": [*train, new], "exclude": valid, "k": 40}
         (expected,) = (await http.post("/v1/recommendations", json=asked)).json()["results"]
         answer = (await http.get(f"/v1/users/{user}/recommendations?k=40")).json()
@@ -402,7 +402,7 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
     absorbed = absorb(settings, store)
     before, after = absorbed.before, absorbed.after
     assert len(store.interactions()) == 4 and len(store.read_all()[0].erased) == 2  # answers still need it
-    store.forget_absorbed(absorbed.handed, after.digest, absorbed.kept)
+    store.forget_absorbed(absorbed.handed, after.lists_digest, absorbed.kept)
     assert before.digest == old.digest != after.digest == read_shard(settings.shard).digest
     assert {*after.user_ids} == {*old.user_ids, "new"} - {gone}
     row, titles = after.user_row(back), dict(zip(after.item_ids, after.titles or (), strict=True))
@@ -423,7 +423,7 @@ def test_a_kill_between_shard_and_log_is_made_good_by_absorbing_again(settings: 
     halfway = absorb(settings, store).after
     again = absorb(settings, store)
     assert old.digest != halfway.digest == again.after.digest == read_shard(settings.shard).digest
-    store.forget_absorbed(again.handed, again.after.digest, again.kept)
+    store.forget_absorbed(again.handed, again.after.lists_digest, again.kept)
     assert store.interactions() == [] and store.read_all()[0].erased == frozenset()
     assert {*store.read_stale()} == {
         old.digest,

@@ -16,7 +16,7 @@ from client_service.learning.local import LocalTraining
 from client_service.learning.spectra import cached_spectrum
 from client_service.models.fusion import Fusion
 from client_service.models.ranker import Predictor, Ranker, Side
-from client_service.serving import lists, nearest
+from client_service.serving import lists, nearest, ranking
 from client_service.serving.lists import ListKeeper, ListReader
 from client_service.serving.nearest import Nearest, lengthened, make_nearest, read_nearest, searchable
 from client_service.serving.questions import Limits
@@ -180,6 +180,7 @@ def test_the_service_answers_by_the_graph_beyond_the_threshold_alone(
     tmp_path: Path, shard: Shard, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lists, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(ranking, "LENGTH", 5)
     asked: list[int] = []
     search = Nearest.find
 

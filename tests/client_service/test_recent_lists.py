@@ -48,9 +48,9 @@ class Silo:
 def silo(settings: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> Silo:
     found, rank = Silo(settings), ListRanking.rank_baskets
 
-    def count(ranking: ListRanking, served: object, asked: object) -> object:
+    def count(ranking: ListRanking, served: object, asked: object, *begun: object) -> object:
         found.computed += len(asked)  # type: ignore[arg-type]
-        return rank(ranking, served, asked)  # type: ignore[arg-type]
+        return rank(ranking, served, asked, *begun)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ListRanking, "rank_baskets", count)
     return found
@@ -128,17 +128,17 @@ def test_the_list_that_was_not_asked_for_longest_goes_first(planted: Shard) -> N
     rows, scores = np.array([3, 1, -1]), np.array([2.0, 1.0, -np.inf], dtype=np.float32)
 
     def asked(user: str) -> Asked:
-        return Asked(user, None, None, False, None)
+        return Asked(user, None, None, False, None, np.zeros(0, dtype=np.int64))
 
     def has(user: str) -> Callable[[], bool]:
-        return lambda: kept.best(ranker, asked(user), None, 2) is not None  # type: ignore[arg-type]
+        return lambda: kept.begin(ranker, asked(user), None) is not None  # type: ignore[arg-type]
 
     for user in "ab":
         kept.keep(ranker, asked(user), rows, scores)  # type: ignore[arg-type]
     assert has("a")()
     kept.keep(ranker, asked("c"), rows, scores)  # type: ignore[arg-type]
     assert (has("a")(), has("b")(), has("c")()) == (True, False, True)
-    assert kept.best(object(), asked("a"), None, 2) is None  # type: ignore[arg-type]
+    assert kept.begin(object(), asked("a"), None) is None  # type: ignore[arg-type]
 
 
 class Ranking:
@@ -149,7 +149,7 @@ def test_no_model_stays_in_memory_for_the_lists_that_it_gave() -> None:
     kept, rows, scores = RecentLists(), np.array([3, 1, -1]), np.array([2.0, 1.0, -np.inf], dtype=np.float32)
     one, other = Ranking(), Ranking()
     gone = weakref.ref(one)
-    kept.keep(one, Asked("a", None, None, False, None), rows, scores)  # type: ignore[arg-type]
-    kept.keep(other, Asked("b", None, None, False, None), rows, scores)  # type: ignore[arg-type]
+    kept.keep(one, Asked("a", None, None, False, None, np.zeros(0, dtype=np.int64)), rows, scores)  # type: ignore[arg-type]
+    kept.keep(other, Asked("b", None, None, False, None, np.zeros(0, dtype=np.int64)), rows, scores)  # type: ignore[arg-type]
     del one
     assert gone() is None

@@ -40,5 +40,5 @@ def absorb(settings: ClientSettings, store: FeedbackStore, listed: Sequence[str]
 def absorb_and_forget(settings: ClientSettings, store: FeedbackStore, listed: Sequence[str] | None = None) -> Absorbed:
     """Likewise, and what stays in the log is what the shard has not got."""
     absorbed = absorb(settings, store, listed)
-    store.forget_absorbed(absorbed.handed, absorbed.after.digest, absorbed.kept)
+    store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
     return absorbed
