@@ -27,7 +27,7 @@ class Frequency:
 
     def decode(self, codes: Float32) -> Float32:
         """f of every item (B, N), each row the same."""
-        return np.broadcast_to(self.row, (len(codes), len(self.row)))
+        return np.tile(self.row, (len(codes), 1))
 
 
 def item_frequency(train: sparse.csr_array) -> Frequency:

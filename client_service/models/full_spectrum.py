@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.models.top import inner_products
 from shared.method.graph import Float64, degrees, normalise, power
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum, low_spectrum
@@ -67,7 +68,7 @@ class FullSpectrum:
             assert self.weights is not None
             whole: Float32 = entered @ self.weights
             return whole * self.exit
-        found: Float32 = ((entered @ self.low) * self.response) @ self.turned_low
+        found = inner_products((entered @ self.low) * self.response, self.turned_low.T)
         found += walked * self.slope
         found[np.repeat(np.arange(entered.shape[0]), np.diff(entered.indptr)), entered.indices] -= (
             entered.data * self.own[entered.indices]

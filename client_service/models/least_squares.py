@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.models.top import inner_products
 from shared.cores import in_threads
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
@@ -51,8 +52,7 @@ class LeastSquares:
 
     def decode(self, vectors: Float32) -> Float32:
         """f of every item (B, N), the mean over the ranks."""
-        found: Float32 = vectors @ self.items.T
-        return found
+        return inner_products(vectors, self.items)
 
     def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
         """v_i A^-1 v_j of the basket's items i and the items j, A the basket's system; the mean over the ranks."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.models.fusion import Codes, Fusion, take_codes
-from client_service.models.top import top_columns
+from client_service.models.top import inner_products, top_columns
 from shared.method.parameters import Float32
 
 Rows = NDArray[np.int64]
@@ -22,7 +22,6 @@ Number = TypeVar("Number", bound=np.generic)
 
 CANDIDATES = 2000  # of these at most the full score is computed
 BLOCK = 1 << 22  # pairs x width that are scored at a time: 16 MB
-SMALL_PRODUCT, SMALLEST_ROWS = 1 << 20, 64  # multiplications up to which BLAS takes another way; rows that are added
 CHUNK = 64  # items that the MLP scores in one product: always as many, so that a score's last bits do not depend on k
 
 
@@ -104,7 +103,7 @@ class Ranker:
         """alpha d_u^a d_i^b <u, v>, (B, N): one GEMM; and what a fusion adds to it."""
         if not self.residual:
             return np.zeros((len(users.embedding), len(self.items.embedding)), dtype=np.float32)
-        return self.fusion.added(_product(users.embedding, self.items.embedding), users.codes)
+        return self.fusion.added(inner_products(users.embedding, self.items.embedding), users.codes)
 
     def _candidates(self, base: Float32, k: int) -> Rows:
         """Columns whose full score can reach the top k, (B, n), at most CANDIDATES of them, ascending.
@@ -139,18 +138,6 @@ class Ranker:
         hidden += users.hidden[:, None, None, :]
         part: Float32 = np.tanh(hidden, out=hidden) @ self.predictor.output + self.predictor.bias
         return part.reshape(len(chosen), -1)[:, :count]
-
-
-def _product(users: Float32, items: Float32) -> Float32:
-    """Inner products (B, N). One row, and small products, go other ways through BLAS, which round otherwise: rows are
-    added, so that a user's scores are the same alone and among others."""
-    rows = max(2, min(SMALLEST_ROWS, -(-SMALL_PRODUCT // items.size)))
-    if len(users) >= rows:
-        found: Float32 = users @ items.T
-        return found
-    wide = np.zeros((rows, users.shape[1]), dtype=users.dtype)
-    wide[: len(users)] = users
-    return np.ascontiguousarray((wide @ items.T)[: len(users)])
 
 
 def fill_lists(lists: NDArray[Number], k: int, value: float) -> NDArray[Number]:

@@ -1,4 +1,5 @@
-"""Scores of a block of users -> the columns of each user's best, at a twentieth of what a partial sort of all costs."""
+"""Blocks of users -> their scores, the same whoever else is in the block, and the columns of each user's best, at a
+twentieth of what a partial sort of all costs."""
 
 from __future__ import annotations
 
@@ -8,7 +9,20 @@ from numpy.typing import NDArray
 from shared.method.parameters import Float32
 
 FOLD = 32  # columns at most that one maximum stands for
+SMALL_PRODUCT, MOST_ADDED = 1 << 20, 64  # multiplications up to which BLAS takes another way; rows added at most
 GROUPS = 8  # times k, at least: with fewer groups of columns there is little to gain by them
+
+
+def inner_products(users: Float32, items: Float32) -> Float32:
+    """Of rows (B, q) and rows (N, q): (B, N). One row, and small products, go other ways through BLAS, which round
+    otherwise: rows are added, so that a user's scores are the same alone and among others."""
+    rows = max(2, min(MOST_ADDED, -(-SMALL_PRODUCT // max(1, items.size))))
+    if len(users) >= rows:
+        found: Float32 = users @ items.T
+        return found
+    wide = np.zeros((rows, users.shape[1]), dtype=users.dtype)
+    wide[: len(users)] = users
+    return np.ascontiguousarray((wide @ items.T)[: len(users)])
 
 
 def top_columns(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_service.models.top import top_columns
+from client_service.models.top import inner_products, top_columns
 
 
 @pytest.mark.parametrize("items", [3, 50, 159, 161, 1077, 5121, 30_011])
@@ -40,3 +40,24 @@ def test_of_equal_ones_a_row_has_the_same_whatever_the_others_are() -> None:
     together = top_columns(scores, 20)[0]
     for row in (0, 13, 39):
         np.testing.assert_array_equal(top_columns(scores[[row]], 20)[0][0], together[row])
+
+
+@pytest.mark.parametrize("items", [160, 7001])
+def test_a_list_begins_as_every_longer_one_does(items: int) -> None:
+    """Of equal scores the first column comes first, also where the list is cut among them."""
+    scores = np.round(np.random.default_rng(1).standard_normal((9, items)), 1).astype(np.float32)
+    scores[:, ::7] = -np.inf
+    order = np.argsort(-scores, axis=1, kind="stable")
+    for k in (1, 2, 20, 130):
+        np.testing.assert_array_equal(top_columns(scores, k)[0], order[:, :k])
+
+
+@pytest.mark.parametrize(("items", "width"), [(12, 4), (450, 12), (3000, 64), (20_000, 96)])
+def test_scores_are_the_same_alone_and_among_others(items: int, width: int) -> None:
+    """Up to the last bits, which some libraries round by a row's place."""
+    generator = np.random.default_rng(2)
+    users = generator.standard_normal((70, width)).astype(np.float32)
+    rows = np.asfortranarray(generator.standard_normal((items, width)).astype(np.float32))
+    together = inner_products(users, rows)
+    for first, last in ((0, 1), (3, 4), (5, 22)):
+        np.testing.assert_allclose(inner_products(users[first:last], rows), together[first:last], rtol=1e-4, atol=1e-4)

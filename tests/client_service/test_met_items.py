@@ -1,0 +1,197 @@
+"""Nobody is recommended what he has met: liked, held out, rated low, in the file or since, by whichever way he asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from client_service.feedback.messages import InteractionIn
+from client_service.feedback.overlay import Overlay, follow_feedback
+from client_service.feedback.store import FeedbackStore
+from client_service.serving.lists import ListKeeper
+from client_service.serving.questions import Basket, Limits
+from client_service.serving.recommender import Recommender
+from client_service.settings import ClientSettings
+from client_service.shard import Shard, change_shard, read_shard
+from client_service.shard.changes import append_events
+from tests.support.kept import absorb_and_forget, keep_first_model
+
+SECONDS = 20.0
+GRUMP, NOBODY = "user-grump", "user-nobody"
+ALL = Limits(1000)
+Met = dict[str, set[str]]
+
+
+@pytest.fixture
+def shard(settings: ClientSettings) -> Shard:
+    """Each user has met two items besides without liking them, and one user likes nothing."""
+    before = read_shard(settings.shard)
+    free = [np.flatnonzero(row == 0) for row in before.known.toarray()]
+    rows = [
+        (user, before.item_ids[item]) for user, items in zip(before.user_ids, free, strict=True) for item in items[:2]
+    ]
+    rows += [(GRUMP, item) for item in before.item_ids[:4]] + [(before.user_ids[0], "item-unheard-of")]
+    table = pl.DataFrame(rows, schema=["user", "item"], orient="row").with_columns(split=pl.lit("met"))
+    return change_shard(settings.shard, lambda one: append_events(one, table, Path("file.csv")))[1]
+
+
+def met_by_user(shard: Shard) -> Met:
+    table = shard.all_events_with_ids().group_by("user").agg("item")
+    return {user: set(items) for user, items in table.iter_rows()}
+
+
+def items_of(answer: object) -> list[str]:
+    return [one.item for one in answer.items]  # type: ignore[attr-defined]
+
+
+def wait_for(question: Callable[[], bool]) -> None:
+    until = time.monotonic() + SECONDS
+    while not question():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_no_list_has_what_its_user_has_met(settings: ClientSettings, shard: Shard, tmp_path: Path) -> None:
+    """Looked up, computed, in a batch, without a model; and each has everything else."""
+    met, everything = met_by_user(shard), set(shard.item_ids)
+    assert shard.valid.nnz and shard.test.nnz and shard.met.nnz
+    ahead, computing = Recommender(shard, ListKeeper(tmp_path, shard)), Recommender(shard)
+    modelless = Recommender(shard)
+    ahead.served = computing.served = keep_first_model(settings)[1].served
+    wait_for(lambda: ahead.lists_share == 1.0)
+    users = (*shard.user_ids, GRUMP, NOBODY)
+    for recommender in (ahead, computing, modelless):
+        single = [recommender.for_user(user, ALL) for user in users]
+        assert recommender.for_users(users, ALL) == tuple(single)
+        for user, answer in zip(users, single, strict=True):
+            assert set(items_of(answer)) == everything - met.get(user, set())
+            assert (answer.fallback == "unknown user") == (recommender is not modelless and user in (GRUMP, NOBODY))
+    user = shard.user_ids[0]
+    assert set(items_of(computing.for_user(user, Limits(1000, exclude_seen=False)))) == everything
+    first = ahead.listed_for(user, 3)
+    assert first is not None and not {item for item, _, _ in first.items} & met[user]
+    ahead.close()
+
+
+def test_a_user_who_has_met_everything_gets_an_empty_list(settings: ClientSettings, shard: Shard) -> None:
+    user = shard.user_ids[1]
+    rest = [item for item in shard.item_ids if item not in met_by_user(shard)[user]]
+    table = pl.DataFrame({"user": user, "item": rest[1:], "split": "met"})
+    last = append_events(shard, table, Path("file.csv"))
+    for model in (None, keep_first_model(settings)[1].served):
+        recommender = Recommender(last)
+        recommender.served = model
+        assert items_of(recommender.for_user(user, ALL)) == rest[:1]
+        assert items_of(recommender.for_user(user, Limits(10, offset=1))) == []
+
+
+def test_a_basket_s_items_are_left_out_without_a_model_too(shard: Shard) -> None:
+    (answer,) = Recommender(shard).for_baskets([Basket(shard.item_ids[:2], ALL)])
+    assert answer.fallback == "no model yet" and set(items_of(answer)) == set(shard.item_ids[2:])
+
+
+class Told:
+    """A store, and answers with what it was told since."""
+
+    def __init__(self, settings: ClientSettings, shard: Shard) -> None:
+        settings.state_directory.mkdir(parents=True, exist_ok=True)
+        self.store, self.settings = FeedbackStore(settings.state_directory), settings
+        self.events = 0
+        self.answer_from(shard)
+
+    def answer_from(self, shard: Shard) -> None:
+        self.overlay = Overlay(shard, self.store)
+        self.recommender = Recommender(shard, None, self.overlay)
+        self.recommender.served = keep_first_model(self.settings)[1].served
+
+    def tell(self, user: str, item: str, rating: float | None, at: int | None = None) -> None:
+        self.events += 1
+        one = InteractionIn(event=f"e-{self.events}", user=user, item=item, rating=rating, time=at)
+        self.overlay.add(self.store.append([one]))
+
+    def lists(self, user: str) -> set[str]:
+        return set(items_of(self.recommender.for_user(user, ALL)))
+
+    def absorb(self) -> Shard:
+        absorb_and_forget(self.settings, self.store)
+        return read_shard(self.settings.shard)
+
+
+def test_what_is_told_since_is_met_too_before_and_after_a_refresh(settings: ClientSettings, shard: Shard) -> None:
+    """By a low rating, by a liking that is taken back, and by one that comes again."""
+    told, met, everything = Told(settings, shard), met_by_user(shard), set(shard.item_ids)
+    liked, low, back, new = shard.user_ids[1], shard.user_ids[2], shard.user_ids[3], "user-new"
+    item = {user: min(everything - met.get(user, set())) for user in (liked, low, back, GRUMP, new)}
+    for user, ratings in ((liked, [5.0]), (low, [1.0]), (back, [5.0, 1.0, 5.0]), (GRUMP, [5.0]), (new, [5.0, 1.0])):
+        for rating in ratings:
+            told.tell(user, item[user], rating)
+    expected = {user: everything - met.get(user, set()) - {one} for user, one in item.items()}
+    assert {user: told.lists(user) for user in item} == expected
+    after = told.absorb()
+    told.answer_from(after)
+    assert {user: told.lists(user) for user in item} == expected
+    assert after.items_met_by(low).tolist() == sorted(
+        after.item_row(one) for one in (met[low] | {item[low]}) - liked_by(shard, low)
+    )
+    assert GRUMP in after.user_ids and new in after.met_only_users
+    assert told.absorb().lists_digest == after.lists_digest  # done again it changes nothing
+
+
+def liked_by(shard: Shard, user: str) -> set[str]:
+    return set(shard.events_with_ids().filter(user=user)["item"])
+
+
+def test_a_liking_that_is_older_than_what_the_shard_says_counts_for_nothing(
+    settings: ClientSettings, shard: Shard
+) -> None:
+    user = shard.user_ids[1]
+    item = min(set(shard.item_ids) - met_by_user(shard)[user])
+    table = pl.DataFrame({"user": [user, GRUMP], "item": item, "split": "met", "time": 2_000_000_000})
+    told = Told(settings, change_shard(settings.shard, lambda one: append_events(one, table, Path("file.csv")))[1])
+    for one in (user, GRUMP):
+        told.tell(one, item, 5.0, 1_900_000_000)
+        assert told.overlay.of(one) is None
+    assert told.absorb().item_row(item) in read_shard(settings.shard).items_met_by(user)
+    told.tell(user, item, 5.0, 2_000_000_001)
+    assert told.overlay.of(user) is not None and told.absorb().train[1, shard.item_row(item)] == 1.0
+
+
+def test_low_ratings_outlive_a_log_without_room(settings: ClientSettings, shard: Shard) -> None:
+    told = Told(settings, shard)
+    told.store._most = 2
+    user, other = shard.user_ids[1:3]
+    one, two = (min(set(shard.item_ids) - met_by_user(shard)[who]) for who in (user, other))
+    told.tell(user, one, 1.0)
+    told.tell(other, two, 1.0)
+    after = told.absorb()
+    assert len(told.store.interactions()) == 1
+    told.answer_from(after)
+    assert one not in told.lists(user) and two not in told.lists(other)
+
+
+@pytest.mark.parametrize("user", ["user-00", GRUMP])
+def test_an_erasure_takes_what_was_met_too(settings: ClientSettings, shard: Shard, user: str) -> None:
+    """Also of who likes nothing, and has no row: he is marked, unknown at once, and in no file afterwards."""
+    told, everything = Told(settings, shard), set(shard.item_ids)
+    assert told.lists(user) < everything and told.overlay.holds(user)
+    replica = Overlay(shard)
+    follow = partial(follow_feedback, settings.state_directory, 100, replica, settings.shard)
+    follow()
+    known = told.overlay.known_users
+    told.store.erasures.erase_user(user, known=told.overlay.holds(user))
+    told.overlay.begin_anew()
+    assert told.lists(user) == everything and not told.overlay.holds(user)
+    assert told.overlay.known_users == known - (user != GRUMP)
+    after = told.absorb()
+    assert user not in {*after.user_ids, *after.met_only_users}
+    told.store.erasures.complete()
+    assert not any(user.encode() in path.read_bytes() for path in settings.shard.rglob("*") if path.is_file())
+    assert not any(user.encode() in path.read_bytes() for path in settings.state_directory.rglob("feedback*"))
+    assert follow()  # who answers from the shard before is told that there is another
+    assert not partial(follow_feedback, settings.state_directory, 100, Overlay(after), settings.shard)()

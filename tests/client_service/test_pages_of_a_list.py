@@ -1,0 +1,150 @@
+"""A list page by page is the whole list: nothing twice, nothing missing, however each page is found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from client_service.feedback.messages import InteractionIn
+from client_service.feedback.overlay import Overlay
+from client_service.feedback.store import FeedbackStore
+from client_service.learning.local import LocalTraining
+from client_service.learning.spectra import cached_spectrum
+from client_service.models.fusion import Fusion
+from client_service.serving import nearest
+from client_service.serving.lists import LENGTH, ListKeeper
+from client_service.serving.questions import DEEPEST, Limits
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import Served, freeze
+from client_service.shard import Shard, shard_of_matrices
+from shared.method.settings import MethodSettings
+
+ITEMS, USERS, SECONDS = 700, 24, 60.0
+WAYS = [
+    "looked up",
+    "computed",
+    "trained",
+    pytest.param(
+        "by a graph", marks=pytest.mark.skipif(not nearest.installed(), reason="`approximate` is not installed")
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def shard() -> Shard:
+    """Of 480 items every 40 have the same users, so that their scores are equal; the others have hardly any."""
+    generator = np.random.default_rng(0)
+    taste = np.repeat(generator.random((USERS, 12)) < 0.4, 40, axis=1)
+    train = np.concatenate([taste, generator.random((USERS, ITEMS - taste.shape[1])) < 0.02], axis=1)
+    train[:, 0] = True
+    held_out = (generator.random(train.shape) < 0.02) & ~train
+    users, items = ([f"{kind}-{row:03}" for row in range(n)] for kind, n in (("user", USERS), ("item", ITEMS)))
+    parts = (train, held_out, np.zeros_like(train))
+    return shard_of_matrices("shop", users, items, [sparse.csr_array(part.astype(np.float64)) for part in parts])
+
+
+@pytest.fixture(scope="module")
+def models(shard: Shard) -> dict[str, Served]:
+    """As training begins, with an MLP that tells items apart, and with inner products alone."""
+    method = MethodSettings(width=8, cutoff=12)
+    frozen = freeze("run-1.0", LocalTraining(shard, cached_spectrum(shard, 12, None), method, torch.device("cpu")))
+    ranker, generator = frozen.ranker, np.random.default_rng(1)
+    output = generator.standard_normal(ranker.predictor.output.shape).astype(np.float32)
+    trained = replace(ranker, predictor=replace(ranker.predictor, output=0.1 * output))
+    bare = replace(ranker, fusion=Fusion(), predictor=replace(ranker.predictor, output=0 * output))
+    return {
+        "looked up": frozen,
+        "computed": frozen,
+        "trained": replace(frozen, ranker=trained),
+        "by a graph": replace(frozen, ranker=bare),
+    }
+
+
+@pytest.fixture
+def recommender(
+    request: pytest.FixtureRequest, shard: Shard, models: dict[str, Served], tmp_path: Path
+) -> Iterator[Recommender]:
+    """One that has its lists, one that has none, and one that has the graph alone; a user has done something since."""
+    way, store = request.param, FeedbackStore(tmp_path)
+    overlay = Overlay(shard, store)
+    told = InteractionIn(event="e", user=shard.user_ids[2], item="item-600", time=None, rating=None)
+    seen = InteractionIn(event="f", user=shard.user_ids[3], item="item-601", time=None, rating=1.0)
+    overlay.add(store.append([told, seen]))
+    keeper = ListKeeper(tmp_path, shard, 1, approximate_beyond=1 if way == "by a graph" else None)
+    made = Recommender(shard, None if way == "computed" else keeper, overlay)
+    made.served = models[way]
+    if way != "computed":
+        wait_for(lambda: made.lists_share == 1.0)
+    if way == "by a graph":
+        assert keeper.nearest is not None and keeper.lists is not None
+        keeper.lists.ready = 0
+    yield made
+    made.close()
+    store.close()
+
+
+def wait_for(question: Callable[[], bool]) -> None:
+    until = time.monotonic() + SECONDS
+    while not question():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def read_pages(recommender: Recommender, user: str, limits: Limits, size: int) -> tuple[list[str], list[float]]:
+    """All pages of a list, one after the other, some with reasons of their own to be computed."""
+    found: list[tuple[str, float]] = []
+    for offset in range(0, DEEPEST - size + 1, size):
+        page = replace(limits, k=size, offset=offset)
+        answer = recommender.at_once(user, page) or recommender.for_users((user, "user-007"), page)[0]
+        found += [(one.item, one.score) for one in answer.items]
+    return [item for item, _ in found], [score for _, score in found]
+
+
+@pytest.mark.parametrize("recommender", WAYS, indirect=True)
+@pytest.mark.parametrize("size", [25, 90])
+def test_no_page_repeats_or_passes_over_an_item(recommender: Recommender, shard: Shard, size: int) -> None:
+    """With and without filters, of users with and without later interactions, with and without what they have met."""
+    odd = list(shard.item_ids[1::2])
+    later = {2: {"item-600"}, 3: {"item-601"}}
+    for row in (0, 2, 3):
+        user, known = shard.user_ids[row], {shard.item_ids[one] for one in shard.known[[row]].indices}
+        known |= later.get(row, set())
+        cases = (
+            (recommender.limits(1, raw=True), set(shard.item_ids) - known),
+            (recommender.limits(1, True, None, odd, raw=True), set(shard.item_ids) - known - {*odd}),
+            (recommender.limits(1, True, odd[:240], raw=True), set(odd[:240]) - known),
+            (recommender.limits(1, False, raw=True), set(shard.item_ids)),
+        )
+        for limits, expected in cases:
+            items, scores = read_pages(recommender, user, limits, size)
+            assert len(expected) > 100 and len(items) == len({*items}) and {*items} == expected
+            assert np.all(np.diff(scores) <= 0)
+            whole = recommender.for_user(user, replace(limits, k=DEEPEST))
+            assert [one.item for one in whole.items] == items
+
+
+def test_lists_at_hand_and_computed_ones_are_in_the_same_order(
+    shard: Shard, models: dict[str, Served], tmp_path: Path
+) -> None:
+    """Equal scores are equal to the last bit, and the first row comes first."""
+    ahead, computing = Recommender(shard, ListKeeper(tmp_path, shard, 1)), Recommender(shard)
+    ahead.served = computing.served = models["trained"]
+    wait_for(lambda: ahead.lists_share == 1.0)
+    tied = 0
+    for user in shard.user_ids[:6]:
+        one, other = (each.for_user(user, Limits(LENGTH + 100, raw=True)) for each in (ahead, computing))
+        scores = np.array([[item.score for item in answer.items] for answer in (one, other)])
+        np.testing.assert_allclose(scores[0], scores[1], rtol=1e-4, atol=1e-5)
+        rows = [shard.item_row(item.item) or 0 for item in other.items]
+        for (left, first), (right, second) in zip(zip(scores[1], rows), zip(scores[1][1:], rows[1:])):  # noqa: B905
+            assert left > right or first < second
+            tied += left == right
+    assert tied > 0
+    ahead.close()
