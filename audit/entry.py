@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from rich.markup import escape
+from rich.text import Text
 
 from audit.terminal import ERR
 from shared.errors import FederationError, SettingsError
@@ -43,7 +43,7 @@ def run_command_line(command: Callable[[], object]) -> None:
 
 
 def _exit_with_error(reason: str, status: int) -> NoReturn:
-    ERR.print("[red]error:[/]", escape(reason), highlight=False, soft_wrap=True)
+    ERR.print(Text("error:", "red"), reason, highlight=False, soft_wrap=True)
     sys.exit(status)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 from pydantic import ValidationError
+from rich.text import Text
 
 from audit.evidence import PartEvidence, gather_evidence
 from client_service.schemas import GroupOut, QualityOut
@@ -114,7 +115,7 @@ def _federated_way(
 def show_worth(folder: Path, evidence: Sequence[Path]) -> None:
     """Print the figures of all silos' users, and beside them what crossed."""
     ways = compare_ways(read_qualities(folder), gather_evidence(evidence))
-    OUT.print("\n[bold]3. What joining is worth[/]")
+    OUT.print(Text("\n3. What joining is worth", "bold"))
     OUT.print("No figure leaves a silo by the services: for this demonstration alone each silo was asked for its own.")
     OUT.print(worth_table(ways))
     for line in crossed_lines(ways):

@@ -8,18 +8,27 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
+from audit.terminal import LiteralConsole, as_one_line
 from shared.protocol.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
 from simulation.operate import describe_round, describe_run
 from simulation.operator_calls import ignore_line
 
-OUT = Console(highlight=False)
-ERR = Console(stderr=True, highlight=False)
+OUT = LiteralConsole()
+ERR = LiteralConsole(stderr=True)
 QUIET_SECONDS = 30.0  # without a word about a run that goes on
 BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round named is done
 
@@ -42,7 +51,7 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
 
 def tell_on_stderr(line: str) -> None:
     """A line of progress, as it is."""
-    ERR.print(line, markup=False, soft_wrap=True)
+    ERR.print(line, soft_wrap=True)
 
 
 @contextmanager
@@ -95,14 +104,25 @@ def count_bar(what: str, total: int, *, shown: bool) -> Iterator[Callable[[str],
         yield lambda done: progress.update(task, advance=1, phase=done)
 
 
+class WordColumn(ProgressColumn):
+    """A task's words as they are: a problem that is told there may be another's."""
+
+    def __init__(self, words: Callable[[Task], str]) -> None:
+        super().__init__()
+        self._words = words
+
+    def render(self, task: Task) -> Text:
+        return Text(as_one_line(self._words(task)))
+
+
 def _make_progress(shown: bool) -> Progress:
     columns = (
-        TextColumn("{task.description}"),
+        WordColumn(lambda task: task.description),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[phase]}"),
+        WordColumn(lambda task: str(task.fields["phase"])),
     )
     return Progress(*columns, console=ERR, disable=not shown)
 
@@ -126,8 +146,8 @@ def figure_table(title: str, first: str, *others: str, caption: str | None = Non
 
 def answer_table(said: str, answer: Mapping[str, Any]) -> Table:
     """A list of recommendations."""
-    table = figure_table(said, "item", "title", "score")
+    table = figure_table(as_one_line(said), "item", "title", "score")
     table.columns[1].no_wrap = False
     for item in answer["items"]:
-        table.add_row(item["item"], item.get("title") or "", f"{item['score']:.3f}")
+        table.add_row(as_one_line(item["item"]), as_one_line(item.get("title") or ""), f"{item['score']:.3f}")
     return table

@@ -24,10 +24,12 @@ ROWS: Final = {
     "fallback": pl.String,
     "model": pl.String,
 }
+FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"  # so begins a cell that a spreadsheet computes, or may
+PLAIN_ID = r"^[+\-@][\w.\-]*$"  # a number or a handle, which computes nothing
 LISTS_A_PART = 5000  # in memory at a time
 SINKS: Final[dict[str, Callable[[pl.LazyFrame, Path], Any]]] = {
     ".parquet": pl.LazyFrame.sink_parquet,
-    ".csv": pl.LazyFrame.sink_csv,
+    ".csv": lambda lists, path: quote_formulas(lists).sink_csv(path),
     ".ndjson": pl.LazyFrame.sink_ndjson,
 }
 
@@ -39,6 +41,19 @@ def require_format(path: Path) -> Path:
     if not path.parent.is_dir():
         raise SettingsError(f"--out: expected a file in a folder that is there, got {path}")
     return path
+
+
+def quote_formulas(lists: pl.LazyFrame) -> pl.LazyFrame:
+    """Lists in which no cell is a formula: an apostrophe stands before every title that begins as one.
+
+    Before an id too, unless it is a number or a handle: one that computes nothing means the same in every format.
+    """
+    begins = {name: pl.col(name).str.contains(FORMULA) for name in ("user", "item", "title")}
+    begins |= {name: begins[name] & ~pl.col(name).str.contains(PLAIN_ID) for name in ("user", "item")}
+    return lists.with_columns(
+        pl.when(found).then(pl.lit("'") + pl.col(name)).otherwise(pl.col(name)).alias(name)
+        for name, found in begins.items()
+    )
 
 
 def save_lists(lists: Iterable[Recommendations], path: Path) -> int:

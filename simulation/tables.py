@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from audit.terminal import as_one_line
 from client_service.boundary.crossings import Attempt, attempts
 from client_service.boundary.masked import MESSAGES, RELAYED
 from client_service.learning.quality import TITLE
@@ -60,8 +61,9 @@ def quality_table(report: Mapping[str, Any]) -> Group:
     """
     labels = [label for label in measure_labels(report).values() if label.brief]
     keys, floors = [label.key for label in labels], report["floors"]
-    own = f"[bold {'red' if _loses(report, keys) else 'green'}]{report['strategy']}"
-    table = figure_table(f"{' / '.join(label.title for label in labels)}, test data", "client", *floors, own)
+    table = figure_table(f"{' / '.join(label.title for label in labels)}, test data", "client", *floors)
+    own = Text(as_one_line(report["strategy"]), f"bold {'red' if _loses(report, keys) else 'green'}")
+    table.add_column(own, justify="right", no_wrap=True)
     for client in report["clients"]:
         of_floors = report["floors_by_client"].get(client["client"], {})
         cells = [_join_figures(of_floors.get(name), keys) for name in floors]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Column, Table
+from rich.text import Text
 
 from audit.console import plain_text
 from audit.report import PrivacyReport
@@ -56,7 +56,7 @@ def _print_kinds() -> None:
     headers = ("kind", "what is done, with four silos", "the report must name")
     table = Table(*(Column(header, overflow="fold") for header in headers), show_lines=True)
     for kind, listed in LISTED.items():
-        table.add_row(kind, listed.description, escape("\n".join(listed.faults)))
+        table.add_row(kind, listed.description, "\n".join(listed.faults))
     OUT.print(table)
 
 
@@ -64,7 +64,7 @@ def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, ke
     """Plant, and print what the report names: true where that is every break. After an error, mend what is planted."""
     breaks = known_breaks(federation.silos)
     for kind in kinds:
-        OUT.print(f"[bold]{kind}[/]: {escape(breaks[kind].description)}")
+        OUT.print(Text(kind, "bold"), f": {breaks[kind].description}", sep="")
     try:
         plant.plant_breaks(federation, kinds)
         plant.repeat_probes(federation, kinds)
@@ -81,8 +81,8 @@ def _print_faults(report: PrivacyReport, breaks: Mapping[str, Break]) -> bool:
     _print_verdict(report)
     matches = [(kind, *match) for kind, planted in breaks.items() for match in plant.match_faults(planted, report)]
     for kind, wanted, line in matches:
-        shown = f"[bold red]not named: {escape(wanted)}[/]" if line is None else escape(plain_text(line).plain)
-        OUT.print(f"- {kind}: {shown}", soft_wrap=True)
+        shown = Text(f"not named: {wanted}", "bold red") if line is None else plain_text(line)
+        OUT.print(f"- {kind}: ", shown, sep="", soft_wrap=True)
     more = {fault for finding in report.findings for fault in finding.faults} - {line for _, _, line in matches}
     if more:
         OUT.print(f"- and {count_noun(len(more), 'line')} more in the same report")
@@ -90,7 +90,7 @@ def _print_faults(report: PrivacyReport, breaks: Mapping[str, Break]) -> bool:
 
 
 def _print_verdict(report: PrivacyReport) -> None:
-    OUT.print(f"[bold {'green' if report.held else 'red'}]{escape(report.verdict)}[/]")
+    OUT.print(Text(report.verdict, f"bold {'green' if report.held else 'red'}"))
 
 
 def _mend_and_report(federation: ComposeFederation) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from shared.protocol.signing.enrolment import make_pair, public_file, registered_keys
 from shared.protocol.signing.enrolment import register as register_key
@@ -55,7 +56,7 @@ def show(keys: Registry, as_json: AsJson = False) -> None:
         return print_json([{"name": name, "fingerprint": mark} for name, mark in marks.items()])
     table = word_table("client", "fingerprint", whole=("fingerprint",))
     for name, mark in marks.items():
-        table.add_row(name, mark or "[red]not an Ed25519 public key: refused[/]")
+        table.add_row(name, mark or Text("not an Ed25519 public key: refused", "red"))
     OUT.print(table)
 
 

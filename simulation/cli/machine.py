@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from shared.new_files import create_secret
 from shared.web.address import require_port
@@ -36,7 +37,7 @@ def doctor(
     else:
         table = word_table("check", "", "found", whole=("check", ""))
         for check in checks:
-            table.add_row(check.name, "[green]good[/]" if check.good else "[red]bad[/]", check.found)
+            table.add_row(check.name, Text("good", "green") if check.good else Text("bad", "red"), check.found)
         OUT.print(table)
     if not all(check.good for check in checks):
         raise typer.Exit(1)

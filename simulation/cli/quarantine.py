@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from shared.protocol.schemas import MemberOut
 from shared.web.calling import Calling
@@ -42,9 +41,7 @@ def show(
     )
     for member in members:
         held = member.quarantine
-        table.add_row(
-            member.client, f"{member.refused}", *((held.since, held.cause, escape(held.reason)) if held else ())
-        )
+        table.add_row(member.client, f"{member.refused}", *((held.since, held.cause, held.reason) if held else ()))
     OUT.print(table)
 
 

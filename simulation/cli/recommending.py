@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from audit.terminal import as_one_line
 from client_service.shard import read_shard
 from lpsfed import ListOptions, Recommendations
 from shared.errors import DataError, SettingsError
@@ -103,6 +104,6 @@ def _show(lists: Iterable[Recommendations], *, as_json: bool) -> None:
         if one.fallback is not None:
             OUT.print(f"popular items: {one.fallback}")
         for item in one.items:
-            reasons = ", ".join(reason.title or reason.item for reason in item.because)
+            reasons = ", ".join(as_one_line(reason.title or reason.item) for reason in item.because)
             if reasons:
-                OUT.print(f"{item.title or item.item}: because of {reasons}", soft_wrap=True)
+                OUT.print(f"{as_one_line(item.title or item.item)}: because of {reasons}", soft_wrap=True)

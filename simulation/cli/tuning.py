@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from shared.method.settings import MethodSettings
@@ -83,7 +82,7 @@ def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:
             return True
     for trial in spent_trials(study):
         if "reason" in trial.user_attrs:
-            ERR.print(f"trial {trial.number} failed: {escape(trial.user_attrs['reason'])}", highlight=False)
+            ERR.print(f"trial {trial.number} failed: {trial.user_attrs['reason']}", highlight=False)
     return False
 
 
