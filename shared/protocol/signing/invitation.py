@@ -189,8 +189,8 @@ def prove_enrolment(invitation: Invitation, key: PrivateKey) -> EnrolmentIn:
 
 
 def answered_signature(message: EnrolmentIn) -> str:
-    """What the signature of the aggregator's answer covers of the request: no other request has the same."""
-    return f"{PURPOSE} {message.nonce} {message.signature}"
+    """What the signature of the aggregator's answer covers of the request: nothing of it was changed on the way."""
+    return f"{PURPOSE} {hashlib.sha256(message.model_dump_json().encode()).hexdigest()}"
 
 
 def redeem(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -> None:
