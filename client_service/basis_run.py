@@ -7,6 +7,7 @@ in a worker thread.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from scipy import sparse
 from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products, basis_of_rounds
 from client_service.basis.denoising import basis_of_noised
 from client_service.basis.explored import Explored, explore, first_directions
-from client_service.basis.storage import keep_basis
+from client_service.basis.storage import added_everything, keep_basis, note_everything
 from client_service.basis.subspace import next_directions, start_directions
 from client_service.basis.sums import (
     begin_sums,
@@ -49,17 +50,25 @@ class BasisRun:
     """The statistics of one run. `applied`: the last round whose sums are here.
 
     interactions: X_c, (M, N) over the catalogue. folder: where the basis is kept. clients: how many the sums have room
-    for. summed: digests of what the silo adds.
+    for. summed: digests of what the silo adds. everything: are its validation and test pairs among it?
     """
 
     part: Part = "basis"
 
     def __init__(
-        self, place: Place, interactions: sparse.csr_array, folder: Path, clients: int, summed: SummedDigests
+        self,
+        place: Place,
+        interactions: sparse.csr_array,
+        folder: Path,
+        clients: int,
+        summed: SummedDigests,
+        *,
+        everything: bool = False,
     ) -> None:
         self.summed: SummedDigests | None = summed
         self.place, self.strategy = place, common_basis(place.method)
         self._interactions, self._folder, self._clients = interactions, folder, clients
+        self._everything = everything
         self._settings = place.method.basis
         self._sums: dict[int, Sums] = {}
         self.applied = 0
@@ -139,6 +148,8 @@ class BasisRun:
 
     def arrays(self) -> Sums:
         """This silo's part of the round at hand."""
+        if self._everything:
+            note_everything(self._folder, self.place.run)
         if self._settings.kind == "exact":
             count = count_pairs if self._settings.epsilon is None else weigh_pairs
             return count(self._interactions)
@@ -192,7 +203,8 @@ class BasisRun:
     def finish(self, failure: str | None = None) -> None:
         """Keep the basis; of a run that has failed, nothing."""
         if failure is None:
-            self.basis = self._make_basis()
+            everything = added_everything(self._folder, self.place.run)
+            self.basis = replace(self._make_basis(), everything=everything)
             keep_basis(self._folder, self.place.run, self.basis)
         self._path.unlink(missing_ok=True)
 

@@ -17,9 +17,9 @@ from client_service.models.relevance import UNFITTED, Relevance
 from client_service.saturation import saturation_notices
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.answerer import Answerer, AtRest
-from client_service.serving.checkpoint import ModelHead, load_parameters, name_version, read_head
+from client_service.serving.checkpoint import ModelHead, load_parameters, load_tensors, name_version, read_head
 from client_service.serving.versions import keep_version, kept_of_run
-from client_service.tasks.task import Place, Task, TaskShard, Training
+from client_service.tasks.task import Place, Refitted, Task, TaskShard, Training
 from shared.errors import DataError
 
 A = TypeVar("A", bound=AtRest)
@@ -28,7 +28,8 @@ A = TypeVar("A", bound=AtRest)
 class BestModel:
     """Of one run. `quality` is what the silo knows of it so far; each change is on the disk before it can be read.
 
-    `known` are the fields of QualityOut that are known before the first round.
+    `known` are the fields of QualityOut that are known before the first round. refit: makes what answers of what was
+    judged, where that is another model: it knows the held-out data, so that it is never judged.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class BestModel:
         training: Training,
         interrupt: Interrupt,
         known: dict[str, Any],
+        refit: Refitted | None = None,
     ) -> None:
         self.place, self._task, self._shard, self._training = place, task, shard, training
-        self._answers, self._interrupt = answers, interrupt
+        self._answers, self._interrupt, self._refit = answers, interrupt, refit
         self.served: AtRest | None = None
         earlier = earlier_runs(kept_quality(place.folder, place.client), place.run)
-        self.quality = QualityOut(client=place.client, run=place.run, earlier=earlier, **known)
+        refitted = {"refitted": True} if refit is not None else {}
+        self.quality = QualityOut(client=place.client, run=place.run, earlier=earlier, **refitted, **known)
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -100,13 +103,15 @@ class BestModel:
             return False
         if not load_parameters(place.folder, head, self._training.model):
             return False
-        self._serve(as_kept(self._task.freeze(head.version, self._training), head))
+        served = as_kept(self._task.freeze(head.version, self._training), head)
+        self._serve(served, self._answering(served, head))
         return True
 
     def serve_current(self, number: int) -> None:
         """Serve the model as it is, as that of round `number`, without keeping it."""
         served = self._freeze(number)
-        self._serve(replace(served, relevance=self._relate(served)))
+        served = replace(served, relevance=self._relate(served))
+        self._serve(served, self._answering(served, self._head(number, relevance=served.relevance)))
 
     def _freeze(self, number: int) -> AtRest:
         found: AtRest = self._task.freeze(name_version(self.place.run, number, self.place.number), self._training)
@@ -115,18 +120,28 @@ class BestModel:
     def _relate(self, served: AtRest) -> Relevance:
         return self._task.relate(self._shard, served, self._interrupt)
 
-    def _serve(self, served: AtRest) -> None:
-        self.served = self._answers.served = served
+    def _head(self, number: int, **known: Any) -> ModelHead:
+        return ModelHead(round=number, number=self.place.number, **{"values": {}, **known}, **self.origin)
+
+    def _answering(self, judged: AtRest, head: ModelHead) -> AtRest:
+        """The model that answers where this one was judged."""
+        if self._refit is None:
+            return judged
+        found: AtRest = self._refit(head, dict(self._training.model.named_parameters()))
+        return as_kept(found, head)
+
+    def _serve(self, judged: AtRest, answering: AtRest) -> None:
+        self.served, self._answers.served = judged, answering
 
     def _keep_and_serve(self, served: AtRest, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
         pairs, found = self._task.count(self._shard).edges, self._relate(served)
-        known = {"values": dict(measures.values), "chosen_for": pairs, "relevance": found, "number": self.place.number}
-        head = ModelHead(round=number, **known, **self.origin)
+        head = self._head(number, values=dict(measures.values), chosen_for=pairs, relevance=found)
+        answering = self._answering(served, head)
         with self._answers.changing:
             rows = self._task.rows(self._shard)
             kept = keep_version(self.place.folder, served.model, head, rows, self.place.versions)
-            self._serve(as_kept(served, kept))
+            self._serve(as_kept(served, kept), as_kept(answering, kept))
 
     def _note(self, **changes: object) -> None:
         quality = self.quality.model_copy(update=changes)
@@ -136,23 +151,43 @@ class BestModel:
         self.quality = quality
 
 
-def kept_model(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device) -> AtRest | None:
+def kept_model(
+    task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
+) -> AtRest | None:
     """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
     head = read_head(folder)
-    return None if head is None or head.shard != shard.digest else load_version(task, shard, folder, device, head)
+    if head is None or head.shard != shard.digest:
+        return None
+    return load_version(task, shard, folder, device, head, fit_everything=fit_everything)
 
 
-def find_kept(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device) -> AtRest | None:
+def find_kept(
+    task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
+) -> AtRest | None:
     """Likewise; None, and the log says why, where its file is damaged."""
     try:
-        return kept_model(task, shard, folder, device)
+        return kept_model(task, shard, folder, device, fit_everything=fit_everything)
     except DataError as error:
         LOGGER.error("kept_model_refused", reason=str(error))
         return None
 
 
-def load_version(task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, head: ModelHead) -> AtRest:
+def load_version(
+    task: Task[Any, Any],
+    shard: TaskShard,
+    folder: Path,
+    device: torch.device,
+    head: ModelHead,
+    *,
+    fit_everything: bool = False,
+) -> AtRest:
     """A kept model of this shard, as it was served. DataError where its file is damaged."""
+    if fit_everything:
+        tensors = load_tensors(folder, head)
+        if tensors is None:
+            raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
+        refitted: AtRest = task.refit(shard, folder, device)(head, tensors)
+        return as_kept(refitted, head)
     training = task.rebuild(head, shard, folder, device)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")

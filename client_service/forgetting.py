@@ -20,7 +20,7 @@ from client_service.serving.versions import files_of
 from client_service.settings import ClientSettings
 from client_service.training_checkpoint import drop_training
 
-COMPUTED = ("spectrum", "choice")  # from a shard alone: kept under the first characters of its digest
+COMPUTED = ("spectrum", "choice", "everything")  # from a shard alone: kept under the first characters of its digest
 FIGURES = frozenset({QUALITY, SPECTRA, NUMBERS})
 SHORT = 16
 
@@ -54,13 +54,18 @@ def keep_alone(models: Path, shard: str) -> None:
     kept = FIGURES | (files_of(head) if head is not None and head.shard == shard else frozenset())
     computed = tuple(f"{kind}-{shard[:SHORT]}" for kind in COMPUTED)
     for path in models.glob("*"):
+        if path.name.startswith(computed):
+            continue
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
-        elif path.name not in kept and not path.name.startswith(computed):
+        elif path.name not in kept:
             path.unlink(missing_ok=True)
 
 
 def _remove(folder: Path, patterns: Iterable[str]) -> None:
     for pattern in patterns:
         for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, hold_shard, save_shard
 from client_service.silo import Silo
-from client_service.tasks.items import list_shard, listed_items
+from client_service.tasks.items import answering_shard, list_shard, listed_items
 
 Publish = Callable[[Recommender], None]
 
@@ -65,7 +65,8 @@ def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: Feedback
     if shard.digest != known:
         feedback.store.note_stale(known, shard.digest)
     renewal = ModelRenewal(settings, silo.task, shard, silo.device, silo.interrupt)
-    served = find_kept(silo.task, shard, settings.models_directory, silo.device)
+    everything = settings.fit_everything
+    served = find_kept(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
     renewed = renewal.renew(erased=erased) if served is None else None
     _write(settings, absorbed)
     if renewed is not None:
@@ -92,8 +93,9 @@ def _settle(silo: Silo, feedback: Feedback, absorbed: Absorbed, *, changed: bool
 def _move_silo(silo: Silo, shard: Shard, served: AtRest | None, feedback: Feedback, publish: Publish) -> Silo:
     """What can fail comes before answers move."""
     settings, old = silo.settings, silo.answers
-    overlay = Overlay(shard, least_rating=settings.least_rating)
-    new = open_recommender(settings, shard, overlay)
+    answering = answering_shard(settings, shard)
+    overlay = Overlay(answering, least_rating=settings.least_rating)
+    new = open_recommender(settings, answering, overlay)
     new.changing = old.changing
     if silo.guard is not None:
         silo.guard.take_up(shard.digest)

@@ -80,9 +80,13 @@ class ModelRenewal:
     def keep(self, renewed: Renewed) -> AtRest:
         """Make it the served one, also after a restart. `keep_version` says what becomes of the others."""
         settings, rows = self.settings, self.task.rows(self.shard)
+        refitted = None
+        if settings.fit_everything:  # it was judged without held-out data, and answers with them
+            refit = self.task.refit(self.shard, settings.models_directory, self.device)
+            refitted = refit(renewed.head, dict(renewed.served.model.named_parameters()))
         kept = keep_version(settings.models_directory, renewed.served.model, renewed.head, rows, settings.kept_models)
         LOGGER.info("model_renewed", model=kept.version, carried=kept.carried)
-        return as_kept(renewed.served, kept)
+        return as_kept(renewed.served if refitted is None else refitted, kept)
 
     def _candidates(self, before: ModelHead, *, erased: bool) -> Iterator[Renewed | None]:
         pairs, folder = self.task.count(self.shard).edges, self.settings.models_directory

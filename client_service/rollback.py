@@ -60,7 +60,8 @@ def _load(folder: Path, silo: Silo, chosen: ModelHead) -> AtRest:
     if chosen.shard != silo.shard.digest:
         return _take_over(silo, chosen, next_number(folder))
     try:
-        served = load_version(silo.task, silo.shard, folder, silo.device, chosen)
+        everything = silo.settings.fit_everything
+        served = load_version(silo.task, silo.shard, folder, silo.device, chosen, fit_everything=everything)
     except DataError as error:
         raise ConflictError(str(error)) from None  # not the caller's mistake
     choose_version(folder, chosen)

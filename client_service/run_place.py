@@ -28,7 +28,10 @@ def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSetti
     kind = build_strategy(settings.strategy, method).model
     folder, cache = settings.models_directory, settings.cache_directory
     number = number_of_run(folder, run)
-    return Place(settings.name, run, seed, method, folder, kind, cache, versions=settings.kept_models, number=number)
+    kept, everything = settings.kept_models, settings.fit_everything
+    return Place(
+        settings.name, run, seed, method, folder, kind, cache, versions=kept, number=number, fit_everything=everything
+    )
 
 
 def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:
@@ -55,6 +58,13 @@ def _require_as_careful(own: BasisSettings, asked: BasisSettings) -> None:
 def open_basis_run(
     settings: ClientSettings, task: Task[Any, Any], shard: TaskShard, place: Place, clients: int
 ) -> BasisRun:
-    """The silo's part of the sums of a basis run that has room for so many clients, before any round. Slow."""
-    interactions = task.count_in_catalogue(shard, place.method.catalogue)
-    return BasisRun(place, interactions, basis_folder(settings), clients, task.digest_summed(shard))
+    """The silo's part of the sums of a basis run that has room for so many clients, before any round. Slow.
+
+    In a silo that fits its models on everything, everything is counted, but for an iterated basis: its directions would
+    tell what is judged in them the answers, and no silo can take its own part of them away.
+    """
+    everything = settings.fit_everything and place.method.basis.kind == "exact"
+    counted = task.everything(shard) if everything else shard
+    interactions = task.count_in_catalogue(counted, place.method.catalogue)
+    folder, summed = basis_folder(settings), task.digest_summed(counted)
+    return BasisRun(place, interactions, folder, clients, summed, everything=everything)

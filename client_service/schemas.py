@@ -258,6 +258,10 @@ class QualityOut(Message):
         None, description="users by whose validation items every choice is made; 0: nothing was chosen by own data"
     )
     comparison: ComparisonOut | None = Field(None, description="popularity, this silo alone, and what is served")
+    refitted: bool = Field(
+        False,
+        description="the served model was fitted again on all data of the silo, after its figures were measured",
+    )
     earlier: tuple[EarlierRun, ...] = Field((), description="runs before this one that have ended, oldest first")
     spectrum_seconds: Seconds = Field(0.0, description="of computing the shard's spectrum")
     start: dict[str, Any] | None = Field(None, description="the filter that training started at")

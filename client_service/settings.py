@@ -103,6 +103,9 @@ class ClientSettings(Listening):
     kept_models: int = Field(
         3, ge=1, le=100, description="the served one, and those of the runs and refreshes before it: so many in all"
     )
+    fit_everything: bool = Field(
+        False, description="answers come from all data: choices by held-out data, then fitted again on everything"
+    )
     approximate_beyond: int | None = Field(None, ge=1, description="more items are searched, nearly; none: never")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -20,7 +20,13 @@ def take_up_stored(renewal: ModelRenewal, store: FeedbackStore | None) -> AtRest
     """
     shard, settings = renewal.shard, renewal.settings
     try:
-        served = find_kept(renewal.task, shard, settings.models_directory, renewal.device) or _renew(renewal)
+        served = find_kept(
+            renewal.task,
+            shard,
+            settings.models_directory,
+            renewal.device,
+            fit_everything=settings.fit_everything,
+        ) or _renew(renewal)
         if store is not None:
             clear_earlier(settings, store, shard.digest, erased=store.erasures.are_open())
             store.erasures.complete()

@@ -52,7 +52,8 @@ class TrainingRun:
         self.place, self._task = place, task
         training, known = task.begin(place, shard, device, interrupt)
         self._training: Training = training
-        self._best = BestModel(place, task, shard, answers, training, interrupt, known)
+        refit = task.refit(shard, place.folder, device) if place.fit_everything else None
+        self._best = BestModel(place, task, shard, answers, training, interrupt, known, refit)
         self._recovery = Recovery(place, training, self._best)
         self._fitted: Fitted | None = None  # until the round's parameters are applied: nothing is trained twice
         self._resumed = False  # and nothing applied since

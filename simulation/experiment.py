@@ -35,8 +35,9 @@ class Experiment:
     `cache`, where there is one, keeps what follows from a shard alone for other experiments on the same shards.
     `token` is the aggregator's operator's; the two keys are every client's, for its applications and its operator.
     `privacy` holds every client's settings of differential privacy: SettingsError where its budget is too small for the
-    run. `secure`: the aggregator can read the sum of the updates alone. A strategy that shares items gets a catalogue
-    of all shards' items, whatever `method` says of its size.
+    run. `secure`: the aggregator can read the sum of the updates alone. `fit_everything`: what a client serves is
+    fitted again on all of its data. A strategy that shares items gets a catalogue of all shards' items, whatever
+    `method` says of its size.
     """
 
     shards: tuple[Path, ...]
@@ -49,6 +50,7 @@ class Experiment:
     device: DeviceWish = "auto"
     threads: int = 1
     secure: bool = False
+    fit_everything: bool = False
     cache: Path | None = None
     privacy: Mapping[str, Any] = field(default_factory=dict)
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
@@ -161,6 +163,7 @@ class Experiment:
             "cache_directory": self.cache_of(shard),
             "device": self.device,
             "threads": self.threads,
+            "fit_everything": self.fit_everything,
         }
 
     @cached_property

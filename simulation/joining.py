@@ -260,6 +260,7 @@ def silo_values(
         **({"aggregator_authority": str(path / AUTHORITY)} if invitation.authority else {}),
         **({"task": federation.task} if federation.task != "items" else {}),
         "strategy": federation.strategy,
+        **({"fit_everything": True} if federation.task == "items" else {}),
         **_peers(path, invitation, federation, members),
         **({"catalogue": str(path / CATALOGUE)} if catalogue else {}),
         "port": choices.port or free_port_from(FIRST_PORT),

@@ -22,7 +22,8 @@ class CommonBasis:
 
     degrees: (N,), interactions of each item. exact: pairs (N, N), how many users have both items, float32, with the
     degrees on the diagonal. iterated: vectors (N, r) and values (r,), descending, the leading eigenpairs of W = R^T R,
-    R = D_u^-e X D_i^-e.
+    R = D_u^-e X D_i^-e. everything: has this silo added its validation and test pairs too? Each knows that of itself
+    alone, and the digest is the same in all.
     """
 
     kind: Literal["exact", "iterated"]
@@ -31,6 +32,7 @@ class CommonBasis:
     pairs: NDArray[np.float32] | None = None
     vectors: NDArray[np.float32] | None = None
     values: NDArray[np.float64] | None = None
+    everything: bool = False
 
     @property
     def directions(self) -> int | None:

@@ -17,6 +17,7 @@ from shared.message import Message
 from shared.protocol.schemas import RunName
 
 FOLDER = "basis"  # beside that of the models
+ADDED = "everything.txt"  # the run to whose sums the silo has added its validation and test pairs too
 HEAD = "basis.json"
 
 
@@ -32,10 +33,23 @@ def keep_basis(folder: Path, run: str, basis: CommonBasis) -> None:
     """Write it, then its head. An older one stays for the models that were trained with it."""
     folder.mkdir(parents=True, exist_ok=True)
     metadata = {"kind": basis.kind, "exponent": repr(basis.exponent)}
+    metadata |= {"everything": "yes"} if basis.everything else {}
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
     head = BasisHead(run=run, digest=basis.digest, items=len(basis.degrees))
     replace_file(folder / HEAD, head.model_dump_json().encode())
+
+
+def note_everything(folder: Path, run: str) -> None:
+    """Write down, before it leaves, that this silo's part of the run's sums has its held-out pairs in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / ADDED, run.encode())
+
+
+def added_everything(folder: Path, run: str) -> bool:
+    """Has this silo added its held-out pairs to the sums of this run?"""
+    path = folder / ADDED
+    return path.is_file() and path.read_bytes() == run.encode()
 
 
 def kept_head(folder: Path) -> BasisHead | None:
@@ -68,8 +82,9 @@ def load_basis(folder: Path, digest: str) -> CommonBasis | None:
 def _read(path: Path) -> CommonBasis:
     arrays = load_file(path)
     kind = "exact" if "pairs" in arrays else "iterated"
-    exponent = float(_metadata(path)["exponent"])
-    return CommonBasis(kind, exponent, **arrays)  # type: ignore[arg-type]
+    known = _metadata(path)
+    exponent, everything = float(known["exponent"]), known.get("everything") == "yes"
+    return CommonBasis(kind, exponent, everything=everything, **arrays)  # type: ignore[arg-type]
 
 
 def _metadata(path: Path) -> dict[str, str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.basis.common_basis import CommonBasis
 from client_service.basis.explored import Explored, pack
 from client_service.shard import Shard
 from client_service.shard.digests import content_digest
 from shared.errors import DataError
 from shared.method.graph import degrees, power
+from shared.method.parameters import Float32
 from shared.strategies.common_basis import (
     DEGREES,
     NOISE,
@@ -39,6 +43,33 @@ def catalogue_matrix(shard: Shard, items: int) -> sparse.csr_array:
     columns = shard.places[listed][known.indices]
     found: sparse.csr_array = sparse.csr_array((known.data, columns, known.indptr), shape=(known.shape[0], items))
     found.sort_indices()
+    return found
+
+
+def without_held_out(basis: CommonBasis, shard: Shard) -> CommonBasis:
+    """The basis as if this silo had added its training pairs alone: what is judged must not know the answers.
+
+    Sums are counts, of which each silo can take its own away; the others' held-out pairs stay, by which nobody here is
+    judged. Of noised sums nothing is taken away: the noise hides what a user has added.
+    """
+    if basis.pairs is None or not basis.everything or not (shard.valid.nnz or shard.test.nnz):
+        return basis
+    items = len(basis.degrees)
+    train, everything = catalogue_matrix(shard, items), catalogue_matrix(shard.everything, items)
+    by_item = np.maximum(basis.degrees - (degrees(everything)[1] - degrees(train)[1]).astype(np.int64), 0)
+    pairs = _counted_without(basis.pairs, sparse.csr_array(everything.T @ everything - train.T @ train))
+    np.fill_diagonal(pairs, by_item)
+    return replace(basis, degrees=by_item, pairs=pairs, everything=False)
+
+
+def _counted_without(pairs: Float32, own: sparse.csr_array) -> Float32:
+    """Counts below the smallest one that is handed out are hidden, as they would have been."""
+    found, changed = pairs.copy(), own.tocoo()
+    np.fill_diagonal(found, 0.0)
+    least = float(np.min(found, where=found > 0, initial=np.inf))
+    rows, columns = changed.coords
+    left = found[rows, columns] - changed.data.astype(np.float32)
+    found[rows, columns] = np.where(left >= least, left, 0.0)
     return found
 
 

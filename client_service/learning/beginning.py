@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from client_service.basis.common_basis import CommonBasis
 from client_service.basis.frequencies import common_spectrum
 from client_service.basis.scorers import Places, common_scorers
+from client_service.basis.sums import without_held_out
 from client_service.learning.filters import best_filter
 from client_service.learning.fusing import best_recipe
 from client_service.learning.interrupt import Interrupt
@@ -88,8 +89,10 @@ def common_start(basis: CommonBasis | None, shard: Shard, method: MethodSettings
 
 
 def scorers_of(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
-    """What the basis says of the shard's items. DataError for a shard without places in the common catalogue."""
-    return common_scorers(basis, _places(shard), shard.train)
+    """What the basis says of the shard's items, without the shard's own held-out pairs, by which scores are judged.
+    DataError for a shard without places in the common catalogue."""
+    places = _places(shard)
+    return common_scorers(without_held_out(basis, shard), places, shard.train)
 
 
 def _places(shard: Shard) -> Places:

@@ -16,6 +16,10 @@ from shared.words import count_noun
 
 NAMES = ("popular items", "this silo alone", "federated, as served")
 FLOORS = {"lowpass": "low-pass filter", "ridge": "ridge filter", "ease": "EASE"}
+REFITTED = (
+    "The figures were measured on held-out data. Then the model was fitted again on all data of the silo, "
+    "with the same choices, and that one answers. "
+)
 COLOURS = {NAMES[0]: 4, "low-pass filter": 3, "ridge filter": 0, "EASE": 1, NAMES[1]: 5, NAMES[2]: 2}
 TOO_DEAR = {"ease": f"EASE is left out: beyond {EASE_SIDE:,} users and as many items it takes too long."}
 
@@ -97,7 +101,7 @@ def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nou
     return (
         f"{found.measure.upper()} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s with its "
         f"95 % interval. Over {whole.note} federated less alone is {whole.more}. {floors}{dear}"
-        "None of these figures leaves the silo."
+        f"{REFITTED if quality.refitted else ''}None of these figures leaves the silo."
     )
 
 

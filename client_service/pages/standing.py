@@ -122,12 +122,13 @@ def _on_record(summary: Summary) -> Fact:
 
 def _quality_facts(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[Fact, ...]:
     """The figures of the best round on validation items, or at the end those on test items."""
+    before = ", before the model was fitted on all data" if quality.refitted else ""
     if quality.test is not None:
         test = quality.test if quality.test_users else {}
-        note = f"on test items, {count_noun(quality.test_users, nouns.judged)}" if test else "no test items"
+        note = f"on test items, {count_noun(quality.test_users, nouns.judged)}{before}" if test else "no test items"
         return tuple(Fact(label.title, figure(test.get(label.key)), note) for label in labels.values())
     best = next((entry for entry in quality.rounds if entry.round == quality.best_round), None)
-    note = "no figures yet" if best is None else f"on validation items, round {best.round}"
+    note = "no figures yet" if best is None else f"on validation items, round {best.round}{before}"
     values = {} if best is None else best.values
     if quality.valid_users == 0:
         note, values = "no validation items", {}

@@ -120,4 +120,5 @@ class Replica(Answering):
             before.close()
 
     def _read_model(self) -> AtRest | None:
-        return kept_model(self.task, self._shard, self.models, self.device)
+        everything = self.settings.fit_everything
+        return kept_model(self.task, self._shard, self.models, self.device, fit_everything=everything)

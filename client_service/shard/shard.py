@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -40,6 +40,7 @@ class Shard:
     met_events: what users have met and do not like, None where there is nothing: `user` and `item` (ids, String: also
     users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by user and
     item. No pair of it is among the likings. Models learn nothing of it; lists leave it out.
+    split_digest: of the shard that this one is `everything` of, "" for one that is itself.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Shard:
     places: NDArray[np.int64] | None = None
     catalogue: str = ""
     met_events: pl.DataFrame | None = None
+    split_digest: str = ""
 
     @cached_property
     def train(self) -> sparse.csr_array:
@@ -104,7 +106,7 @@ class Shard:
     def lists_digest(self) -> str:
         """sha256 over `digest` and the met events, `digest` where there are none: the key of lists computed ahead, and
         of what the log of later events counts from."""
-        return add_met_digest(self.digest, self.met_digest)
+        return add_met_digest(self.kept_digest, self.met_digest)
 
     @cached_property
     def digest(self) -> str:
@@ -116,6 +118,17 @@ class Shard:
         out too: `lists_digest` covers them.
         """
         return content_digest((self.user_ids, self.item_ids, self.titles), (self.train, self.valid, self.test))
+
+    @property
+    def kept_digest(self) -> str:
+        """The digest of the likings of the shard on the disk, under which models are kept."""
+        return self.split_digest or self.digest
+
+    @cached_property
+    def everything(self) -> Shard:
+        """The shard with its validation and test pairs among the training pairs: what a silo may answer from."""
+        events = self.events.with_columns(split=pl.lit("train", dtype=SPLIT_TYPE)).sort("user", "item")
+        return replace(self, events=events, split_digest=self.digest)
 
     @cached_property
     def events_digest(self) -> str | None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from client_service.basis.storage import FOLDER, load_basis
 from client_service.basis.sums import catalogue_matrix, training_digest
 from client_service.feedback.feedback import Feedback
 from client_service.feedback.overlay import Overlay, follow_feedback
@@ -23,6 +22,7 @@ from client_service.learning.interrupt import Interrupt
 from client_service.learning.local import LocalTraining
 from client_service.learning.measures import compared_kernels
 from client_service.learning.quality import LABELS, PRIMARY, Measures
+from client_service.learning.refitting import Refit, kept_basis
 from client_service.learning.relevance import fit_relevance
 from client_service.learning.spectra import cached_spectrum
 from client_service.models.relevance import Relevance
@@ -38,7 +38,6 @@ from client_service.shard import Shard, read_shard
 from client_service.shard.storage import read_catalogue, with_places
 from client_service.tasks.task import Followed, Opened, Place, SummedDigests, Task
 from client_service.worth.comparison import compare_with_alone
-from shared.errors import DataError
 from shared.method.declaration import Counts
 from shared.strategies import build_strategy
 
@@ -63,6 +62,11 @@ def listed_items(settings: ClientSettings) -> tuple[str, ...] | None:
 def _shares_items(settings: ClientSettings) -> bool:
     """Has every item a row that the clients share? Statistics of the items need none for each."""
     return build_strategy(settings.strategy, settings.method).shares_items(settings.method)
+
+
+def all_pairs(shard: Shard) -> Shard:
+    """The shard with all of its pairs for training."""
+    return shard.everything
 
 
 def count_graph(shard: Shard) -> Counts:
@@ -117,9 +121,7 @@ def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.
 
     Raises DataError where the basis is missing: without it the model ranks otherwise.
     """
-    basis = load_basis(folder.parent / FOLDER, head.basis) if head.basis else None
-    if head.basis and basis is None:
-        raise DataError(f"{folder}: expected the common basis {head.basis[:16]} of the kept model, there is none")
+    basis = kept_basis(folder, head)
     spectrum = cached_spectrum(shard, head.method.cutoff, folder)
     return LocalTraining(
         shard, spectrum, head.method, device, head.start, kind=head.kind, recipe=head.recipe, basis=basis
@@ -155,8 +157,14 @@ def mean_angles(training: LocalTraining) -> dict[str, Any]:
     return {"angles": {str(bucket): float(angle) for bucket, angle in enumerate(angles)}}
 
 
+def answering_shard(settings: ClientSettings, shard: Shard) -> Shard:
+    """What answers follow from: the training pairs, or in a silo that fits its models on everything all pairs."""
+    return shard.everything if settings.fit_everything else shard
+
+
 def open_lists(settings: ClientSettings, shard: Shard) -> Opened:
     """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
+    shard = answering_shard(settings, shard)
     store = FeedbackStore(
         settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
     )
@@ -166,6 +174,7 @@ def open_lists(settings: ClientSettings, shard: Shard) -> Opened:
 
 def follow_lists(settings: ClientSettings, shard: Shard) -> Followed:
     """Lists that the training process has computed, and the log that it writes."""
+    shard = answering_shard(settings, shard)
     overlay = Overlay(shard, least_rating=settings.least_rating)
     follow = partial(follow_feedback, settings.state_directory, settings.most_interactions, overlay, settings.shard)
     follow()
@@ -179,6 +188,8 @@ ITEMS = Task(
     nouns=USERS,
     read=read_listed_shard,
     count=count_graph,
+    everything=all_pairs,
+    refit=Refit,
     rows=rows_of_shard,
     carry=carry_training,
     count_in_catalogue=catalogue_matrix,

@@ -34,6 +34,8 @@ JUDGED = 4000  # validation examples by which a round is chosen, the same in eve
 def read_listed_sessions(settings: ClientSettings) -> SessionShard:
     """The shard with each item's place in the catalogue that all clients share; DataError where one is not listed."""
     _require_no_refresh(settings)
+    if settings.fit_everything:
+        refuse_refit()
     shard = read_session_shard(settings.shard)
     size, path = settings.method.catalogue, settings.catalogue
     if path is not None:
@@ -61,6 +63,12 @@ def refuse_basis(*of: object) -> NoReturn:
     """SettingsError: a common basis is of users' graphs."""
     del of
     raise SettingsError("method.basis: expected 'off' for sessions, which have no graph of users and items")
+
+
+def refuse_refit(*of: object) -> NoReturn:
+    """SettingsError: a session model is trained step by step, and has no closed form to compute anew."""
+    del of
+    raise SettingsError("fit_everything: expected false with task 'sessions', whose models are trained, got true")
 
 
 def begin_sessions(
@@ -135,6 +143,8 @@ SESSIONS = Task(
     nouns=VISITS,
     read=read_listed_sessions,
     count=count_sessions,
+    everything=refuse_refit,
+    refit=refuse_refit,
     rows=rows_of_sessions,
     carry=carry_sessions,
     count_in_catalogue=refuse_basis,

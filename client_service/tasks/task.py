@@ -41,7 +41,8 @@ class Place:
 
     kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
     basis: the common basis that the run uses. versions: models of how many runs are kept. number: that they bear
-    beside the run and their round, see `numbers.number_of_run`; 0: none.
+    beside the run and their round, see `numbers.number_of_run`; 0: none. fit_everything: is what answers fitted again
+    on all of the silo's data?
     """
 
     client: str
@@ -54,6 +55,7 @@ class Place:
     basis: CommonBasis | None = None
     versions: int = 3
     number: int = 0
+    fit_everything: bool = False
 
 
 class SummedDigests(NamedTuple):
@@ -116,6 +118,9 @@ def follow_nothing() -> bool:
     return False
 
 
+Refitted = Callable[[ModelHead, Mapping[str, Tensor]], Any]
+"""A kept model's head and its parameters -> the model at rest that answers. Slow."""
+
 S = TypeVar("S", bound=TaskShard)
 T = TypeVar("T", bound=Training)
 
@@ -128,6 +133,8 @@ class Task(Generic[S, T]):
     which validation chooses.
     read: the shard of a client's settings; DataError where it is of no use.
     count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
+    everything: the shard with all of its data for training. refit: for a shard and its folder of models, what makes of
+    a kept model's head and parameters the model that answers in a silo that fits its models on everything.
     rows: the ids of a shard's rows. carry: take over into a model in training, on its shard, what was trained on a
     shard with other rows; False, and nothing changed, where that cannot be.
     count_in_catalogue: X_c, the training pairs over the items of a common catalogue of that size, for its sums.
@@ -152,6 +159,8 @@ class Task(Generic[S, T]):
     nouns: Nouns
     read: Callable[[ClientSettings], S]
     count: Callable[[S], Counts]
+    everything: Callable[[S], S]
+    refit: Callable[[S, Path, torch.device], Refitted]
     rows: Callable[[S], ShardRows]
     carry: Callable[[T, Mapping[str, Tensor], ShardRows], bool]
     count_in_catalogue: Callable[[S, int], sparse.csr_array]

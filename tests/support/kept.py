@@ -11,7 +11,7 @@ from client_service.feedback.store import FeedbackStore
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, hold_shard, read_shard, save_shard
-from client_service.tasks.items import ITEMS
+from client_service.tasks.items import ITEMS, answering_shard
 from client_service.tasks.task import Place
 from client_service.training_run import TrainingRun
 from shared.method.exchange import mlp_specification
@@ -22,8 +22,10 @@ from shared.method.start import initial_parameters
 def keep_first_model(settings: ClientSettings, run: str = "run-1") -> tuple[Shard, Recommender]:
     """The shard, and what served the model that lies in the state directory now."""
     shard = read_shard(settings.shard)
-    recommender = Recommender(shard)
-    place = Place(settings.name, run, 0, settings.method, settings.state_directory / "model")
+    everything = settings.fit_everything
+    recommender = Recommender(answering_shard(settings, shard))
+    models = settings.state_directory / "model"
+    place = Place(settings.name, run, 0, settings.method, models, fit_everything=everything)
     part = TrainingRun(place, ITEMS, shard, recommender, torch.device("cpu"))
     part.begin(Parameters(initial_parameters(mlp_specification(settings.method), 0, exact=False)), 0)
     return shard, recommender

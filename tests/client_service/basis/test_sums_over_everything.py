@@ -1,0 +1,119 @@
+"""A silo that fits its models on everything adds everything to exact sums, and judges by what it could have without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from client_service.basis.common_basis import CommonBasis, basis_of_pairs
+from client_service.basis.storage import keep_basis, load_basis
+from client_service.basis.sums import catalogue_matrix, count_pairs, training_digest, without_held_out
+from client_service.basis_run import Sums
+from client_service.learning.interrupt import NEVER
+from client_service.run_place import basis_folder, open_basis_run, place_run
+from client_service.serving.served import freeze
+from client_service.shard import Shard, build_shard, save_shard
+from client_service.tasks.items import ITEMS, begin_training, judge_test_lists
+from client_service.tasks.task import Place
+from shared.method.exchanged import Parameters
+from shared.method.setting_groups import BasisSettings
+from shared.strategies.common_basis import DEGREES, PAIRS
+from tests.support.small import SMALL, small_client
+
+OTHERS = 60  # users of other silos, two communities that the planted ones do not have
+
+
+def listed(shard: Shard) -> Shard:
+    return replace(shard, places=np.arange(len(shard.item_ids)), catalogue="c")
+
+
+def sums(matrices: Sequence[sparse.csr_array]) -> Sums:
+    counted = [count_pairs(one) for one in matrices]
+    return {name: sum(one[name] for one in counted) for name in (DEGREES, PAIRS)}  # type: ignore[misc]
+
+
+def others(seed: int = 5) -> sparse.csr_array:
+    drawn = np.random.default_rng(seed).random((OTHERS, 40)) < 0.2
+    return sparse.csr_array(drawn.astype(np.float64))
+
+
+@pytest.mark.parametrize("least", [1, 3])
+def test_what_is_judged_by_is_the_sum_with_the_training_pairs_alone(planted: Shard, least: int) -> None:
+    shard = listed(planted)
+    train, everything = catalogue_matrix(shard, 40), catalogue_matrix(shard.everything, 40)
+    whole, some = (basis_of_pairs(hidden(sums([others(), one]), least), 0.25) for one in (everything, train))
+    found = without_held_out(replace(whole, everything=True), shard)
+    assert found.pairs is not None and some.pairs is not None and whole.pairs is not None
+    np.testing.assert_array_equal(found.degrees, some.degrees)
+    np.testing.assert_array_equal(found.pairs, some.pairs)
+    assert (whole.pairs > some.pairs).any()
+    assert without_held_out(whole, shard) is whole  # others' sums, or those of an earlier version
+    assert without_held_out(replace(whole, everything=True), shard.everything).pairs is whole.pairs
+
+
+def hidden(counted: Sums, least: int) -> Sums:
+    """As the aggregator hands them out."""
+    return {**counted, PAIRS: np.where(counted[PAIRS] >= least, counted[PAIRS], 0).astype(np.uint32)}
+
+
+def test_figures_do_not_rise_by_held_out_pairs_in_the_sums(planted: Shard, tmp_path: Path) -> None:
+    """Without taking its own part away the silo read its own test items in the sums."""
+    shard, figures = listed(planted), {}
+    few = sparse.csr_array(np.tile(np.arange(40) % 5 == 0, (8, 1)).astype(np.float64))
+    whole = basis_of_pairs(sums([few, catalogue_matrix(shard.everything, 40)]), 0.25)
+    some = basis_of_pairs(sums([few, catalogue_matrix(shard, 40)]), 0.25)
+    for name, basis in (("some", some), ("judged", replace(whole, everything=True)), ("leaked", whole)):
+        method = SMALL.model_copy(update={"start": "exact"})
+        place = Place("shop", "run-1", 0, method, tmp_path / name, basis=basis)
+        training = begin_training(place, shard, torch.device("cpu"), NEVER)[0]
+        figures[name] = judge_test_lists(shard, freeze("", training), NEVER).primary_value
+    assert figures["judged"] == pytest.approx(figures["some"], abs=0.02)  # counts below the smallest seen are hidden
+    assert figures["leaked"] > figures["judged"] + 0.03
+
+
+@pytest.mark.parametrize(("kind", "everything"), [("exact", True), ("exact", False), ("iterated", True)])
+def test_what_is_counted_and_what_the_silo_remembers_of_it(
+    planted: Shard, tmp_path: Path, kind: str, everything: bool
+) -> None:
+    basis = BasisSettings(kind=kind, rank=4, rounds=2)  # type: ignore[arg-type]
+    method = SMALL.model_copy(update={"basis": basis, "catalogue": 40})
+    shard = build_shard("client-1", planted.events_with_ids(), None)
+    save_shard(tmp_path / "client-1", shard)
+    (tmp_path / "catalogue.txt").write_text("\n".join(shard.item_ids), encoding="utf-8")
+    settings = small_client(
+        tmp_path / "client-1",
+        tmp_path / "state",
+        method=method,
+        fit_everything=everything,
+        catalogue=tmp_path / "catalogue.txt",
+        policy={"common_basis": "open"},
+    )
+    shard = ITEMS.read(settings)
+    run = open_basis_run(settings, ITEMS, shard, place_run(settings, "run-1", 0, method), 3)
+    counts_all = everything and kind == "exact"
+    counted = shard.everything if counts_all else shard
+    assert run.summed is not None and run.summed.training == training_digest(counted)
+    run.moment = replace(run.moment, round=1)
+    added = run.arrays()
+    np.testing.assert_array_equal(added[DEGREES], np.diff(sparse.csc_array(catalogue_matrix(counted, 40)).indptr))
+    if kind == "iterated":  # one round more would follow
+        return
+    run.skip_round(Parameters(added), 1)
+    run.finish()
+    assert run.basis is not None and run.basis.everything == counts_all
+    kept = load_basis(basis_folder(settings), run.basis.digest)
+    assert kept is not None and kept.everything == counts_all
+
+
+def test_who_was_away_when_sums_were_made_takes_nothing_away(planted: Shard, tmp_path: Path) -> None:
+    """Such a silo makes the basis from what the others have summed."""
+    basis = basis_of_pairs(sums([others()]), 0.25)
+    keep_basis(tmp_path, "run-1", basis)
+    kept = load_basis(tmp_path, basis.digest)
+    assert isinstance(kept, CommonBasis) and without_held_out(kept, listed(planted)) is kept

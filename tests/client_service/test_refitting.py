@@ -1,0 +1,188 @@
+"""A silo with `fit_everything`: choices and figures by held-out data, and answers from all of its data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from client_service.app import create_replica
+from client_service.best_model import BestModel, kept_model
+from client_service.learning.interrupt import NEVER
+from client_service.learning.local import LocalTraining
+from client_service.learning.refitting import Refit
+from client_service.learning.spectra import cached_spectrum
+from client_service.schemas import RoundCosts
+from client_service.serving.checkpoint import ModelHead, load_tensors, read_head
+from client_service.serving.questions import Limits
+from client_service.serving.recommender import Recommender
+from client_service.serving.served import Served, freeze
+from client_service.settings import ClientSettings
+from client_service.shard import Shard, build_shard, read_shard, save_shard
+from client_service.tasks.items import ITEMS, begin_training, judge_test_lists, judge_validation_lists
+from client_service.tasks.task import Place
+from shared.errors import SettingsError
+from shared.method.parameters import Float32
+from shared.strategies.local_client import PLAIN
+from tests.support.given import Until
+from tests.support.kept import keep_first_model
+from tests.support.small import SMALL
+from tests.support.telling import Serving, event, is_erased, items_of, post, refresh
+
+CPU = torch.device("cpu")
+CLOSED = SMALL.model_copy(update={"start": "exact"})
+
+
+@pytest.fixture
+def everything(settings: ClientSettings, planted: Shard) -> ClientSettings:
+    """A silo whose users have an item held out for each of validation and test."""
+    shard = build_shard("client-1", planted.events_with_ids(), None)  # with ids in their order
+    save_shard(settings.shard, shard)
+    return settings.model_copy(update={"fit_everything": True, "method": CLOSED})
+
+
+def run_on(shard: Shard, folder: Path, *, fit_everything: bool, rounds: int = 0) -> tuple[ModelHead, Recommender]:
+    """A run of so many rounds, and who answers after it."""
+    place = Place("shop", "run-1", 0, CLOSED, folder, fit_everything=fit_everything)
+    training, known = begin_training(place, shard, CPU, NEVER)
+    answers = Recommender(shard.everything if fit_everything else shard)
+    refit = Refit(shard, folder, CPU) if fit_everything else None
+    best = BestModel(place, ITEMS, shard, answers, training, NEVER, known, refit)
+    best.judge(RoundCosts(round=0))
+    for number in range(1, rounds + 1):
+        training.moment = replace(training.moment, round=number, rounds=rounds)
+        training.train(PLAIN)
+        best.judge(RoundCosts(round=number))
+    best.finish(None, "0" * 64)
+    head = read_head(folder)
+    assert head is not None
+    return head, answers
+
+
+def all_scores(served: Any) -> Float32:
+    users, items = len(served.ranker.users.embedding), len(served.ranker.items.embedding)
+    return np.asarray(served.ranker.scores(np.arange(users), np.broadcast_to(np.arange(items), (users, items)).copy()))
+
+
+def test_choices_figures_and_the_kept_model_are_those_of_a_silo_that_holds_data_out(
+    planted: Shard, tmp_path: Path
+) -> None:
+    head, answers = run_on(planted, tmp_path / "all", fit_everything=True, rounds=2)
+    other, before = run_on(planted, tmp_path / "some", fit_everything=False, rounds=2)
+    same = ("shard", "round", "start", "recipe", "values", "relevance", "chosen_for")
+    assert all(getattr(head, name) == getattr(other, name) for name in same)
+    kept, known = (load_tensors(tmp_path / name, one) for name, one in (("all", head), ("some", other)))
+    assert kept is not None and known is not None
+    assert all(torch.equal(kept[name], known[name]) for name in known)
+    assert answers.served is not None and before.served is not None
+    assert answers.served.version == before.served.version and answers.served.relevance == before.served.relevance
+    assert not np.allclose(all_scores(answers.served), all_scores(before.served))
+
+
+def test_what_answers_is_the_closed_form_of_all_pairs_with_these_choices(planted: Shard, tmp_path: Path) -> None:
+    head, answers = run_on(planted, tmp_path, fit_everything=True)
+    whole = planted.everything
+    assert whole.train.nnz == planted.train.nnz + planted.valid.nnz + planted.test.nnz and whole.valid.nnz == 0
+    spectrum = cached_spectrum(whole, CLOSED.cutoff, None)
+    expected = LocalTraining(whole, spectrum, CLOSED, CPU, head.start, recipe=head.recipe)
+    np.testing.assert_allclose(all_scores(answers.served), all_scores(freeze("", expected)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_user_s_held_out_items_are_his_history_and_are_not_recommended(planted: Shard, tmp_path: Path) -> None:
+    _, answers = run_on(planted, tmp_path, fit_everything=True)
+    for row, user in enumerate(planted.user_ids):
+        had = {planted.item_ids[item] for item in planted.everything.train[[row]].indices}
+        listed = {one.item for one in answers.for_user(user, Limits(40)).items}
+        assert len(had) == 8 and not had & listed and len(listed) == 32
+        assert {one.item for one in answers.history(user, 40)[0]} == had
+
+
+def test_without_held_out_data_a_trained_model_stays_what_it_is(planted: Shard, tmp_path: Path) -> None:
+    """What training has given is taken over whole."""
+    bare = replace(planted.everything, split_digest="")
+    head, _ = run_on(planted, tmp_path / "chosen", fit_everything=False)
+    training = LocalTraining(
+        bare, cached_spectrum(bare, CLOSED.cutoff, None), CLOSED, CPU, head.start, recipe=head.recipe
+    )
+    training.train(PLAIN)
+    judged = freeze("run-1.1", training)
+    trained = head.model_copy(update={"round": 1})
+    found = Refit(bare, tmp_path / "model", CPU)(trained, dict(training.model.named_parameters()))
+    assert trained.is_trained
+    np.testing.assert_allclose(all_scores(found), all_scores(judged), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_judged_has_not_seen_what_it_is_judged_by(planted: Shard, tmp_path: Path) -> None:
+    """Lists of what answers hold a held-out item nowhere but at the top: it would judge itself."""
+    head, _ = run_on(planted, tmp_path, fit_everything=True, rounds=1)
+    judged = kept_model(ITEMS, planted, tmp_path, CPU)
+    answering = kept_model(ITEMS, planted, tmp_path, CPU, fit_everything=True)
+    assert isinstance(judged, Served) and isinstance(answering, Served)
+    own, leaked = (judge_validation_lists(planted, one, NEVER).values for one in (judged, answering))
+    assert own == head.values and leaked["ndcg"] > own["ndcg"] + 0.05
+    assert (
+        judge_test_lists(planted, judged, NEVER).values["ndcg"]
+        < judge_test_lists(planted, answering, NEVER).values["ndcg"]
+    )
+
+
+@pytest.mark.anyio
+async def test_a_restart_and_a_replica_answer_alike_and_figures_say_when_they_were_measured(
+    everything: ClientSettings, serving: Serving
+) -> None:
+    shard, answers = keep_first_model(everything)
+    path = f"/v1/users/{shard.user_ids[0]}/recommendations?k=32"
+    first = [one.item for one in answers.for_user(shard.user_ids[0], Limits(32)).items]
+    async with serving(fit_everything=True, method=CLOSED) as http:
+        assert [one["item"] for one in (await http.get(path)).json()["items"]] == first
+        assert (await http.get("/v1/quality")).json()["refitted"] is True
+        page = (await http.get("/")).text
+        assert "before the model was fitted on all data" in page
+    app = create_replica(everything.model_copy(update={"serving_port": 9}).for_replica())
+    transport = httpx.ASGITransport(app=app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
+    ):
+        assert [one["item"] for one in (await http.get(path)).json()["items"]] == first
+
+
+@pytest.mark.anyio
+async def test_events_refresh_rollback_and_erasure_go_on_with_all_data(
+    everything: ClientSettings, serving: Serving, until: Until
+) -> None:
+    shard, _ = keep_first_model(everything)
+    user, gone = shard.user_ids[0], shard.user_ids[1]
+    held_out = {shard.item_ids[item] for item in shard.everything.train[[0]].indices}
+    models = everything.models_directory
+    async with serving(fit_everything=True, method=CLOSED) as http:
+        new = next(item for item in shard.item_ids if item not in held_out)
+        await post(http, event(user, new), event("a stranger", new), event("a stranger", shard.item_ids[5]))
+        await refresh(http, until)
+        after = read_shard(everything.shard)
+        listed = {one["item"] for one in (await http.get(f"/v1/users/{user}/recommendations?k=40")).json()["items"]}
+        assert len(listed) == 31 and not listed & (held_out | {new})
+        assert [path.name for path in models.glob("everything-*")] == [f"everything-{after.digest[:16]}"]
+        assert after.valid.nnz == shard.valid.nnz  # figures go on being measured
+        earlier = (await http.get("/v1/models")).json()["models"][1]["version"]
+        back = await http.post(f"/v1/models/{earlier}/serve")
+        assert back.status_code == 200, back.text
+        again = {one["item"] for one in (await http.get(f"/v1/users/{user}/recommendations?k=40")).json()["items"]}
+        assert len(again) == 31 and not again & (held_out | {new})
+        receipt = (await http.delete(f"/v1/users/{gone}")).json()["receipt"]
+        await until(lambda: is_erased(http, receipt))
+        assert (await items_of(http, gone))["fallback"] == "unknown user"
+        digest = read_shard(everything.shard).digest
+        assert [path.name for path in models.glob("everything-*")] == [f"everything-{digest[:16]}"]
+
+
+def test_a_session_silo_refuses_it(settings: ClientSettings) -> None:
+    from client_service.tasks.sessions import SESSIONS
+
+    with pytest.raises(SettingsError, match="fit_everything: expected false with task 'sessions'"):
+        SESSIONS.read(settings.model_copy(update={"fit_everything": True}))
