@@ -393,7 +393,7 @@ async def test_a_redirect_is_not_followed(gated: Opened) -> None:
 
 def connected(wire: Wire, folder: Path) -> AbstractAsyncContextManager[Aggregator]:
     boundary = Boundary("east", httpx.URL(HOME), DECLARATION, counts=False, max_upload_bytes=1000)
-    limits, inner = CallLimits(timeout=5.0), httpx.MockTransport(wire)
+    limits, inner = CallLimits(), httpx.MockTransport(wire)
     return connect(boundary, Ledger(folder / "ledger.jsonl"), KEY, limits=limits, inner=inner)
 
 

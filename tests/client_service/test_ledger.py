@@ -219,7 +219,7 @@ async def test_an_update_is_on_record_by_name_shape_and_hash_before_it_leaves(tm
     body = encode(Parameters(arrays, {"rho": 0.5}))
     boundary = Boundary("east", httpx.URL("http://aggregator"), DECLARED, counts=False, max_upload_bytes=10_000)
     ledger, inner, key = Ledger(path), httpx.MockTransport(answer), new_key()
-    async with connect(boundary, ledger, key, limits=CallLimits(timeout=5.0), inner=inner) as aggregator:
+    async with connect(boundary, ledger, key, limits=CallLimits(), inner=inner) as aggregator:
         await aggregator.upload("run-1", 7, body)
     [[intent]] = seen  # at the moment when the request arrived
     assert (intent["kind"], intent["call"], intent["run"], intent["round"]) == ("intent", "update", "run-1", "7")

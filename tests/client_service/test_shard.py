@@ -267,7 +267,7 @@ def test_a_large_shard_loads_fast(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, 20_000, 600_000), rng.integers(0, 30_000, 600_000)
     write_shard(tmp_path, "large", pl.DataFrame({"user": users, "item": items, "split": "train"}), None)
-    start = time.perf_counter()
+    start = time.process_time()  # its own, whatever else the machine does
     shard = read_shard(tmp_path)
     assert isinstance(shard, Shard) and shard.train.shape == (20_000, 30_000)
-    assert time.perf_counter() - start < 5.0  # a fraction of a second on an idle machine
+    assert time.process_time() - start < 5.0  # a fraction of a second on an idle machine

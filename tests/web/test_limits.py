@@ -98,10 +98,11 @@ def test_a_packed_body_is_refused_and_never_unpacked(app: FastAPI, served: Serve
 
 
 def test_a_head_that_trickles_in_is_cut_off(app: FastAPI, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
-    with served(app) as url, connected(url) as line:
-        ended = trickled(line, b"GET / HTTP/1.1\r\nHost: silo\r\n", b"X-More: a\r\n")
-        assert ended and httpx.get(url).is_success
+    with served(app) as url:
+        with monkeypatch.context() as hurried, connected(url) as line:
+            hurried.setattr(connection, "HEAD_SECONDS", 0.3)
+            assert trickled(line, b"GET / HTTP/1.1\r\nHost: silo\r\n", b"X-More: a\r\n")
+        assert httpx.get(url).is_success
 
 
 def trickled(line: socket.socket, first: bytes, then: bytes) -> bool:

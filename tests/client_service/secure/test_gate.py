@@ -132,7 +132,7 @@ async def gated(tmp_path: Path) -> AsyncIterator[Gated]:
 
     boundary = Boundary("east", httpx.URL(HOME), DECLARATION, False, 100_000)
     ledger, inner = Ledger(tmp_path / "ledger.jsonl"), httpx.MockTransport(answered)
-    async with connect(boundary, ledger, new_key(), limits=CallLimits(1, 1, 5), inner=inner) as link:
+    async with connect(boundary, ledger, new_key(), limits=CallLimits(), inner=inner) as link:
         yield Gated(link._http, ledger, reached)
 
 
