@@ -88,9 +88,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], pipe: int, url: str, log
             process.wait()  # it has closed the pipe without a word: it ends
         if process.poll() is not None:
             said = _last_line(log, start)
-            raise UnavailableError(
-                f"expected a service at {url}, it has ended with {process.returncode}: {said}: {log}"
-            )
+            words = f"it has ended with {process.returncode}: {said}; see {log}"
+            raise UnavailableError(f"expected a service at {url}, {words}")
     raise UnavailableError(f"expected a service at {url} within {START_SECONDS:g} s: see {log}")
 
 

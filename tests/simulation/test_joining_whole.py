@@ -1,0 +1,187 @@
+"""`lpsfed join` for all that an aggregator can declare, with a real process as the client; and cut off anywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from aggregator_service.app import create_app
+from aggregator_service.settings import AggregatorSettings
+from client_service.settings import client_settings
+from shared.errors import ConflictError, PrivacyError, SettingsError
+from shared.method.setting_groups import BasisSettings, ServerStepSettings
+from shared.method.settings import MethodSettings
+from shared.protocol.signing.enrolment import registered_keys
+from simulation import joining
+from simulation.cli import app
+from simulation.cli import joining as commands
+from simulation.inviting import write_invitations
+from simulation.processes import free_ports
+from tests.support.serving import serve
+from tests.support.small import BEARER, SMALL, small_aggregator
+
+ITEMS = [f"i{number}" for number in range(12)]
+BASIS = SMALL.model_copy(
+    update={
+        "catalogue": len(ITEMS),
+        "basis": BasisSettings(kind="iterated", rank=3, words=2, least_silos=4),
+        "start": "common",
+        "server": "yogi",
+        "server_step": ServerStepSettings(rate=0.02, magnitudes="off"),
+        "similarity_floor": 1.0,
+    }
+)
+VISITS = MethodSettings(model="srgnn", width=4, catalogue=len(ITEMS), batch_size=100)
+AGREED = ("--policy", "common_basis=secure", "--catalogue", "catalogue.txt")
+
+
+@pytest.fixture(autouse=True)
+def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = (f"u{user},i{(user * 5 + item) % 12},{1000 * user + item}\n" for user in range(12) for item in range(6))
+    Path("data.csv").write_text("user,item,time\n" + "".join(rows))
+    Path("catalogue.txt").write_text("".join(f"{item}\n" for item in sorted(ITEMS)))
+
+
+@contextmanager
+def invited(tmp_path: Path, **settings: Any) -> Iterator[tuple[AggregatorSettings, str]]:
+    """An aggregator with these settings, and an invitation of it for `north`, which is the first of three."""
+    chosen = small_aggregator(tmp_path / "aggregator", **settings)
+    with serve(create_app(chosen)) as url:
+        write_invitations(chosen, ["north", "south", "west"], url, tmp_path)
+        yield chosen, url
+
+
+def join(*flags: object) -> Result:
+    words = ("join", "north.invite", "--data", "data.csv", *flags)
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({"method": BASIS, "secure": True}, AGREED),
+        (
+            {"method": VISITS, "strategy": "fedavg"},
+            ("--policy", "strategies=fedavg", "--policy", "item_tables=true", "--catalogue", "catalogue.txt"),
+        ),
+    ],
+    ids=["a secure federation with a common basis and a server optimiser", "a federation of visits"],
+)
+def test_a_joined_client_is_let_in_by_the_aggregator(
+    tmp_path: Path, settings: dict[str, Any], flags: tuple[str, ...]
+) -> None:
+    with invited(tmp_path, **settings) as (chosen, url):
+        [port] = free_ports(1)
+        done = join(*flags, "--port", port, "--detach")
+        assert done.exit_code == 0, (done.output, done.exception)
+        [pid] = map(int, re.findall(r"until `kill (\d+)`", done.stderr))
+        try:
+            assert client_settings(Path("north/silo.toml")).method == chosen.method
+            assert names_of(url, until=1) == ["north"]  # the client has declared what the aggregator expects
+            key = {"Authorization": f"Bearer {Path('north/operator.key').read_text()}"}
+            status = httpx.get(f"http://127.0.0.1:{port}/v1/status", headers=key, trust_env=False).json()
+            assert status["client"] == "north" and status.get("problem") is None
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def names_of(url: str, until: int) -> list[str]:
+    """Who has joined, once there are so many."""
+    while len(found := httpx.get(f"{url}/v1/clients", headers=BEARER, trust_env=False).json()) < until:
+        time.sleep(0.1)
+    return [one["client"] for one in found]
+
+
+def test_a_silo_stays_strict_until_it_agrees_and_then_takes_part(tmp_path: Path) -> None:
+    """What it has changed in silo.toml stays; the earlier file lies beside it."""
+    with invited(tmp_path, method=BASIS, secure=True) as (chosen, _):
+        done = join("--no-start")
+        assert done.exit_code == 0, (done.output, done.exception)
+        [line] = [one for one in done.stderr.splitlines() if "policy" in one]
+        assert line.startswith("north: the federation sums statistics") and "--policy common_basis=secure" in line
+        file = Path("north/silo.toml")
+        strict = client_settings(file)
+        assert strict.policy.common_basis == "no" and strict.method.basis.kind == "off"
+        assert strict.declaration().basis is None and strict.aggregator_key is not None
+        file.write_text("threads = 2\n" + file.read_text())
+        refused = join("--no-start", "--policy", "common_basis=secure")
+        assert isinstance(refused.exception, SettingsError) and "--catalogue: expected the list" in str(
+            refused.exception
+        )
+        assert client_settings(file) == strict.model_copy(update={"threads": 2})
+        assert join("--no-start", *AGREED).exit_code == 0
+        agreed = client_settings(file)
+        assert agreed.method == chosen.method and agreed.policy.common_basis == "secure" and agreed.threads == 2
+        assert (agreed.port, agreed.known_members) == (strict.port, ("north", "south", "west"))
+        assert "threads = 2" in Path("north/silo.toml.earlier").read_text()
+
+
+def test_what_no_client_would_start_with_is_refused_before_anything_is_registered(tmp_path: Path) -> None:
+    Path("other.txt").write_text("".join(f"x{number}\n" for number in range(12)))
+    with invited(tmp_path, method=SMALL.model_copy(update={"catalogue": 12}), strategy="fedmf") as (chosen, _):
+        for flags, words in (
+            ((), "the silo agrees with --policy strategies=fedmf"),
+            (("--policy", "strategies=fedmf"), "--catalogue: expected the list of the federation's 12 items"),
+            (("--policy", "strategies=fedmf", "--catalogue", "other.txt"), "expected every item of the shard"),
+        ):
+            refused = join("--no-start", *flags)
+            assert refused.exit_code == 1 and words in str(refused.exception), words
+            assert registered_keys(chosen.registry) == {} and not Path("north/silo.toml").exists()
+        assert isinstance(join("--no-start").exception, PrivacyError)
+        good = ("--policy", "strategies=fedmf", "--catalogue", "catalogue.txt")
+        assert join("--no-start", *good).exit_code == 0
+    Path("south.csv").write_text(Path("data.csv").read_text())
+    words = ("join", "south.invite", "--data", "south.csv", "--folder", "north", "--no-start")
+    assert isinstance(CliRunner().invoke(app, words).exception, ConflictError)  # the folder is another silo's
+
+
+class CutOffError(Exception):
+    """The process is killed here."""
+
+
+STEPS = ("keep_shard", "keep_catalogue", "require_usable", "enrol_silo", "write_settings")
+WITHIN = ("save_shard", "kept_pair", "_keep_authority", "_require_signed", "_read_enrolment", "replace_settings")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", [*STEPS, *WITHIN])
+def test_cut_off_at_any_step_the_same_command_again_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
+) -> None:
+    where: Any = commands if step in STEPS else joining
+    whole: Callable[..., Any] = getattr(where, step)
+
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        if after:
+            whole(*args, **kwargs)
+        raise CutOffError
+
+    with invited(tmp_path, method=BASIS, secure=True) as (chosen, _):
+        with monkeypatch.context() as patched:
+            patched.setattr(where, step, cut)
+            assert isinstance(join("--no-start", *AGREED).exception, CutOffError)
+        done = join("--no-start", *AGREED)
+        assert done.exit_code == 0, (done.output, done.exception)
+        settings = client_settings(Path("north/silo.toml"))
+        assert settings.method == chosen.method and list(registered_keys(chosen.registry)) == ["north"]
+
+
+def test_half_a_shard_is_written_anew(tmp_path: Path) -> None:
+    with invited(tmp_path):
+        half = Path("north/shard/.staged")
+        half.mkdir(parents=True)
+        (half / "interactions.parquet").write_bytes(b"PAR1")
+        assert join("--no-start").exit_code == 0
+        assert "12 users, 12 items, 72 interactions" in join("--no-start", "--policy", "counts=true").stderr
