@@ -50,8 +50,8 @@ LINES: dict[str, Any] = {
 }
 routers = (looked_up, recommendations, catalogue, served)
 
-UserPath = Annotated[str, Path(min_length=1, max_length=512, description="the user's id", examples=["4711"])]
-ItemPath = Annotated[str, Path(min_length=1, max_length=512, description="the item's id", examples=["boots"])]
+UserPath = Annotated[Id, Path(description="the user's id", examples=["4711"])]
+ItemPath = Annotated[Id, Path(description="the item's id", examples=["boots"])]
 Count = Annotated[int, Query(ge=1, le=DEEPEST, description="how many items at most", examples=[5])]
 Seen = Annotated[bool, Query(description=SEEN, examples=[True])]
 Filters = Annotated[

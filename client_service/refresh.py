@@ -46,7 +46,7 @@ class Refresher:
         self, settings: ClientSettings, feedback: Feedback, work: Callable[[Callable[[], None]], Awaitable[Refreshed]]
     ) -> None:
         self._every, self._after = settings.refresh_seconds, settings.refresh_interactions
-        self._store, self._least, self._work = feedback.store, settings.least_rating, work
+        self._feedback, self._store, self._work = feedback, feedback.store, work
         self._asked = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -111,7 +111,9 @@ class Refresher:
     async def _enough(self) -> bool:
         if self._after is None:
             return False
-        return await self._look(partial(self._store.holds_liked, self._after, self._least), otherwise=False)
+        return await self._look(
+            partial(self._store.holds_liked, self._after, self._feedback.overlay.least_rating), otherwise=False
+        )
 
     async def _look(self, ask: Callable[[], bool], *, otherwise: bool) -> bool:
         """What the log says; `otherwise` where it cannot be read now, which is no reason to end."""

@@ -91,7 +91,11 @@ class ClientSettings(Listening):
     port: int = Field(8801, ge=0, le=65535)
     workers: int = Field(0, ge=0, le=64, description="processes beside this one that answer at serving_port")
     serving_port: int | None = Field(None, ge=1, le=65535, description="of these, for applications alone")
-    least_rating: float = Field(4.0, allow_inf_nan=False, description="of a posted interaction, to count as a liking")
+    least_rating: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="of a posted interaction, to count as a liking: by default the shard's, or 4",
+    )
     most_interactions: int = Field(1_000_000, ge=1, description="that may come before the shard absorbs them")
     most_item_bytes: int = Field(64 << 20, ge=1, description="of what applications say of items, all together")
     refresh_seconds: float | None = Field(

@@ -5,7 +5,6 @@ The list is public among the clients. The aggregator needs its length alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from client_service.shard import read_shard
 from client_service.shard.commit import current_file
 from client_service.shard.digests import list_content, list_digest
 from client_service.shard.files import replace_file
+from client_service.shard.ids import read_id_list
 from shared.errors import DataError
 
 CATALOGUE = "catalogue.txt"
-COLUMNS = re.compile(r",|\t|::")
 
 
 def write_catalogue(shards: tuple[Path, ...], folder: Path) -> Path:
@@ -52,11 +51,4 @@ def _items_of(path: Path) -> pl.Series:
     if path.is_dir():
         ids = read_session_shard(path).item_ids if current_file(path, CLICKS).exists() else read_shard(path).item_ids
         return pl.Series("item", ids, dtype=pl.String)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: expected a list of ids, one a line ({error})") from None
-    ids = [line for line in lines if line]
-    if ids and all(COLUMNS.search(line) for line in ids):
-        raise DataError(f"{path}: expected a list of ids, one a line, got lines of several columns: first make shards")
-    return pl.Series("item", ids, dtype=pl.String)
+    return read_id_list(path, "item")

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from client_service.sessions.storage import CLICKS, read_session_shard, save_session_shard
 from client_service.shard import INTERACTIONS, build_shard, read_shard, save_shard, shard_head
 from client_service.shard.commit import current_file
-from client_service.shard.storage import ShardHead
+from client_service.shard.storage import ShardHead, stated_rating
 from client_service.tasks import task_named
 from shared.errors import (
     AuthenticationError,
@@ -105,7 +105,8 @@ def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
     items = pl.DataFrame({"item": dataset.events["item"].unique().sort()})
     if dataset.titles is not None:
         items = items.join(dataset.titles, on="item", how="left")
-    return save_shard(folder.shard, build_shard(name, dataset.all_events(), items, dataset.notes))
+    shard = build_shard(name, dataset.all_events(), items, dataset.notes)
+    return save_shard(folder.shard, replace(shard, rating=dataset.meaning))
 
 
 def keep_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[str, ...]:
@@ -250,6 +251,7 @@ def silo_values(
     """What silo.toml says, tables last."""
     path, federation = folder.path.resolve(), agreed.federation
     catalogue, method = agreed.needs_catalogue and choices.catalogue is not None, method_table(federation.method)
+    rating = stated_rating(folder.shard) if federation.task == "items" else None
     values: dict[str, Any] = {
         "name": invitation.name,
         "shard": str(path / folder.shard.name),
@@ -263,6 +265,7 @@ def silo_values(
         **({"fit_everything": True} if federation.task == "items" else {}),
         **_peers(path, invitation, federation, members),
         **({"catalogue": str(path / CATALOGUE)} if catalogue else {}),
+        **({"least_rating": rating.least} if rating is not None else {}),
         "port": choices.port or free_port_from(FIRST_PORT),
         **({"policy": dict(agreed.policy)} if agreed.policy else {}),
         **({"method": method} if method else {}),

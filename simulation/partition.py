@@ -151,7 +151,7 @@ def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[st
     if dataset.titles is not None:
         catalogue = catalogue.join(dataset.titles, on="item", how="left")
     events = join_met(_events_inside(dataset.events, part.users, part.items), part.met)
-    return build_shard(name, events, catalogue, notes)
+    return replace(build_shard(name, events, catalogue, notes), rating=dataset.meaning)
 
 
 def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from client_service.policy import Policy, allowed_declaration
 from client_service.settings import ClientSettings, client_settings
+from client_service.shard.files import read_lines
 from shared.errors import DataError, PrivacyError, SettingsError
 from shared.method.setting_groups import BasisSettings
 from shared.method.settings import MethodSettings, describe
@@ -163,9 +164,9 @@ def require_listed(agreed: AgreedSettings, catalogue: Path | None) -> None:
     if catalogue is None:
         raise SettingsError(f"--catalogue: expected the list of the federation's {size} items, one id a line, got none")
     try:
-        lines = catalogue.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--catalogue: expected a list of ids, one a line, at {catalogue} ({error})") from None
+        lines = read_lines(catalogue)
+    except DataError as error:
+        raise SettingsError(f"--catalogue: expected a list of ids, one a line ({error})") from None
     if size != len(lines) or len(set(lines)) != len(lines):
         got = f"{len(lines)}, {len(set(lines))} of them different"
         raise SettingsError(f"--catalogue: expected the federation's {size} different items, one id a line, got {got}")

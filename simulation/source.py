@@ -11,6 +11,7 @@ from typing import Any
 from shared.errors import DataError, SettingsError
 from simulation.chain import generate_chain
 from simulation.datasets import Dataset, LeastRating, load_dataset
+from simulation.datasets.columns import AS_NAMED, FileOptions
 from simulation.generator import generate_dataset
 from simulation.partition import Partition, partition_dataset, partition_shops, write_partition
 from simulation.split import SplitKind
@@ -26,7 +27,7 @@ SUMMARY = "partition.json"
 class Cut:
     """How to divide a data set: Section D.2's partition number is the seed `number`. Without a method a chain is
     divided by its shops, and any other data set spectrally; without a number of clients there are four. rules: how the
-    task reads data, by the names that it has for it."""
+    task reads data, by the names that it has for it. file_options: which columns of a file hold what."""
 
     clients: int | None = None
     method: str | None = None
@@ -35,6 +36,7 @@ class Cut:
     min_rating: LeastRating = None
     split: SplitKind | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)
+    file_options: FileOptions = AS_NAMED
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | No
         raise SettingsError(f"--clients: expected {count}, as many as {data} has shards, or none, got {cut.clients}")
     if cut.rules:
         raise SettingsError("--rule: expected none with a folder of shards, which are read as they are")
+    if cut.file_options != AS_NAMED:
+        raise SettingsError("--columns, --delimiter: expected none with a folder of shards, which are read as they are")
     if cut.split is not None:
         raise SettingsError(f"--split: expected none with a folder of shards, which are split, got {cut.split}")
     if cut.min_rating is not None:
@@ -107,7 +111,7 @@ def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
     elif data == SYNTHETIC:
         dataset = generate_dataset(cut.split_seed)
     else:
-        dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating, cut.split, draws="table")
+        dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating, cut.split, "table", cut.file_options)
     method = cut.method or USUAL_METHOD
     return dataset, partition_dataset(dataset, clients=clients, method=method, seed=cut.number)
 

@@ -6,6 +6,7 @@ else: `basis.epsilon` assumes that a user who is there or not changes nothing bu
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,7 @@ from shared.words import counted_lines
 
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
-SplitKind = Literal["random", "time", "leave-one-out"]
+SplitKind = Literal["random", "time", "leave-one-out", "global-time"]
 Draws = Literal["pair", "table"]
 """pair: each (user, item) has a draw of its own. table: one stream over all rows, in which a user moves everybody
 behind; published tables were made so, and no data of a real silo may be."""
@@ -33,9 +34,13 @@ def split_by_user(events: pl.DataFrame, seed: int, kind: SplitKind = "random", d
     """The events with another `split`: 8:1:1 for each user, at least one of each; under 3 interactions, train only.
 
     kind: random draws; time takes each user's last interactions for test and those before them for validation, equal
-    times as drawn; leave-one-out holds out one for each, by time for a user all of whose interactions have one. Pairs
-    must be distinct; rows come back sorted by user and item.
+    times as drawn; leave-one-out holds out one for each, by time for a user all of whose interactions have one;
+    global-time divides all users' interactions at the same two dates, see `choose_dates`, and may leave a user without
+    training items. Pairs must be distinct; rows come back sorted by user and item.
     """
+    if kind == "global-time":
+        table = sort_pairs(events)
+        return _with_split(table, np.searchsorted(choose_dates(table), table["time"].to_numpy(), side="right"))
     table, place, size = _place_by_user(events, seed, draws, by_time=kind != "random")
     most = 1 if kind == "leave-one-out" else np.maximum(_rounded_tenth(size), 1)
     held_out = np.where(size >= FEWEST, most, 0)
@@ -58,9 +63,26 @@ def _rounded_tenth(size: Int64) -> Int64:
 
 def require_times(events: pl.DataFrame, kind: SplitKind, where: Path | str) -> None:
     """DataError for a split by time of interactions some of which have none."""
-    if kind == "time" and not _has_times(events):
+    if kind not in ("time", "global-time"):
+        return
+    if not _has_times(events):
         missing = events["time"].null_count() if "time" in events.columns else len(events)
-        raise DataError(f"{where}: expected a time of each interaction for --split time, {missing:,} have none")
+        raise DataError(f"{where}: expected a time of each interaction for --split {kind}, {missing:,} have none")
+    if kind == "global-time" and (found := events["time"].n_unique()) < len(SPLITS):
+        raise DataError(f"{where}: expected three different times or more for --split {kind}, got {found}")
+
+
+def choose_dates(events: pl.DataFrame) -> Int64:
+    """(2,): since when interactions are for validation, and since when for test, in seconds since 1970.
+
+    About a tenth of the interactions is for each; equal times fall on one side, and none of the three parts is empty.
+    """
+    times, counts = np.unique(events["time"].to_numpy(), return_counts=True)
+    later = np.cumsum(counts[::-1])[::-1]  # at each time or after it
+    share = len(events) / HELD_OUT
+    test = 2 + int(np.argmin(np.abs(later[2:] - share)))
+    valid = 1 + int(np.argmin(np.abs(later[1:test] - 2 * share)))
+    return times[[valid, test]].astype(np.int64)
 
 
 def describe_split(events: pl.DataFrame, seed: int, kind: SplitKind) -> list[str]:
@@ -69,6 +91,9 @@ def describe_split(events: pl.DataFrame, seed: int, kind: SplitKind) -> list[str
         return [f"split drawn by user 8:1:1 with seed {seed}"]
     if kind == "time":
         return ["split by time, user by user 8:1:1: the last are for test, those before them for validation"]
+    if kind == "global-time":
+        valid, test = (datetime.fromtimestamp(date, UTC).strftime("%Y-%m-%d %H:%M:%S") for date in choose_dates(events))
+        return [f"split at the same dates for all users: validation since {valid}, test since {test} (UTC)"]
     notes = [f"split leaves one out: {_chosen_last(events, seed)} of each user is for test, another for validation"]
     few = int((events.group_by("user").len()["len"] < FEWEST).sum())
     return [*notes, *counted_lines([(few, "user", f"with fewer than {FEWEST} interactions, all for training")])]

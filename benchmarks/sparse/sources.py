@@ -58,5 +58,5 @@ def _read_pairs(paths: list[Path], folder: Path, kind: str) -> pl.DataFrame:
             pl.read_csv(p, separator="\t", has_header=False, new_columns=names, infer_schema=False) for p in paths
         ]
     else:
-        tables = [read_events(path) for path in paths] or [load_dataset(folder, 0).events]
+        tables = [read_events(path).table for path in paths] or [load_dataset(folder, 0).events]
     return pl.concat([table.select("user", "item") for table in tables]).unique(maintain_order=True)

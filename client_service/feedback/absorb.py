@@ -9,10 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from client_service.feedback.store import FeedbackStore
-from client_service.feedback.told import HandedOver, Told, mark_of
+from client_service.feedback.told import HandedOver, Told
 from client_service.shard import Shard
 from client_service.shard.changes import append_events, erase_users
 from client_service.shard.events import MET
+from client_service.shard.ratings import choose_least_rating
 
 LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}
 
@@ -36,7 +37,7 @@ class Absorbed:
 
 
 def absorb_feedback(
-    before: Shard, store: FeedbackStore, least_rating: float, listed: Collection[str] | None = None
+    before: Shard, store: FeedbackStore, least_rating: float | None, listed: Collection[str] | None = None
 ) -> Absorbed:
     """The next shard, which is not written. The log stays: see `FeedbackStore.forget_absorbed`.
 
@@ -46,6 +47,7 @@ def absorb_feedback(
     no later; it also stays in the log while there is room, for processes that answer from an earlier shard. Done again
     before the log is forgotten, it changes nothing. DataError where nobody would be left.
     """
+    least_rating = choose_least_rating(least_rating, before.rating)
     handed = store.hand_over()
     latest = _latest(handed)
     likes = pl.col("rating").is_null() | (pl.col("rating") >= least_rating)
@@ -72,7 +74,7 @@ def _latest(handed: HandedOver) -> pl.DataFrame:
 def _erased(shard: Shard, told: Told) -> list[str]:
     if not told.erased:
         return []
-    return [user for user in (*shard.user_ids, *shard.met_only_users) if mark_of(user, told.key) in told.erased]
+    return [user for user in (*shard.user_ids, *shard.met_only_users) if told.erases(user)]
 
 
 def _with_liked(shard: Shard, liked: pl.DataFrame, told: Told, where: Path) -> Shard:

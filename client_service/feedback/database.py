@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from client_service.feedback.told import event_mark
+from client_service.shard.ids import normalise_id
 from shared.errors import DataError, UnavailableError
 
 NAME = "feedback.sqlite"
@@ -108,6 +109,16 @@ class FeedbackDatabase:
                 else:
                     self._begin()
                 self._rows.execute(f"PRAGMA user_version = {VERSION}")
+        self._respell_ids()
+
+    def _respell_ids(self) -> None:
+        """Give ids that an earlier version kept with blanks around them, and the like, their one spelling."""
+        self._rows.create_function("spelled", 1, normalise_id, deterministic=True)
+        self._rows.create_function("is_spelled", 1, lambda text: normalise_id(text) == text, deterministic=True)
+        with self._within("BEGIN IMMEDIATE"):
+            for table, column in (("interactions", "user"), ("interactions", "item"), ("items", "item")):
+                odd = f"({column} GLOB '*.0' OR {column} GLOB '*[^!-~]*') AND NOT is_spelled({column})"
+                self._rows.execute(f"UPDATE OR IGNORE {table} SET {column} = spelled({column}) WHERE {odd}")
 
     def _begin(self) -> None:
         self._run(TABLES)

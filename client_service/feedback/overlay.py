@@ -18,10 +18,11 @@ from client_service.feedback.messages import ItemIn
 from client_service.feedback.pair_times import PairTimes
 from client_service.feedback.since import Later, Meeting, Since
 from client_service.feedback.store import FeedbackStore
-from client_service.feedback.told import LoggedInteraction, Told, mark_of
+from client_service.feedback.told import LoggedInteraction, Told
 from client_service.logs import LOGGER
 from client_service.models.ranker import Rows
 from client_service.shard import Shard
+from client_service.shard.ratings import choose_least_rating
 from client_service.shard.storage import states_other_lists
 from shared.errors import DataError, UnavailableError
 
@@ -29,10 +30,12 @@ HIDDEN = ItemIn(hidden=True)  # what is said of most items that are taken away: 
 
 
 class Overlay:
-    """What is later than the shard; empty without a store. `least_rating`: below it an item is seen, not liked."""
+    """What is later than the shard; empty without a store. `least_rating`: below it an item is seen, not liked; None:
+    as the shard says. SettingsError where the shard says another."""
 
-    def __init__(self, shard: Shard, store: FeedbackStore | None = None, *, least_rating: float = 4.0) -> None:
-        self._shard, self._store, self._least = shard, store, least_rating
+    def __init__(self, shard: Shard, store: FeedbackStore | None = None, *, least_rating: float | None = None) -> None:
+        self._shard, self._store = shard, store
+        self.least_rating = choose_least_rating(least_rating, shard.rating)
         self._pair_times = PairTimes(shard)
         self._later: dict[str, Later] = {}
         self._told, self._last, self._base = Told(), 0, 0
@@ -70,7 +73,7 @@ class Overlay:
         told = self._told
         if not told.erased:
             return len(self._shard.user_ids)
-        others = sum(mark_of(user, told.key) in told.erased for user in self._shard.met_only_users)
+        others = sum(told.erases(user) for user in self._shard.met_only_users)
         return max(0, len(self._shard.user_ids) - len(told.erased) + others)
 
     @property
@@ -130,7 +133,7 @@ class Overlay:
         """What was known of users who are not erased; nothing where somebody was whose mark came and went unseen."""
         if told.forgotten > self._told.rewritten:
             return {}
-        return {user: met for user, met in self._later.items() if mark_of(user, told.key) not in told.erased}
+        return {user: met for user, met in self._later.items() if not told.erases(user)}
 
     def _as_known(self, later: dict[str, Later]) -> dict[str, Later]:
         """The same, and of whom nothing has changed the very object that was there: whatever is kept for it stays."""
@@ -162,7 +165,7 @@ class Overlay:
             if (row := self._shard.item_row(one.item)) is None:
                 unknown += 1
                 continue
-            meeting = Meeting(one.time, one.rating is None or one.rating >= self._least)
+            meeting = Meeting(one.time, one.rating is None or one.rating >= self.least_rating)
             if self._is_outdated(one.user, row, meeting):
                 continue
             if (met := found.get(one.user)) is None:
@@ -178,8 +181,7 @@ class Overlay:
         return known is not None and known > meeting.time
 
     def _is_erased(self, user: str) -> bool:
-        told = self._told
-        return bool(told.erased) and mark_of(user, told.key) in told.erased
+        return self._told.erases(user)
 
     def _show(self, items: Mapping[str, ItemIn]) -> None:
         """Put what was told of these items over what was known of them."""

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from client_service.feedback.messages import ItemIn
+from client_service.shard.ids import normalise_id
 
 EVENT_BYTES, USER_BYTES = 16, 32
 
@@ -39,6 +40,11 @@ class Told:
     shard: str = ""
     changed: int = -1
     forgotten: int = 0
+
+    def erases(self, user: str) -> bool:
+        """Is this user erased, under this spelling of the id or under its usual one?"""
+        marks = {mark_of(one, self.key) for one in (user, normalise_id(user))} if self.erased else set()
+        return not marks.isdisjoint(self.erased)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from client_service.serving.filters import LONGEST_FILTER, MOST_FILTERS
 from client_service.serving.questions import DEEPEST, POOL
+from client_service.shard.ids import normalise_id
 from shared.message import Message
 
-Id = Annotated[str, Field(min_length=1, max_length=512, examples=["boots"])]
+Id = Annotated[str, Field(min_length=1, max_length=512, examples=["boots"]), AfterValidator(normalise_id)]
 FilterText = Annotated[str, StringConstraints(max_length=LONGEST_FILTER)]
 Version = Annotated[str, Field(examples=["run-1.5"])]
 Fallback = Literal["unknown user", "no model yet", "no known item in the basket"]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from client_service.sessions.prefixes import Int64, Prefixes, prefixes_of_sessions
 from client_service.shard.digests import list_content
+from client_service.shard.ids import rows_of_ids
 
 TRAIN, VALID, TEST = 0, 1, 2
 SPLITS = ("train", "valid", "test")
@@ -65,7 +66,7 @@ class SessionShard:
     @cached_property
     def rows(self) -> dict[str, int]:
         """The row of each item by its id."""
-        return {item: row for row, item in enumerate(self.item_ids)}
+        return rows_of_ids(self.item_ids)
 
     def with_places(self, places: Int64, catalogue: str) -> SessionShard:
         """The same over a shared catalogue, of which this is the list's digest."""

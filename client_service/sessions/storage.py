@@ -73,18 +73,26 @@ def read_session_shard(folder: Path) -> SessionShard:
     items_path = current_file(folder, ITEMS)
     items = read_table(items_path) if items_path.exists() else None
     name = folder.resolve().name if head is None else head.name
-    shard = build_session_shard(name, read_table(path), items, () if head is None else head.notes, path)
+    notes = () if head is None else head.notes
+    shard = build_session_shard(name, read_table(path), items, notes, path, exact=head is not None)
     if head is not None:
         _require_equal(head_path, head, describe_head(shard))
     return shard
 
 
 def build_session_shard(
-    name: str, table: pl.DataFrame, items: pl.DataFrame | None, notes: tuple[str, ...], path: Path
+    name: str,
+    table: pl.DataFrame,
+    items: pl.DataFrame | None,
+    notes: tuple[str, ...],
+    path: Path,
+    *,
+    exact: bool = False,
 ) -> SessionShard:
-    """Rows (session, item, split) in the order of clicks -> a shard. DataError where they make none."""
-    ids, splits = id_column(table, "item", path), _split_column(table, path)
-    catalogue, _ = item_table(pl.DataFrame({"item": ids}), items, path.with_name(ITEMS))
+    """Rows (session, item, split) in the order of clicks -> a shard. exact: ids stay as they are. DataError where they
+    make none."""
+    ids, splits = id_column(table, "item", path, exact=exact), _split_column(table, path)
+    catalogue, _ = item_table(pl.DataFrame({"item": ids}), items, path.with_name(ITEMS), exact=exact)
     clicks = row_numbers(ids, catalogue["item"])
     if missing := int((clicks < 0).sum()):
         raise DataError(f"{path}: expected every item in {ITEMS}, {missing} clicks are on others")

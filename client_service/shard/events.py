@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.shard.ids import find_unusable_ids
+from client_service.shard.ids import find_unusable_ids, ids_of_column
 from client_service.shard.times import TIMES, parse_times
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
@@ -25,12 +25,13 @@ SPLIT_TYPE = pl.Enum((*SPLITS, MET))
 DETAILS = ("time", "rating")  # the columns that a table may have besides user, item and split
 
 
-def event_table(table: pl.DataFrame, path: Path) -> pl.DataFrame:
+def event_table(table: pl.DataFrame, path: Path, *, exact: bool = False) -> pl.DataFrame:
     """The columns user, item (strings), split, and time (Int64) and rating (Float64) where the table has them.
 
-    Raises DataError for a missing column or a value of another kind.
+    exact: ids stay as a shard that was written has them. Raises DataError for a missing column or a value of another
+    kind.
     """
-    columns = {name: id_column(table, name, path) for name in ("user", "item")}
+    columns = {name: id_column(table, name, path, exact=exact) for name in ("user", "item")}
     columns["split"] = _split_column(table, path)
     details = {"time": _time_column, "rating": _rating_column}
     columns |= {name: read(table[name], path) for name, read in details.items() if name in table.columns}
@@ -58,8 +59,9 @@ def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame,
 
     Of several likings of a pair the one in the first split stays, there the earliest, and of several met events the
     latest: the order of rows does not count. Of a pair that is liked and met the later event decides; where times do
-    not tell, one that is `appended` (a Boolean column, where there is one), else the liking. The likings of a user
-    without a training item become `met`. Raises DataError, beginning with `where`, when no training event is left.
+    not tell, the one with the highest `order` (a column of whole numbers, where there is one), else the liking. The
+    likings of a user without a training item become `met`. Raises DataError, beginning with `where`, when no training
+    event is left.
     """
     pairs, counted = _unique_pairs(events)
     liked = pl.col("split") != MET
@@ -79,7 +81,7 @@ def clean_events(events: pl.DataFrame, where: Path | str) -> tuple[pl.DataFrame,
 def _unique_pairs(events: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, str, str]]]:
     again = events.select(pl.struct("user", "item").is_duplicated()).to_series()
     several = _drop_overruled(events.filter(again))
-    events = events.drop("appended", strict=False)
+    events = events.drop("order", strict=False)
     details = [name for name in DETAILS if name in events.columns]
     order = [
         pl.col("split"),
@@ -98,29 +100,32 @@ def _unique_pairs(events: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, s
 def _drop_overruled(events: pl.DataFrame) -> pl.DataFrame:
     """The events without the likings that a later `met` event of the same pair takes back, and the reverse.
 
-    Where times do not tell which is later, what is `appended` (a Boolean column, which is dropped) overrules the rest;
-    without that the liking stays.
+    Where times do not tell which is later, the highest `order` (which is dropped) overrules the rest; without that the
+    liking stays.
     """
     pair, met = ("user", "item"), pl.col("split") == MET
     time = pl.col("time") if "time" in events.columns else pl.lit(None, dtype=pl.Int64)
-    appended = pl.col("appended") if "appended" in events.columns else pl.lit(False)
+    order = pl.col("order").fill_null(0) if "order" in events.columns else pl.lit(0, dtype=pl.Int64)
     met_at, liked_at = (pl.when(kind).then(time).max().over(pair) for kind in (met, ~met))
-    newly_met, newly_liked = ((kind & appended).any().over(pair) for kind in (met, ~met))
+    met_place, liked_place = (pl.when(kind).then(order).max().over(pair) for kind in (met, ~met))
     by_time = pl.when(met_at != liked_at).then(met_at > liked_at)
-    taken_back = pl.coalesce(by_time, newly_met & ~newly_liked)
+    taken_back = pl.coalesce(by_time, met_place > liked_place)
     both = met.any().over(pair) & (~met).any().over(pair)
-    return events.filter(~both | (met == taken_back)).drop("appended", strict=False)
+    return events.filter(~both | (met == taken_back)).drop("order", strict=False)
 
 
-def id_column(table: pl.DataFrame, name: str, path: Path) -> pl.Series:
-    """A column of ids as strings; integers become their decimal form. Raises DataError on anything else."""
+def id_column(table: pl.DataFrame, name: str, path: Path, *, exact: bool = False) -> pl.Series:
+    """A column of ids as strings, each in its one spelling, or, `exact`, as it is. Raises DataError on another kind."""
     if name not in table.columns:
         # Other columns are counted, not named: those of a user-item matrix saved as a table are item ids.
         raise DataError(f"{path}: expected a column {name!r}, got {count_noun(table.width, 'column')} of other names")
     column = table[name]
-    if not (column.dtype.is_integer() or column.dtype in (pl.String, pl.Categorical, pl.Enum)):
-        raise DataError(f"{path}: expected strings or integers in column {name!r}, got {column.dtype}")
-    ids = column.cast(pl.String)
+    try:
+        ids = column if exact and column.dtype == pl.String else ids_of_column(column)
+    except ValueError as error:
+        raise DataError(f"{path}: expected in column {name!r} {error}") from None
+    if ids is None:
+        raise DataError(f"{path}: expected strings or whole numbers in column {name!r}, got {column.dtype}")
     missing = ids.null_count() + int((ids == "").sum())
     if missing:
         raise DataError(f"{path}: expected a value in every row of column {name!r}, {missing} are missing")

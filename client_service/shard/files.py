@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import io
 import os
+import zlib
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,6 +15,8 @@ import polars as pl
 from shared.errors import DataError
 from shared.new_files import PRIVATE, sync_path
 
+GZIP = b"\x1f\x8b"  # its first two bytes
+
 
 def read_bytes(path: Path) -> bytes:
     """The file's content, or a DataError naming it."""
@@ -19,6 +24,56 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: expected a readable file, got {error.strerror}") from None
+
+
+def unpack_content(path: Path, packed: bytes) -> bytes:
+    """The content of a file that is packed if its name says so, and only then, and once. DataError for another."""
+    named, is_gzip = path.name.endswith(".gz"), packed.startswith(GZIP)
+    if not packed:
+        return packed
+    if named and not is_gzip:
+        raise DataError(f"{path}: expected a gzip file, got another format: take .gz out of its name")
+    if is_gzip and not named:
+        raise DataError(f"{path}: expected a plain file, got a gzip file: add .gz to its name")
+    try:
+        content = gzip.decompress(packed) if named else packed
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DataError(f"{path}: expected a whole gzip file, got one that is damaged or not complete") from None
+    if named and content.startswith(GZIP):
+        raise DataError(f"{path}: expected a file packed once, got a gzip file inside a gzip file: unpack it once")
+    return content
+
+
+def decode_text(path: Path, data: bytes, *, latin: bool = False) -> str:
+    """Text in UTF-8 or UTF-16, with or without a byte order mark, its lines ending in "\\n" alone. `latin`: else in
+    latin-1. DataError with the line of the first byte that is none."""
+    encoding = _find_encoding(data)
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        if not latin or encoding != "utf-8-sig":
+            line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+            word = "UTF-8" if encoding == "utf-8-sig" else "UTF-16"
+            raise DataError(f"{path}: line {line}: expected {word} text, got byte 0x{byte:02x}") from None
+        text = data.decode("latin-1")
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    return text if "\n" in text else text.replace("\r", "\n")
+
+
+def _find_encoding(data: bytes) -> str:
+    """Windows' tools write UTF-16; of text in Latin letters every other byte of it is 0."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    even, odd = data[:64:2], data[1:64:2]
+    if len(odd) > 1 and not any(odd) and all(even):
+        return "utf-16-le"
+    return "utf-16-be" if len(odd) > 1 and not any(even) and all(odd) else "utf-8-sig"
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, plain or .gz, that are not empty. DataError for one that cannot be read."""
+    text = decode_text(path, unpack_content(path, read_bytes(path)))
+    return [line for line in text.split("\n") if line]
 
 
 def read_table(path: Path) -> pl.DataFrame:

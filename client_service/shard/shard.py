@@ -23,6 +23,8 @@ from client_service.shard.events import (
     row_numbers,
     sort_pairs,
 )
+from client_service.shard.ids import find_row, rows_of_ids
+from client_service.shard.ratings import RatingMeaning
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
@@ -41,6 +43,7 @@ class Shard:
     users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by user and
     item. No pair of it is among the likings. Models learn nothing of it; lists leave it out.
     split_digest: of the shard that this one is `everything` of, "" for one that is itself.
+    rating: what ratings mean, None where nobody has said it.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Shard:
     catalogue: str = ""
     met_events: pl.DataFrame | None = None
     split_digest: str = ""
+    rating: RatingMeaning | None = None
 
     @cached_property
     def train(self) -> sparse.csr_array:
@@ -140,11 +144,11 @@ class Shard:
 
     def user_row(self, user_id: str) -> int | None:
         """The user's row in the matrices, or None for somebody who is not in the shard."""
-        return self._user_rows.get(user_id)
+        return find_row(self._user_rows, user_id)
 
     def item_row(self, item_id: str) -> int | None:
         """The item's column in the matrices, or None for an item outside the catalogue."""
-        return self._item_rows.get(item_id)
+        return find_row(self._item_rows, item_id)
 
     def events_with_ids(self) -> pl.DataFrame:
         """The likings with the ids of users and items instead of row numbers."""
@@ -188,23 +192,30 @@ class Shard:
 
     @cached_property
     def _user_rows(self) -> dict[str, int]:
-        return {user_id: row for row, user_id in enumerate(self.user_ids)}
+        return rows_of_ids(self.user_ids)
 
     @cached_property
     def _item_rows(self) -> dict[str, int]:
-        return {item_id: row for row, item_id in enumerate(self.item_ids)}
+        return rows_of_ids(self.item_ids)
 
 
 def build_shard(
-    name: str, events: pl.DataFrame, items: pl.DataFrame | None, notes: Sequence[str] = (), path: Path = Path("items")
+    name: str,
+    events: pl.DataFrame,
+    items: pl.DataFrame | None,
+    notes: Sequence[str] = (),
+    path: Path = Path("items"),
+    *,
+    exact: bool = True,
 ) -> Shard:
     """Clean events (user, item, split, time, rating) and a catalogue `items` (item, title, features) -> a Shard.
 
-    Without `items` the catalogue is the items that are liked. `path`: of the items. DataError where it lacks one.
+    Without `items` the catalogue is the items that are liked. `path`: of the items. not exact: their ids get their one
+    spelling. DataError where it lacks one.
     """
     met = events.filter(pl.col("split") == MET)
     events = events.filter(pl.col("split") != MET) if len(met) else events
-    catalogue, left_out = item_table(events, items, path)
+    catalogue, left_out = item_table(events, items, path, exact=exact)
     users = events["user"].unique().sort()
     rows = {"user": row_numbers(events["user"], users), "item": row_numbers(events["item"], catalogue["item"])}
     if missing := int((rows["item"] < 0).sum()):
@@ -234,7 +245,9 @@ def _met_table(met: pl.DataFrame) -> pl.DataFrame | None:
     return table.select("user", "item", *(name for name in DETAILS if name in table.columns))
 
 
-def item_table(events: pl.DataFrame, items: pl.DataFrame | None, path: Path) -> tuple[pl.DataFrame, list[str]]:
+def item_table(
+    events: pl.DataFrame, items: pl.DataFrame | None, path: Path, *, exact: bool = True
+) -> tuple[pl.DataFrame, list[str]]:
     """(item, title, features), sorted by item, and a note of the columns that were left out.
 
     Without `items` the items that occur in the events. A feature is a column of numbers, Booleans or strings. Raises
@@ -242,7 +255,7 @@ def item_table(events: pl.DataFrame, items: pl.DataFrame | None, path: Path) -> 
     """
     if items is None:
         return events.select(pl.col("item").unique().sort(), title=pl.lit(None, dtype=pl.String)), []
-    column = id_column(items, "item", path)
+    column = id_column(items, "item", path, exact=exact)
     if repeated := len(column) - column.n_unique():
         raise DataError(f"{path}: expected each item once, got {count_noun(repeated, 'row')} that repeat another")
     titles = items["title"] if "title" in items.columns else pl.Series([None] * len(items), dtype=pl.String)

@@ -21,7 +21,9 @@ from pydantic import Field, ValidationError
 from client_service.shard.commit import commit_files, current_file, drop_staged, only_writer
 from client_service.shard.digests import add_met_digest, list_digest
 from client_service.shard.events import clean_events, event_table, row_numbers
-from client_service.shard.files import read_bytes, read_table
+from client_service.shard.files import read_bytes, read_lines, read_table
+from client_service.shard.ids import match_ids
+from client_service.shard.ratings import RatingMeaning
 from client_service.shard.shard import Shard, build_shard
 from shared.errors import DataError
 from shared.message import Message
@@ -46,6 +48,7 @@ class ShardHead(Message):
     events_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     met: int | None = Field(default=None, ge=1)
     met_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    rating: RatingMeaning | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -68,6 +71,7 @@ def shard_head(shard: Shard) -> ShardHead:
         events_digest=shard.events_digest,
         met=None if shard.met_events is None else len(shard.met_events),
         met_digest=shard.met_digest,
+        rating=shard.rating,
         notes=shard.notes,
     )
 
@@ -80,7 +84,7 @@ def write_shard(
     `items` is the catalogue (item, title, features); without it the items that occur. Raises DataError.
     """
     events, counted = clean_events(event_table(interactions, folder / INTERACTIONS), folder / INTERACTIONS)
-    return save_shard(folder, build_shard(name, events, items, (*notes, *counted), folder / ITEMS))
+    return save_shard(folder, build_shard(name, events, items, (*notes, *counted), folder / ITEMS, exact=False))
 
 
 def save_shard(folder: Path, shard: Shard) -> ShardHead:
@@ -105,11 +109,12 @@ def read_shard(folder: Path) -> Shard:
     items = read_table(items_path) if items_path.exists() else None
     if head is None:
         clean, counted = clean_events(event_table(events, path), path)
-        return build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS)
+        return build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS, exact=False)
     if head.format == PAIRS:  # whatever else the files hold had no meaning in that format
         events = events.select(pl.col("^(user|item|split)$"))
         items = None if items is None else items.select(pl.col("^(item|title)$"))
-    shard = build_shard(head.name, event_table(events, path), items, head.notes, folder / ITEMS)
+    built = build_shard(head.name, event_table(events, path, exact=True), items, head.notes, folder / ITEMS)
+    shard = replace(built, rating=head.rating)
     _require_equal(head_path, head, shard)
     return shard
 
@@ -128,8 +133,8 @@ def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = Fa
 
 
 def read_catalogue(path: Path) -> pl.Series:
-    """The ids that a file has, one a line. DataError for one that cannot be read."""
-    return pl.Series("item", read_bytes(path).decode("utf-8", errors="replace").splitlines(), dtype=pl.String)
+    """The ids that a file has, one a line, as they stand there. DataError for one that cannot be read."""
+    return pl.Series("item", read_lines(path), dtype=pl.String)
 
 
 def find_places(
@@ -141,7 +146,7 @@ def find_places(
         expected = f"{size} different item ids, as many as the method's setting `catalogue` says"
         raise DataError(f"{path}: expected {expected}, got {len(listed)}, {listed.n_unique()} of them different")
     ordered = listed.sort()
-    rows = row_numbers(pl.Series("item", item_ids, dtype=pl.String), ordered)
+    rows = row_numbers(match_ids(pl.Series("item", item_ids, dtype=pl.String), ordered), ordered)
     if (rows < 0).all() or (not partly and (rows < 0).any()):
         expected = "expected some items of the shard" if partly else "expected every item of the shard"
         raise DataError(f"{path}: {expected}, {int((rows < 0).sum())} are not listed")
@@ -164,6 +169,12 @@ def states_other_lists(folder: Path, lists_digest: str) -> bool:
     """Does the head of the shard in `folder` say another `lists_digest` than this? DataError as from reading."""
     head = stated_head(folder)
     return head is not None and head.lists_digest != lists_digest
+
+
+def stated_rating(folder: Path) -> RatingMeaning | None:
+    """What ratings mean, as the head of the shard in `folder` says; None where it does not. DataError likewise."""
+    head = stated_head(folder)
+    return None if head is None else head.rating
 
 
 @contextmanager
@@ -211,7 +222,7 @@ def _read_head(path: Path) -> ShardHead:
 def _require_equal(path: Path, head: ShardHead, shard: Shard) -> None:
     """Sizes before digests: they say more about what went wrong."""
     derived = shard_head(shard)
-    for field, expected in head.model_dump(exclude={"format", "name", "notes"}).items():
+    for field, expected in head.model_dump(exclude={"format", "name", "notes", "rating"}).items():
         if expected != (observed := getattr(derived, field)):
             raise DataError(f"{path}: expected {field} {expected} as the head says, the files have {observed}")
     if len(shard.events) != head.train + head.valid + head.test:

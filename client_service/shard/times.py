@@ -1,61 +1,75 @@
-"""A column of times in any of the forms that are read -> whole seconds since 1970 (UTC)."""
+"""A column of times in any of the forms that are read -> seconds or microseconds since 1970 (UTC)."""
 
 from __future__ import annotations
 
 import polars as pl
 
-TIMES = "whole seconds or milliseconds since 1970, or ISO 8601"  # what an error says was expected
+TIMES = "seconds or finer since 1970, or ISO 8601"  # what an error says was expected
 FIRST, LAST = -62_135_596_800, 253_402_300_799  # the years 1 and 9999: milliseconds of today lie beyond
-FIRST_MILLI, LAST_MILLI = 315_532_800_000, 4_102_444_800_000  # 1980 and 2100 in milliseconds; no seconds lie there
+FIRST_USUAL, LAST_USUAL = 315_532_800, 4_102_444_800  # 1980 and 2100: as milliseconds they are no year's seconds
+FINER = {1_000: "milliseconds", 1_000_000: "microseconds", 1_000_000_000: "nanoseconds"}  # in a second
+MICROS = 1_000_000
 ISO = r"^(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(:\d\d(?:[.,]\d+)?)?(Z|z|[+-]\d\d(?::?\d\d)?)?)?$"
 
 
 def parse_times(column: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """The times as Int64, null where there is none; and a Boolean column: which values are no time.
+    """The times as whole seconds (Int64), null where there is none; and a Boolean column: which values are no time.
 
-    Numbers are seconds since 1970, or milliseconds where `are_milliseconds` says so of all of them; text is a number
-    or ISO 8601; a date means its first second, a time without a zone is UTC, and fractions of a second are cut off.
-    Outside the years 1 to 9999 nothing is a time.
+    Numbers are seconds since 1970, or finer where `find_unit` says so of all of them; text is a number or ISO 8601; a
+    date means its first second, a time without a zone is UTC, and fractions of a second are cut off. Outside the years
+    1 to 9999 nothing is a time.
     """
+    micros, wrong = parse_micros(column)
+    return micros // MICROS, wrong
+
+
+def parse_micros(column: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Likewise as microseconds, so that times within one second keep their order."""
     missing = column.is_null()
     if column.dtype == pl.String:
         column = column.str.strip_chars()
         missing = missing | (column == "").fill_null(True)
-    seconds = _seconds(column)
-    seconds = seconds.set(~seconds.is_between(FIRST, LAST).fill_null(False), None)
-    return seconds, seconds.is_null() & ~missing
+    micros = _micros(column)
+    micros = micros.set(~micros.is_between(FIRST * MICROS, LAST * MICROS + MICROS - 1).fill_null(False), None)
+    return micros, micros.is_null() & ~missing
 
 
-def _seconds(column: pl.Series) -> pl.Series:
+def _micros(column: pl.Series) -> pl.Series:
     """Int64, null for what cannot be read."""
     if column.dtype.is_numeric():
-        return _drop_fractions(column)
+        return _micros_of_numbers(column)
     if column.dtype.is_temporal() and column.dtype not in (pl.Time, pl.Duration):
-        return column.cast(pl.Datetime("us")).dt.epoch("s")
+        return column.cast(pl.Datetime("us")).dt.epoch("us")
     if column.dtype != pl.String:
         return pl.Series([None] * len(column), dtype=pl.Int64)
-    numbers = _drop_fractions(column)
+    plain = column.str.replace(r"^(-?\d+),(\d+)$", "${1}.${2}")  # a decimal comma
+    numbers = _micros_of_numbers(plain)
     return numbers if numbers.null_count() == column.null_count() else numbers.fill_null(_iso(column))
 
 
-def _drop_fractions(column: pl.Series) -> pl.Series:
-    """Numbers without their fractions. Seconds are far below 2^53, above which float64 is not exact."""
+def _micros_of_numbers(column: pl.Series) -> pl.Series:
+    """Whole numbers exactly; of others a float holds a microsecond of today."""
+    unit = find_unit(column) or 1
     numbers = column.cast(pl.Float64, strict=False)
-    return (numbers / 1000 if _lie_in_milliseconds(numbers) else numbers).floor().cast(pl.Int64, strict=False)
+    whole = column.cast(pl.Int64, strict=False)
+    exact = whole * (MICROS // unit) if unit <= MICROS else whole // (unit // MICROS)
+    near = numbers.is_between(FIRST * unit, (LAST + 1) * unit - 1)
+    rounded = (numbers * (MICROS / unit)).round().cast(pl.Int64, strict=False)
+    found = rounded if column.dtype.is_float() else exact.fill_null(rounded)
+    return found.set(~near.fill_null(False), None)
 
 
-def are_milliseconds(column: pl.Series) -> bool:
-    """Is each value a number that is a time from 1980 to 2100 in milliseconds? In seconds none of them would be."""
+def find_unit(column: pl.Series) -> int | None:
+    """How many of these are a second, by `FINER`, where each value is a number that as such is a time from 1980 to
+    2100. None for seconds and for what is no number; in seconds none of these would be a time."""
     if not (column.dtype.is_numeric() or column.dtype == pl.String):
-        return False
+        return None
     values = column.replace("", None) if column.dtype == pl.String else column
-    numbers = values.cast(pl.Float64, strict=False)
-    return numbers.null_count() == values.null_count() < len(values) and _lie_in_milliseconds(numbers)
-
-
-def _lie_in_milliseconds(numbers: pl.Series) -> bool:
-    known = numbers.drop_nulls()
-    return not known.is_empty() and bool(known.is_between(FIRST_MILLI, LAST_MILLI).all())
+    numbers = values.cast(pl.Float64, strict=False).drop_nulls()
+    if numbers.is_empty() or len(numbers) < len(values) - values.null_count():
+        return None
+    least, most = float(numbers.min()), float(numbers.max())  # type: ignore[arg-type]
+    return next((unit for unit in FINER if FIRST_USUAL * unit <= least and most <= LAST_USUAL * unit), None)
 
 
 def _iso(column: pl.Series) -> pl.Series:
@@ -65,4 +79,4 @@ def _iso(column: pl.Series) -> pl.Series:
     zone = zone.str.to_uppercase().fill_null("Z").str.replace(r"^([+-]\d\d)$", "${1}00")
     second = second.str.replace(",", ".", literal=True).fill_null(":00")
     complete = date + "T" + minute.fill_null("00:00") + second + zone
-    return complete.str.to_datetime("%+", time_zone="UTC", strict=False).dt.epoch("s")
+    return complete.str.to_datetime("%+", time_zone="UTC", time_unit="us", strict=False).dt.epoch("us")

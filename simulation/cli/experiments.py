@@ -22,7 +22,7 @@ from simulation.experiment import Experiment
 from simulation.plots import draw_curves, markdown_table, read_report
 from simulation.privacy import parse_privacy
 from simulation.report import measure_labels
-from simulation.source import CHAIN, SYNTHETIC, Cut
+from simulation.source import CHAIN, SYNTHETIC
 from simulation.study import run_study
 from simulation.tables import crossed_lines, crossing_table, field_table, partition_table, quality_table, worth_table
 from simulation.tasks import simulated_task
@@ -42,6 +42,11 @@ def demo(
     stop: Annotated[bool, typer.Option("--stop", help="only end the services of an earlier demo")] = False,
     folder: Annotated[Path, typer.Option(help="for shards, states and logs")] = Path("demo"),
     secure: options.Secure = False,
+    split: options.SplitChoice = None,
+    min_rating: options.MinRating = None,
+    rating_kind: options.KindOfRating = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Partition, start aggregator and clients as processes, train, report, and answer a request.
@@ -60,7 +65,12 @@ def demo(
     changes = options.method_changes(None, common_basis, rank, basis_rounds)
     taught = doing.taught if data is None else {}
     method = method_settings(doing.preset, **taught, **changes)
-    shards = doing.cut(data or doing.generated, _demo_cut(data, clients, task), fresh / "shards")
+    how = None if data in (None, CHAIN) or task is not options.TaskName.items else options.Method.users
+    file_options = options.parse_file_options(columns, delimiter)
+    cut = options.choose_cut(
+        data or CHAIN, clients, how, 0, 0, min_rating, split, task, file_options=file_options, kind=rating_kind
+    )
+    shards = doing.cut(data or doing.generated, cut, fresh / "shards")
     experiment = Experiment(
         shards.paths,
         fresh,
@@ -72,6 +82,7 @@ def demo(
     )
     if not as_json:
         OUT.print(partition_table(shards.summary))
+        options.print_notes(shards.notes)
     seen = run_demonstration(
         experiment, edges_kept=shards.edges_kept, shown=not as_json, keep_in=folder if keep else None
     )
@@ -79,11 +90,6 @@ def demo(
         return options.print_json(_demo_document(seen))
     _print_demo(seen)
     _print_request(seen, keep=keep)
-
-
-def _demo_cut(data: str | None, clients: int, task: options.TaskName) -> Cut:
-    how = None if data in (None, CHAIN) or task is not options.TaskName.items else options.Method.users
-    return options.choose_cut(data or CHAIN, clients, how, 0, 0, None)
 
 
 def _demo_document(seen: DemoResult) -> dict[str, Any]:
@@ -119,11 +125,17 @@ def partition(
     split: options.SplitChoice = None,
     split_seed: options.SplitSeed = 0,
     min_rating: options.MinRating = None,
+    rating_kind: options.KindOfRating = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
     rules: options.Rules = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task, rules)
+    file_options = options.parse_file_options(columns, delimiter)
+    cut = options.choose_cut(
+        data, clients, method, number, split_seed, min_rating, split, task, rules, file_options, rating_kind
+    )
     shards = simulated_task(task.value).cut(data, cut, options.ensure_folder(out))
     if as_json:
         return options.print_json(shards.summary)
@@ -148,6 +160,9 @@ def simulate(
     split: options.SplitChoice = None,
     split_seed: options.SplitSeed = 0,
     min_rating: options.MinRating = None,
+    rating_kind: options.KindOfRating = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
     rules: options.Rules = None,
     device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
@@ -167,7 +182,10 @@ def simulate(
     doing = simulated_task(task.value)
     chosen = options.text_or(strategy, doing.strategy)
     agreed, enough = doing.choose_method(preset, chosen, changed)
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task, rules)
+    file_options = options.parse_file_options(columns, delimiter)
+    cut = options.choose_cut(
+        data, clients, method, number, split_seed, min_rating, split, task, rules, file_options, rating_kind
+    )
     named = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
     folder = _run_folder(
         out, engine, command_words(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))

@@ -19,7 +19,7 @@ from shared.web.calling import Calling
 from shared.web.loopback import write_address
 from simulation.cli import options
 from simulation.console import tell_on_stderr
-from simulation.datasets import LeastRating, load_dataset
+from simulation.datasets import FileOptions, LeastRating, load_dataset
 from simulation.detached import require_free_port, serve_detached
 from simulation.inviting import make_invitation, write_invitation
 from simulation.joining import (
@@ -106,8 +106,11 @@ def join(
     min_rating: Annotated[
         float | None, typer.Option(help="of a liking; by default 4 of 5, 8 of 10, and of other scales any; 0: any")
     ] = None,
+    rating_kind: options.KindOfRating = None,
     split: options.SplitChoice = None,
     rule: options.Rules = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="by default the first free one from 8801")] = None,
     policy: Annotated[
         list[str] | None,
@@ -135,7 +138,10 @@ def join(
         require_free_port(str(earlier.get("host", HOST)), port)
     allowed = {**earlier.get("policy", {}), **parse_policy(options.parse_pairs(policy or [], "--policy"))}
     choices = SiloChoices(allowed, catalogue or _own_catalogue(silo), port)
-    given = GivenData(data, min_rating, options.split_kind(split), rule or [])
+    least = options.least_rating(min_rating, rating_kind, "usual")
+    given = GivenData(
+        data, least, options.split_kind(split), rule or [], options.parse_file_options(columns, delimiter)
+    )
     if not joined or policy or catalogue:
         _join_federation(asked, silo, choices, given)
     if port is not None and joined and port != earlier.get("port"):
@@ -150,9 +156,10 @@ class GivenData:
     """What the silo says of its data: where they are, and how they are read."""
 
     path: Path | None
-    min_rating: float | None
+    least: LeastRating
     split: SplitKind | None
     rules: list[str]
+    file_options: FileOptions
 
 
 def _join_federation(asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: GivenData) -> None:
@@ -201,13 +208,14 @@ def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str) -> None
 def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: str) -> Sequence[str]:
     """Write the shard; what was left out."""
     if task == "sessions":
-        if given.split is not None or given.min_rating is not None:
+        if given.split is not None or given.least != "usual":
             raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
-        return keep_sessions(silo, name, read_sessions(path, parse_rules(options.parse_pairs(given.rules, "--rule"))))
+        rules = parse_rules(options.parse_pairs(given.rules, "--rule"))
+        return keep_sessions(silo, name, read_sessions(path, rules, given.file_options))
     if given.rules:
         raise SettingsError("--rule: expected none in a federation of users, whose silos hold no sessions")
-    least: LeastRating = "usual" if given.min_rating is None else given.min_rating
-    return keep_shard(silo, name, load_dataset(path, SPLIT_SEED, least, given.split)).notes
+    dataset = load_dataset(path, SPLIT_SEED, given.least, given.split, file_options=given.file_options)
+    return keep_shard(silo, name, dataset).notes
 
 
 def _serve(silo: SiloFolder, *, detach: bool) -> None:

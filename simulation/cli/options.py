@@ -12,10 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from audit.cli import AsJson, Authority, Certificate, CertificateKey
+from client_service.shard.ratings import MEANINGS
 from shared.errors import SettingsError
 from shared.strategies import STRATEGIES
 from simulation.console import ERR
-from simulation.datasets import LeastRating
+from simulation.datasets import FileOptions, LeastRating
+from simulation.datasets.columns import AS_NAMED, COLUMNS
 from simulation.source import CHAIN, SYNTHETIC, USUAL_CLIENTS, Cut
 from simulation.split import SplitKind
 
@@ -75,6 +77,10 @@ class SplitName(StrEnum):
     random = "random"
     time = "time"
     leave_one_out = "leave-one-out"
+    global_time = "global-time"
+
+
+RatingKindName = StrEnum("RatingKindName", {kind: kind for kind in MEANINGS})  # type: ignore[misc]
 
 
 class Device(StrEnum):
@@ -117,7 +123,8 @@ SplitChoice = Annotated[
     SplitName | None,
     typer.Option(
         "--split",
-        help="of each user's interactions, where the data bring none: random (the default), time, or leave-one-out",
+        help="of each user's interactions, where the data bring none: random (the default), time, leave-one-out, or"
+        " global-time: the same dates for all users",
     ),
 ]
 SplitSeed = Annotated[int, typer.Option(min=0, help="of the 8:1:1 split, where the data bring none")]
@@ -125,6 +132,18 @@ MinRating = Annotated[
     float | None,
     typer.Option(help="of a liking; by default of a file 4 of 5 or 8 of 10, of a data set in a folder any; 0: any"),
 ]
+KindOfRating = Annotated[
+    RatingKindName | None,
+    typer.Option("--rating-kind", metavar="<kind>", help=f"what ratings are: {', '.join(MEANINGS)}; by default found"),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        help=f"names in the file, as user=customer_id,item=product_id,rating=stars; of {', '.join(COLUMNS)}",
+    ),
+]
+Delimiter = Annotated[str | None, typer.Option("--delimiter", help="between fields; by default found: , ; or tab")]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
 CommonBasis = Annotated[
@@ -174,13 +193,36 @@ def choose_cut(
     split: SplitName | None = None,
     task: TaskName = TaskName.items,
     rules: list[str] | None = None,
+    file_options: FileOptions = AS_NAMED,
+    kind: RatingKindName | None = None,
 ) -> Cut:
     """How to divide `data`. Of one's own file of interactions every one is kept, divided by users, and a rating counts
     by its scale; a data set in a folder is divided, and its ratings are read, as in published tables."""
     own = Path(data).is_file() and task is TaskName.items
     method = method_name(how) or ("users" if own else None)
-    least: LeastRating = "usual" if own and min_rating is None else min_rating
-    return Cut(clients, method, number, split_seed, least, split_kind(split), parse_pairs(rules or [], "--rule"))
+    least = least_rating(min_rating, kind, "usual" if own else None)
+    rule = parse_pairs(rules or [], "--rule")
+    return Cut(clients, method, number, split_seed, least, split_kind(split), rule, file_options)
+
+
+def least_rating(least: float | None, kind: RatingKindName | None, otherwise: LeastRating) -> LeastRating:
+    """What --min-rating and --rating-kind say, as `load_dataset` takes it. SettingsError for both."""
+    if least is not None and kind is not None:
+        raise SettingsError("--min-rating, --rating-kind: expected one of them, got both")
+    if kind is not None:
+        return kind.value  # type: ignore[return-value]
+    return otherwise if least is None else least
+
+
+def parse_file_options(columns: str | None, delimiter: str | None) -> FileOptions:
+    """What --columns and --delimiter say of a file. SettingsError for a field or a delimiter that is none."""
+    pairs = parse_pairs(columns.split(","), "--columns") if columns else {}
+    if unknown := [name for name in pairs if name not in COLUMNS]:
+        raise SettingsError(f"--columns: expected fields of {', '.join(COLUMNS)}, got {unknown[0]!r}")
+    mark = {"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter)
+    if mark is not None and (len(mark) != 1 or mark in '"\n\r'):
+        raise SettingsError(f"--delimiter: expected one character, or tab, got {delimiter!r}")
+    return FileOptions(pairs, mark)
 
 
 def text_or(flag: StrEnum | None, usual: str) -> str:

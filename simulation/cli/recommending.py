@@ -11,8 +11,10 @@ import typer
 
 from audit.terminal import as_one_line
 from client_service.shard import read_shard
+from client_service.shard.ids import read_id_list
 from lpsfed import ListOptions, Recommendations
 from shared.errors import DataError, SettingsError
+from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import ERR, OUT, answer_table, count_bar
 from simulation.lists_file import SINKS, require_format, save_lists
@@ -21,6 +23,7 @@ from simulation.silo_calls import open_silo
 
 Users = Annotated[list[str] | None, typer.Argument(help="ids of users")]
 SETTINGS = Path("silo.toml")
+UNKNOWN = "unknown user"  # what a list of popular items says of its user
 
 
 def recommend(
@@ -33,13 +36,16 @@ def recommend(
     ca: options.Authority = None,
     everyone: Annotated[bool, typer.Option("--all", help="all users of the silo's shard")] = False,
     shard: Annotated[Path | None, typer.Option(help="for --all; by default by the silo's settings")] = None,
-    users_file: Annotated[Path | None, typer.Option("--users", help="ids of users, one a line")] = None,
+    users_file: Annotated[
+        Path | None, typer.Option("--users", help="ids of users, one a line or in a column user")
+    ] = None,
     k: Annotated[int, typer.Option(min=1, max=1000, help="length of each list")] = 20,
     filter: Annotated[list[str] | None, typer.Option(help="KEY:VALUE, as in category:shoes; repeatable")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="say which of the user's items count most; not in a file")
     ] = False,
     out: Annotated[Path | None, typer.Option(help=f"a file for the lists: {', '.join(SINKS)}")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="a user whom the silo does not know is an error")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Ask a silo for recommendations: for some users, or for very many into a file."""
@@ -54,11 +60,11 @@ def recommend(
     place = given.change(client_url, application_key_file, shard)
     asked = _choose_users(users, users_file, place, everyone=everyone)
     with open_silo(place.url, place.read_key(), ca) as client:
-        lists = client.recommend_users(asked, **wanted)
+        lists = _count_unknown(client.recommend_users(asked, **wanted), strict=strict)
         if out is not None:
             _save(lists, len(asked), out, as_json=as_json)
         else:
-            _show(lists, as_json=as_json)
+            _show(list(lists) if strict else lists, as_json=as_json)
 
 
 def _choose_users(
@@ -73,13 +79,20 @@ def _choose_users(
 
 def _read_users(file: Path | None) -> list[str]:
     assert file is not None
-    try:
-        found = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
-    except UnicodeDecodeError:
-        raise DataError(f"{file}: expected ids of users in UTF-8, one a line") from None
-    if not found:
-        raise DataError(f"{file}: expected ids of users, one a line, got none")
-    return found
+    return read_id_list(file, "user").to_list()
+
+
+def _count_unknown(lists: Iterable[Recommendations], *, strict: bool) -> Iterator[Recommendations]:
+    """The lists as they come, and in the end how many users the silo does not know, who get popular items."""
+    count = unknown = 0
+    for one in lists:
+        count, unknown = count + 1, unknown + (one.fallback == UNKNOWN)
+        yield one
+    if unknown:
+        said = f"{unknown:,} of {count_noun(count, 'user')} are not in the shard"
+        if strict:
+            raise DataError(f"recommend: expected users whom the silo knows, {said}")
+        ERR.print(f"- {said}: they get popular items", soft_wrap=True)
 
 
 def _save(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: bool) -> None:

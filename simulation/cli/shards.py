@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import polars as pl
 import typer
 
 from client_service.feedback.absorb import absorb_feedback
 from client_service.feedback.database import NAME as FEEDBACK
 from client_service.feedback.store import FeedbackStore
 from client_service.shard import Shard, change_shard, hold_shard, save_shard, shard_head
-from client_service.shard.changes import append_events, erase_events, erase_users
-from client_service.shard.files import read_bytes
+from client_service.shard.changes import append_events, count_unknown, erase_events, erase_users
+from client_service.shard.ids import read_id_list
 from client_service.shard.storage import read_catalogue
-from shared.errors import SettingsError
+from shared.errors import DataError, SettingsError
 from shared.words import count_noun
+from simulation.cli import options
 from simulation.cli.options import AsJson, print_json, print_notes
 from simulation.console import OUT
-from simulation.datasets import LeastRating, read_events, read_titles
+from simulation.datasets import read_events, read_titles
 from simulation.datasets.dataset import WHOLE
 from simulation.datasets.likings import choose_likings, join_splits
 
@@ -38,48 +41,84 @@ def append(
     events: Annotated[Path, typer.Argument(help="file of interactions: user, item, and split, time, rating if known")],
     items: Annotated[Path | None, typer.Option(help="file of titles for new items")] = None,
     min_rating: Annotated[
-        float | None, typer.Option(help="of a liking; by default 4 of 5, 8 of 10, and of other scales any; 0: any")
+        float | None, typer.Option(help="of a liking in this file; by default as the shard was made with")
     ] = None,
+    rating_kind: options.KindOfRating = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add interactions to a shard, whole or not at all. Those without a split are for training."""
-    least: LeastRating = "usual" if min_rating is None else min_rating
-    chosen, notes = choose_likings({WHOLE: read_events(events)}, least, events)
-    table, titles = join_splits(chosen), None if items is None else read_titles(items)
+    """Add interactions to a shard, whole or not at all. Those without a split are for training.
+
+    A rating means what the shard's ratings do; a later low one takes a liking back.
+    """
+    least = options.least_rating(min_rating, rating_kind, "usual")
+    found, notes = read_events(events, options.parse_file_options(columns, delimiter)), list[str]()
+    titles = None if items is None else read_titles(items)
+
+    def append_likings(shard: Shard) -> Shard:
+        earlier = shard.events["rating"] if "rating" in shard.events.columns else None
+        chosen = choose_likings(
+            {WHOLE: found.table}, least, events, column=found.rated_by, known=shard.rating, earlier=earlier
+        )
+        notes.extend(chosen.notes)
+        after = append_events(shard, join_splits(chosen.tables), events, titles)
+        return replace(after, rating=shard.rating or chosen.meaning)
+
+    before, after = change_shard(folder, append_likings)
     if not as_json:
-        print_notes(notes)
-    _print_change(*change_shard(folder, lambda shard: append_events(shard, table, events, titles)), as_json=as_json)
+        print_notes([*found.notes, *notes])
+    _print_change(before, after, as_json=as_json)
 
 
 @app.command()
 def erase(
     folder: Folder,
     user: Annotated[list[str] | None, typer.Option(help="id of a user; repeatable")] = None,
-    users: Annotated[Path | None, typer.Option(help="file of ids of users, one a line")] = None,
+    users: Annotated[Path | None, typer.Option(help="file of ids of users, one a line or in a column user")] = None,
     events: Annotated[Path | None, typer.Option(help="file of interactions: user, item")] = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="change nothing where one of them is not in the shard")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase users, or single interactions, from a shard, whole or not at all. What is not there is no error.
+    """Erase users, or single interactions, from a shard, whole or not at all. What is not there is counted and said.
 
     Models that were trained before are not made to forget: no client serves them for the new shard.
     """
-    lines = [] if users is None else read_bytes(users).decode("utf-8", errors="replace").splitlines()
-    ids = [*(user or []), *(line for line in lines if line)]
+    ids = [*(user or []), *([] if users is None else read_id_list(users, "user"))]
     if bool(ids) == (events is not None):
         raise SettingsError("shard erase: expected either users (--user, --users) or --events")
-    table = None if events is None else read_events(events)
+    table = None if events is None else read_events(events, options.parse_file_options(columns, delimiter)).table
+    keys = pl.DataFrame({"user": ids}, schema={"user": pl.String}) if table is None else table.select("user", "item")
+    counts: list[tuple[int, int]] = []
 
     def erase_chosen(shard: Shard) -> Shard:
-        return erase_users(shard, ids) if table is None or events is None else erase_events(shard, table, events)
+        counts.append(count_unknown(shard, keys))
+        if strict and counts[0][0]:
+            raise DataError(f"shard erase: expected all in the shard, {_say_unknown(counts[0], keys)}: nothing changed")
+        return erase_users(shard, ids) if events is None else erase_events(shard, keys, events)
 
-    _print_change(*change_shard(folder, erase_chosen), as_json=as_json)
+    before, after = change_shard(folder, erase_chosen)
+    if counts[0][0] and not as_json:
+        print_notes([_say_unknown(counts[0], keys)])
+    _print_change(before, after, as_json=as_json, unknown=counts[0][0])
+
+
+def _say_unknown(counts: tuple[int, int], keys: pl.DataFrame) -> str:
+    missing, asked = counts
+    return f"{missing:,} of {count_noun(asked, 'user' if keys.width == 1 else 'interaction')} are not in the shard"
 
 
 @app.command()
 def absorb(
     folder: Folder,
     state_directory: Annotated[Path, typer.Option(help="the client's, where applications' interactions are logged")],
-    least_rating: Annotated[float, typer.Option(help="of an interaction, to count as a liking")] = 4.0,
+    least_rating: Annotated[
+        float | None, typer.Option(help="of an interaction, to count as a liking; by default as the shard says, or 4")
+    ] = None,
     catalogue: Annotated[
         Path | None, typer.Option(help="ids of the items that all clients share; likings of other items wait")
     ] = None,
@@ -104,11 +143,13 @@ def absorb(
         OUT.print(f"{waiting} with items outside the catalogue left in the log", highlight=False)
 
 
-def _print_change(before: Shard, after: Shard, *, as_json: bool) -> None:
-    """Sizes, digests and the clean-ups of this change; never an id."""
+def _print_change(before: Shard, after: Shard, *, as_json: bool, unknown: int | None = None) -> None:
+    """Sizes, digests and the clean-ups of this change; never an id. unknown: how many of those asked for were not
+    there."""
     heads = {"before": shard_head(before), "after": shard_head(after)}
     if as_json:
-        return print_json({when: head.model_dump(mode="json", exclude_none=True) for when, head in heads.items()})
+        said = {when: head.model_dump(mode="json", exclude_none=True) for when, head in heads.items()}
+        return print_json(said if unknown is None else said | {"not_in_shard": unknown})
     for when, head in heads.items():
         nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}"
         sizes = f"{nodes}, {head.train} train, {head.valid} valid, {head.test} test, {head.met or 0} met"

@@ -10,6 +10,7 @@ from typing import TypeVar
 import polars as pl
 
 from client_service.shard.events import MET, SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
+from client_service.shard.ratings import RatingMeaning
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
 from simulation.split import Draws, SplitKind, describe_split, require_times, split_by_user, split_validation
@@ -22,7 +23,7 @@ class Dataset:
     events: user and item (strings), split (train, valid or test), and where they are known time (seconds since 1970
     UTC) and rating; sorted by user and item. met: likewise, without a split, what users have met and do not like, or
     None: nothing is learnt from it, and its users and items need not occur in events. titles: item, title, or None.
-    notes: every clean-up and every drawn split, counted.
+    notes: every clean-up and every drawn split, counted. meaning: of the ratings, None where there are none.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Dataset:
     titles: pl.DataFrame | None
     notes: tuple[str, ...] = ()
     met: pl.DataFrame | None = None
+    meaning: RatingMeaning | None = None
 
     def all_events(self) -> pl.DataFrame:
         """Likings, and what is met with the split `met`, as a shard takes them."""
@@ -73,6 +75,11 @@ def assemble_dataset(
         require_times(events, split, path or name)
         events = split_by_user(events, seed, split, draws)  # sorted
         notes.extend(describe_split(events, seed, split))
+        if split == "global-time":  # who came after the training data ended has nothing to be known by
+            cleaned, dropped = clean_events(events, path or name)
+            events, late = cleaned.filter(pl.col("split") != MET), cleaned.filter(pl.col("split") == MET).drop("split")
+            met = pl.concat([met, late], how="diagonal")
+            notes.extend(dropped)
     else:
         drawn = _draw_validation(events, seed, draws, notes) if splits == {"train", "test"} else events
         events = sort_pairs(drawn)

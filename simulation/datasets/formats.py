@@ -10,12 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from simulation.datasets.columns import FileOptions
 from simulation.datasets.lightgcn import read_lightgcn
 from simulation.datasets.parquet import read_parquet
-from simulation.datasets.separated import read_csv, read_movie_titles, read_ratings, read_recbole, read_u_item
+from simulation.datasets.separated import (
+    read_csv,
+    read_json_lines,
+    read_movie_titles,
+    read_ratings,
+    read_recbole,
+    read_u_item,
+)
 from simulation.datasets.tables import Table
 
-Reader = Callable[[Path], Table]
+Reader = Callable[[Path, FileOptions], Table]
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Format:
     label: str
     read: Reader
     stems: tuple[str, ...] = ("ratings", "interactions")
-    titles: tuple[str, ...] = ("items.csv", "items.parquet", "movies.csv")
+    titles: tuple[str, ...] = ("items.csv", "items.tsv", "items.jsonl", "items.ndjson", "items.parquet", "movies.csv")
 
 
 FORMATS = {  # by extension
@@ -36,6 +44,9 @@ FORMATS = {  # by extension
     "data": Format("MovieLens u.data", read_ratings, stems=("u",), titles=("u.item",)),
     "inter": Format("RecBole .inter", read_recbole, stems=("*",), titles=("{stem}.item",)),
     "csv": Format(".csv", read_csv),
+    "tsv": Format(".tsv", read_csv),
+    "jsonl": Format(".jsonl", read_json_lines),
+    "ndjson": Format(".ndjson", read_json_lines),
     "parquet": Format(".parquet", read_parquet),
 }
 TITLES: dict[str, Reader] = {  # by name, then by extension
@@ -43,6 +54,9 @@ TITLES: dict[str, Reader] = {  # by name, then by extension
     "dat": read_movie_titles,
     "item": read_recbole,
     "csv": read_csv,
+    "tsv": read_csv,
+    "jsonl": read_json_lines,
+    "ndjson": read_json_lines,
     "parquet": read_parquet,
 }
 READ = f"{', '.join(format_.label for format_ in FORMATS.values())}, each plain or .gz"

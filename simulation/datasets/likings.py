@@ -1,48 +1,115 @@
-"""Ratings -> which interactions count as a liking, and what is said of it."""
+"""Ratings -> what they mean, which interactions count as a liking, and what is said of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from client_service.shard.events import MET
+from client_service.shard.ratings import ABOVE_ZERO, MEANINGS, RatingMeaning
 from shared.errors import DataError
+from shared.words import count_noun
 from simulation.datasets.dataset import WHOLE
 
-USUAL, STARS = 4.0, 5.0  # of five stars, four and more are a liking as a rule
-SCALES = (5.0, 10.0)  # a best rating that is one of these is taken for a scale's; others may be counts
+STARS = 5.0  # the best of the commonest scale
+NOT_RATED = 99.0  # what some tables of ratings from -10 to 10 write where there is none
+FEWEST_TO_JUDGE = 20  # ratings, from which on their frequencies say whether they are counts
 
 Tables = Mapping[str, pl.DataFrame]
-LeastRating = float | Literal["usual"] | None
-"""Below it an interaction is no liking. usual: by the scale of the ratings, 4 of 5. None: each counts, as in published
-tables, which are about interactions."""
+LeastRating = float | Literal["usual", "stars", "ten", "hundred", "binary", "signed", "counts", "any"] | None
+"""Below it an interaction is no liking; or the kind of scale, which says it: `MEANINGS`. usual: by the ratings that are
+there, see `learn_meaning`. None: each rating above 0 counts, as in published tables, which are about interactions."""
 
 
-def choose_likings(tables: Tables, min_rating: LeastRating, path: Path) -> tuple[dict[str, pl.DataFrame], list[str]]:
-    """The tables with lower ratings moved to the key `met`, and a note; all as they are, with a note, without a least
-    rating. An interaction without a rating counts. DataError, which names `path`, for a least rating where there are no
-    ratings."""
+class Likings(NamedTuple):
+    """tables: likings by split, and what is none under the key `met`. meaning: of the ratings, None without any."""
+
+    tables: dict[str, pl.DataFrame]
+    notes: list[str]
+    meaning: RatingMeaning | None
+
+
+def choose_likings(
+    tables: Tables,
+    min_rating: LeastRating,
+    path: Path,
+    *,
+    column: str = "rating",
+    known: RatingMeaning | None = None,
+    earlier: pl.Series | None = None,
+) -> Likings:
+    """Which interactions are likings: by `min_rating`, or as `known`, the meaning that the shard has kept, says.
+
+    column: what the ratings came from: rating, label or count. earlier: ratings that the shard has. An interaction
+    without a rating counts. What the column `likes` denies is no liking either. DataError, which names `path`, for a
+    least rating where there are no ratings, and for many ratings outside the shard's scale.
+    """
+    tables, notes = _drop_unrated(tables)
     ratings = _known_ratings(tables)
-    if min_rating == "usual":
-        min_rating = _usual_least(ratings)
-    if min_rating is None:
-        return dict(tables), _describe_ratings(ratings)
+    own = column == "rating"
+    if isinstance(min_rating, float | int):
+        if ratings.is_empty():
+            raise DataError(f"{path}: expected ratings for a least rating of {min_rating:g}, got none")
+        meaning: RatingMeaning | None = RatingMeaning(kind="given", least=min_rating)
+    elif min_rating not in ("usual", None):
+        meaning = MEANINGS[min_rating]
+    elif known is not None and own:
+        meaning = known
+        notes += _check_scale(ratings, known, path)
+    elif min_rating is None:
+        meaning = None if ratings.is_empty() else MEANINGS["any"]
+    else:
+        before = [earlier.drop_nulls()] if earlier is not None and own else []
+        meaning = learn_meaning(pl.concat([ratings, *before]), column)
+    notes += _describe_ratings(ratings, meaning, tables)
+    found = _divide(tables, meaning)
+    if known is not None and not own:  # on another scale than the shard's
+        found = {split: table.drop("rating", strict=False) for split, table in found.items()}
+    return Likings(found, notes, meaning if known is None else known)
+
+
+def learn_meaning(ratings: pl.Series, column: str = "rating") -> RatingMeaning | None:
+    """The meaning that ratings without a word about them most likely have; None without ratings.
+
+    0 and 1; some below 0: likings are above 0; counts: each is one; up to 5, 10 or 100: likings are from 4, 8 or 80 on.
+    Of any other scale each rating above 0 counts.
+    """
     if ratings.is_empty():
-        raise DataError(f"{path}: expected ratings for a least rating of {min_rating:g}, got none")
-    low = (pl.col("rating") < min_rating).fill_null(False)
-    found, met = dict(tables), [tables[MET]] if MET in tables else []
-    for split, table in tables.items():
-        if split != MET and "rating" in table.columns:
-            found[split] = table.filter(~low)
-            met.append(table.filter(low))
-    if met:
-        found[MET] = pl.concat(met, how="diagonal")
-    below = int((ratings < min_rating).sum())
-    words = f"{below:,} of {len(ratings):,} rated interactions, below {min_rating:g}, are no likings (--min-rating)"
-    return found, [f"{words}: nothing is learnt from them, and no list repeats them"] if below else [words]
+        return None
+    values = ratings.to_numpy()
+    low, high = float(values.min()), float(values.max())
+    if column == "count":
+        return MEANINGS["counts"]
+    if np.isin(values, (0, 1)).all():
+        return MEANINGS["binary"]
+    if low < 0:
+        return MEANINGS["signed"]
+    if low == high:  # it says that there was an interaction
+        kind = next((kind for kind in ("stars", "ten", "hundred") if high <= (MEANINGS[kind].highest or 0)), "counts")
+        usual = MEANINGS[kind]
+        return usual.model_copy(update={"least": min(usual.least, high)})
+    if _look_like_counts(values):
+        return MEANINGS["counts"]
+    if 3 < high <= STARS:
+        return MEANINGS["stars"]
+    if 8 < high <= 10:
+        return MEANINGS["ten"]
+    if high == 100 and np.median(values) >= 30:
+        return MEANINGS["hundred"]
+    return MEANINGS["counts" if high > 10 else "any"]
+
+
+def _look_like_counts(values: np.ndarray) -> bool:
+    """Whole numbers of which 1 is by far the most frequent, and each further one is rarer than that before it."""
+    if len(values) < FEWEST_TO_JUDGE or values.min() < 0 or (values != np.floor(values)).any() or values.max() > 1000:
+        return False
+    counts = np.bincount(values.astype(np.int64))[1:]
+    chance = np.maximum(3 * np.sqrt(counts[:-1] + 1), 0.03 * counts[0])
+    return bool(counts[0] >= 1.5 * counts[1:].max(initial=0) and (np.diff(counts) <= chance).all())
 
 
 def join_splits(tables: Tables) -> pl.DataFrame:
@@ -57,10 +124,44 @@ def join_splits(tables: Tables) -> pl.DataFrame:
     return pl.concat(named, how="diagonal_relaxed")
 
 
-def _usual_least(ratings: pl.Series) -> float | None:
-    """None where the ratings are no scale's, or all the same."""
-    best = ratings.max()
-    return USUAL / STARS * float(best) if best in SCALES and ratings.n_unique() > 1 else None  # type: ignore[arg-type]
+def _divide(tables: Tables, meaning: RatingMeaning | None) -> dict[str, pl.DataFrame]:
+    """Likings under the keys that they have, and the rest under `met`; rows keep their order in a column `order`."""
+    found, met = dict(tables), [tables[MET]] if MET in tables else []
+    for split, table in tables.items():
+        verdicts = [meaning.likes(pl.col("rating"))] if meaning is not None and "rating" in table.columns else []
+        verdicts += [pl.col("likes").fill_null(True)] if "likes" in table.columns else []
+        if split == MET or not verdicts:
+            continue
+        likes = table.select(pl.all_horizontal(verdicts)).to_series()
+        ordered = table.with_row_index("order").cast({"order": pl.Int64}) if split == WHOLE else table
+        found[split] = ordered.filter(likes).drop("likes", strict=False)
+        met.append(ordered.filter(~likes).drop("likes", strict=False))
+    if met:
+        found[MET] = pl.concat(met, how="diagonal")
+    return found
+
+
+def _drop_unrated(tables: Tables) -> tuple[dict[str, pl.DataFrame], list[str]]:
+    """Without the rows of a scale from -10 to 10 that say 99: not rated."""
+    ratings = _known_ratings(tables)
+    rated = ratings.filter(ratings != NOT_RATED)
+    if len(rated) in (0, len(ratings)) or not -10 <= float(rated.min()) < 0 or float(rated.max()) > 10:  # type: ignore[arg-type]
+        return dict(tables), []
+    unrated = (pl.col("rating") == NOT_RATED).fill_null(False)
+    kept = {split: table.filter(~unrated) if "rating" in table.columns else table for split, table in tables.items()}
+    return kept, [f"{count_noun(len(ratings) - len(rated), 'row')} with a rating of 99, which says not rated, left out"]
+
+
+def _check_scale(ratings: pl.Series, known: RatingMeaning, path: Path) -> list[str]:
+    if not (count := known.outside(ratings)):
+        return []
+    scale = f"from {known.lowest:g} to {known.highest:g}, as the shard's ratings are,"
+    if count > max(1, len(ratings) // 10):
+        values = ratings.to_numpy()
+        got = f"got from {values.min():g} to {values.max():g}, {count:,} of {len(ratings):,} outside"
+        words = f"expected ratings {scale} {got}"
+        raise DataError(f"{path}: {words}; --min-rating says which of this file are likings")
+    return [f"{count_noun(count, 'rating')} outside the scale {scale} count as its nearest end"]
 
 
 def _known_ratings(tables: Tables) -> pl.Series:
@@ -70,12 +171,27 @@ def _known_ratings(tables: Tables) -> pl.Series:
     return pl.concat(found) if found else pl.Series("rating", [], dtype=pl.Float64)
 
 
-def _describe_ratings(ratings: pl.Series) -> list[str]:
-    """Nothing of ratings that are all the same: they say that there was an interaction."""
-    if ratings.n_unique() < 2:
+def _describe_ratings(ratings: pl.Series, meaning: RatingMeaning | None, tables: Tables) -> list[str]:
+    """Nothing of ratings that are all the same and all likings: they say that there was an interaction."""
+    if ratings.is_empty() or meaning is None:
         return []
     values = ratings.to_numpy()
-    words = f"ratings from {values.min():g} to {values.max():g}, and each counts as a liking"
-    if values.max() != STARS:
-        return [f"{words}; --min-rating leaves lower ones out"]
-    return [f"{words}; --min-rating {USUAL:g} would leave {int((values < USUAL).sum()):,} of {len(values):,} out"]
+    low, high = values.min(), values.max()
+    below = int((values < meaning.least).sum())
+    unrated = sum(len(table) for split, table in tables.items() if split != MET) - len(ratings)
+    without = [f"{count_noun(unrated, 'interaction')} without a rating, among rated ones, count as likings"]
+    notes = without if unrated else []
+    if low == high and not below:
+        return notes
+    if meaning.kind in ("any", "counts", "signed") and not below:
+        words = f"ratings from {low:g} to {high:g}, and each counts as a liking"
+        if high != STARS:
+            return [f"{words}; --min-rating leaves lower ones out", *notes]
+        stars = MEANINGS["stars"].least
+        return [
+            f"{words}; --min-rating {stars:g} would leave {int((values < stars).sum()):,} of {len(values):,} out",
+            *notes,
+        ]
+    limit = "not above 0" if meaning.least == ABOVE_ZERO else f"below {meaning.least:g}"
+    words = f"{below:,} of {len(ratings):,} rated interactions, {limit}, are no likings (--min-rating)"
+    return [f"{words}: nothing is learnt from them, and no list repeats them" if below else words, *notes]

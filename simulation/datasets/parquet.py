@@ -7,24 +7,35 @@ from pathlib import Path
 import polars as pl
 
 from client_service.shard.files import parse_table
+from client_service.shard.ids import ids_of_column
 from shared.errors import DataError
+from simulation.datasets.columns import DETAIL_FIELDS, FileOptions
 from simulation.datasets.content import line_error, read_content
-from simulation.datasets.tables import DETAIL_NAMES, ID_NAMES, Table, is_title, row_lines
+from simulation.datasets.tables import Table, require_no_delimiter, row_lines
 
 
-def read_parquet(path: Path) -> Table:
-    """A row's "line" is its number. Ids may be integers, times dates."""
+def read_parquet(path: Path, file_options: FileOptions) -> Table:
+    """A row's "line" is its number. Ids may be strings, categories or whole numbers, times dates."""
+    require_no_delimiter(path, file_options)
     table = parse_table(path, read_content(path))
     if table.is_empty():
         raise line_error(path, 1, "expected data, got a table without rows")
-    columns = {name.lower(): _string_column(path, table[name]) for name in table.columns if name.lower() in ID_NAMES}
-    columns |= {name.lower(): table[name] for name in table.columns if name.lower() in DETAIL_NAMES}
-    texts = [name for name in table.columns if table.schema[name] == pl.String and is_title(name.lower())]
-    columns |= {name.lower(): table[name] for name in texts}
-    return Table(path, columns, row_lines(len(table)))
+    columns, details = {}, {name for of in DETAIL_FIELDS for name in file_options.names(of)}
+    for column in table.get_columns():
+        name = column.name.lower()
+        if file_options.is_id(name):
+            columns[name] = _id_column(path, column)
+        elif name in details or (file_options.is_read(name) and column.dtype == pl.String):
+            columns[name] = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
+    others = tuple(name for one in table.columns if (name := one.lower()) not in columns)
+    return Table(path, columns, row_lines(len(table)), file_options, others)
 
 
-def _string_column(path: Path, column: pl.Series) -> pl.Series:
-    if not (column.dtype.is_integer() or column.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
-        raise DataError(f"{path}: expected strings or integers in column {column.name!r}, got {column.dtype}")
-    return column.cast(pl.String)
+def _id_column(path: Path, column: pl.Series) -> pl.Series:
+    try:
+        ids = ids_of_column(column)
+    except ValueError as error:
+        raise DataError(f"{path}: expected in column {column.name!r} {error}") from None
+    if ids is None:
+        raise DataError(f"{path}: expected strings or whole numbers in column {column.name!r}, got {column.dtype}")
+    return ids

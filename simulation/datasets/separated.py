@@ -4,45 +4,89 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from simulation.datasets.content import line_error, read_text, split_lines
-from simulation.datasets.tables import Table, row_lines, table_of_fields
+from client_service.shard.ids import BLANKS
+from simulation.datasets.columns import FileOptions
+from simulation.datasets.content import format_extension, line_error, read_text, split_lines
+from simulation.datasets.tables import Table, require_no_delimiter, row_lines, table_of_fields
 
 RATING = ("user", "item", "rating", "timestamp")
 FIELDS_OF_U_ITEM = 24  # id, title, two dates, a link and 19 genre flags
+DELIMITERS = (",", ";", "\t")  # in a header with as many of two the first counts
+QUOTING = ("csv", "tsv")  # formats in which quotes may stand around a field
 UNIT = "\x1f"  # ASCII's own separator of fields; lists of lists would take polars five times as long
 
 
-def read_ratings(path: Path) -> Table:
+def read_ratings(path: Path, file_options: FileOptions) -> Table:
     """MovieLens' `user::item::rating::timestamp`, or the same fields between tabs or commas."""
     whole = read_text(path)
     first = whole.partition("\n")[0]
     separator = next((mark for mark in ("::", "\t", ",") if mark in first), None)
     if separator is None:
         raise line_error(path, 1, "expected fields separated by '::', tabs or commas, got none of these")
-    return _without_header(path, whole, separator, RATING)
+    return _without_header(path, whole, file_options.delimiter or separator, RATING)
 
 
-def read_csv(path: Path) -> Table:
-    """Comma-separated values whose first line names the columns."""
-    return _with_header(path, ",")
+def read_csv(path: Path, file_options: FileOptions) -> Table:
+    """Values whose first line names the columns, between commas, semicolons or tabs, of which it has most."""
+    whole = read_text(path)
+    return _with_header(path, whole, file_options.delimiter or _find_delimiter(whole.partition("\n")[0]), file_options)
 
 
-def read_recbole(path: Path) -> Table:
+def read_recbole(path: Path, file_options: FileOptions) -> Table:
     """RecBole's `.inter` and `.item`: tabs between fields, and a header of names with types (`user_id:token`)."""
-    return _with_header(path, "\t")
+    return _with_header(path, read_text(path), file_options.delimiter or "\t", file_options)
 
 
-def read_movie_titles(path: Path) -> Table:
+def read_json_lines(path: Path, file_options: FileOptions) -> Table:
+    """An object a line, whose keys name the columns. Numbers keep all their digits; lists and objects are not read."""
+    require_no_delimiter(path, file_options)
+    lines = split_lines(read_text(path))
+    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
+    records = [_parse_object(path, number, lines[number - 1]) for number in numbers]
+    names = dict.fromkeys(name for one in records for name in one)
+    wanted = {name: name.strip().lower() for name in names if file_options.is_read(name.strip().lower())}
+    columns = {
+        lower: pl.Series([_text_of(one.get(name)) for one in records], dtype=pl.String).str.strip_chars()
+        for name, lower in wanted.items()
+    }
+    return Table(
+        path, columns, pl.Series(numbers), file_options, tuple(one.lower() for one in names if one not in wanted)
+    )
+
+
+def _parse_object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line, parse_int=str, parse_float=str, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise line_error(path, number, "expected a JSON object a line, got something else")
+    return found
+
+
+def _text_of(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return value if isinstance(value, str) else None
+
+
+def _find_delimiter(header: str) -> str:
+    return max(DELIMITERS, key=header.count)
+
+
+def read_movie_titles(path: Path, _reading: FileOptions) -> Table:
     """MovieLens' `movies.dat`: `item::title::genres`, in latin-1 in some editions."""
     return _without_header(path, read_text(path, latin=True), "::", ("item", "title", "genres"))
 
 
-def read_u_item(path: Path) -> Table:
+def read_u_item(path: Path, _reading: FileOptions) -> Table:
     """MovieLens 100k's `u.item`: 24 fields between bars, of which the first two are the item and its title."""
     names = ("item", "title", *("other",) * (FIELDS_OF_U_ITEM - 2))
     return _without_header(path, read_text(path, latin=True), "|", names)
@@ -54,12 +98,11 @@ def _without_header(path: Path, whole: str, separator: str, names: Sequence[str]
     return table_of_fields(path, names, records, line)
 
 
-def _with_header(path: Path, separator: str) -> Table:
-    whole = read_text(path)
-    quoted = separator == "," and '"' in whole
-    line, records = _split_quoted(path, whole) if quoted else _split_plain(whole, separator)
-    names = [name.strip().partition(":")[0].lower() for name in records[0]]
-    return table_of_fields(path, names, records[1:], line[1:])
+def _with_header(path: Path, whole: str, separator: str, file_options: FileOptions) -> Table:
+    quoted = format_extension(path) in QUOTING and '"' in whole
+    line, records = _split_quoted(path, whole, separator) if quoted else _split_plain(whole, separator)
+    names = [name.strip(BLANKS).partition(":")[0].lower() for name in records[0]]
+    return table_of_fields(path, names, records[1:], line[1:], file_options)
 
 
 def _split_plain(whole: str, separator: str) -> tuple[pl.Series, pl.Series]:
@@ -68,9 +111,9 @@ def _split_plain(whole: str, separator: str) -> tuple[pl.Series, pl.Series]:
     return row_lines(len(rows)), pl.Series(rows, dtype=pl.String).str.split(separator)
 
 
-def _split_quoted(path: Path, whole: str) -> tuple[pl.Series, pl.Series]:
+def _split_quoted(path: Path, whole: str, separator: str) -> tuple[pl.Series, pl.Series]:
     """Records that may hold separators and line ends between quotes; each with the line on which it ends."""
-    reader = csv.reader(io.StringIO(whole.rstrip("\r\n"), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(whole.rstrip("\r\n"), newline=""), delimiter=separator, strict=True)
     numbers, records = [], []
     try:
         for record in reader:

@@ -3,127 +3,234 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from client_service.shard.events import MET, SPLITS
-from client_service.shard.ids import find_unusable_ids
-from client_service.shard.times import TIMES, are_milliseconds, parse_times
+from client_service.shard.ids import MISSING, find_unusable_ids, normalise_ids
+from client_service.shard.times import FINER, TIMES, find_unit, parse_micros, parse_times
+from shared.errors import DataError
+from shared.words import count_noun
+from simulation.datasets.columns import AS_NAMED, LIKING_EVENTS, OTHER_EVENTS, FileOptions, is_title, plain_names
 from simulation.datasets.content import line_error
 
-COLUMNS = {
-    "session": ("session", "session_id", "sessionid", "user", "user_id", "userid"),
-    "user": ("user", "user_id", "userid"),
-    "item": ("item", "item_id", "itemid", "movie", "movie_id", "movieid"),
-    "split": ("split",),
-    "time": ("time", "timestamp"),
-    "rating": ("rating",),
-    "title": ("title", "item_title", "movie_title", "name", "item_name"),
-}
-ID_NAMES = frozenset(name for field in ("session", "user", "item", "split") for name in COLUMNS[field])
-DETAIL_NAMES = frozenset(name for field in ("time", "rating") for name in COLUMNS[field])
-
-
-def is_title(name: str) -> bool:
-    """Whether a column of this name may hold titles: "app_name" may."""
-    return "title" in name or "name" in name
-
-
-def is_read(name: str) -> bool:
-    """Whether anything is read from a column of this name."""
-    return name in ID_NAMES or name in DETAIL_NAMES or is_title(name)
+RATED = ("rating", "label", "count")  # fields that ratings come from, the first that is there
+MOST_NAMES = 12  # of columns in one message
+SHOWN_VALUE = 40  # characters of a value that an error shows
+FEWEST_ROWS = 3  # of fewer none may lack an id
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
     """Columns under lower-case names: ids, splits and titles as strings, times and ratings as the file has them.
 
-    line: the line (from 1) on which each row stands in the file.
+    line: the line (from 1) on which each row stands in the file. others: names of columns that are not read.
     """
 
     path: Path
     columns: dict[str, pl.Series]
     line: pl.Series
+    file_options: FileOptions = AS_NAMED
+    others: tuple[str, ...] = ()
 
-    def event_table(self) -> pl.DataFrame:
-        """(user, item), and split, time (seconds since 1970 UTC) and rating where the file has such columns.
+    def event_table(self) -> tuple[pl.DataFrame, list[str]]:
+        """(user, item), and split, time (seconds since 1970 UTC), rating, and likes (Boolean) where the file has such
+        columns; and notes. likes: by the kind of event and the quantity; null where neither says anything.
 
-        Raises DataError with the line of the first value that is missing or of another kind.
+        Raises DataError with the line of the first value that is of another kind, or where many rows have no id.
         """
-        optional = {"split": self._checked_splits, "time": self._parsed_times, "rating": self._parsed_ratings}
-        columns = {name: self._required_column(name) for name in ("user", "item")}
-        columns |= {
-            name: read(column) for name, read in optional.items() if (column := self._find_column(name)) is not None
-        }
-        return pl.DataFrame(columns)
+        table, notes = self._with_ids("user", "item")
+        columns = {name: table._id_column(name) for name in ("user", "item")}
+        readers = {"split": table._checked_splits, "time": table._parsed_times}
+        columns |= {name: read(column) for name, read in readers.items() if (column := table._find(name)) is not None}
+        rated = table.rated_by
+        if (ratings := table._find(rated)) is not None:
+            columns["rating"] = table._parsed_numbers(rated, ratings)
+        likes = [
+            verdict for verdict in (table._judge_events(notes), table._judge_quantities(notes)) if verdict is not None
+        ]
+        if likes:
+            columns["likes"] = pl.DataFrame(likes).select(pl.all_horizontal(pl.all())).to_series()
+        used = {"user", "item", "split", "time", "event", "quantity", rated}
+        return pl.DataFrame(columns), [*self._time_notes(), *notes, *self._describe_unread(used)]
 
-    def click_table(self) -> pl.DataFrame:
-        """(session, item, time), time in seconds since 1970 UTC. Where no column names sessions, one of users does."""
-        columns = {name: self._required_column(name) for name in ("session", "item")}
-        times = self._required_column("time", of_ids=False)
-        return pl.DataFrame({**columns, "time": self._parsed_times(times)})
+    @property
+    def rated_by(self) -> str:
+        """The field that the ratings come from: rating, label or count."""
+        return next((of for of in RATED if self._name_of(of) is not None), RATED[0])
+
+    def click_table(self) -> tuple[pl.DataFrame, list[str]]:
+        """(session, item, time), time in microseconds since 1970 UTC; and notes. Where no column names sessions, one of
+        users does."""
+        table, notes = self._with_ids("session", "item")
+        times = table._required("time")
+        empty = times.is_null() | ((times == "").fill_null(True) if times.dtype == pl.String else False)
+        table._require_none(empty, "a value in the field 'time', got none")
+        micros, wrong = parse_micros(times)
+        table._require_none(wrong, f"{TIMES} in the field 'time'", times)
+        columns = {name: table._id_column(name) for name in ("session", "item")}
+        return pl.DataFrame({**columns, "time": micros}), [*notes, *self._describe_unread({"session", "item", "time"})]
 
     def title_table(self) -> pl.DataFrame:
         """(item, title), with null where there is none."""
-        items, titles = self._required_column("item"), self._find_column("title")
+        table, _ = self._with_ids("item", strict=True)
+        items, titles = table._id_column("item"), table._find("title")
         if titles is None:
             return items.to_frame("item").with_columns(title=pl.lit(None, dtype=pl.String))
         return pl.DataFrame({"item": items, "title": titles.replace("", None)})
 
-    def _find_column(self, field: str) -> pl.Series | None:
+    def _find(self, of: str) -> pl.Series | None:
         """The column that goes by one of the field's names, if there is one."""
-        names = [name for name in COLUMNS[field] if name in self.columns]
-        if field == "title":
+        names = [name for name in self.file_options.names(of) if name in self.columns]
+        if of == "title" and of not in self.file_options.columns:
             names += [name for name in self.columns if is_title(name)]
+        if not names and self.file_options.columns.get(of):
+            raise line_error(
+                self.path, 1, f"expected a column {self.file_options.columns[of]!r} (--columns), {self._came()}"
+            )
         return self.columns[names[0]] if names else None
 
-    def _required_column(self, field: str, *, of_ids: bool = True) -> pl.Series:
-        column = self._find_column(field)
+    def _required(self, of: str) -> pl.Series:
+        column = self._find(of)
         if column is None:
-            raise line_error(
-                self.path, 1, f"expected a column {' or '.join(COLUMNS[field])}, got {self._known_names()}"
-            )
-        empty = column.is_null() | ((column == "").fill_null(True) if column.dtype == pl.String else False)
-        self._require_none(empty, f"a value in the field {field!r}, got none")
-        if of_ids and (found := find_unusable_ids(column)) is not None:
-            self._require_none(found[0], f"in the field {field!r} {found[1]}")
+            expected = f"expected a column {' or '.join(self.file_options.names(of))}"
+            raise line_error(self.path, 1, f"{expected}, {self._came()}; --columns {of}=NAME names another")
         return column
 
-    def time_notes(self) -> list[str]:
-        """What is to be said of how times were read."""
-        column = self._find_column("time")
-        return ["times were read as milliseconds"] if column is not None and are_milliseconds(column) else []
+    def _came(self) -> str:
+        """The names in the header. Those that are no usual words are not told: without a header they would be ids."""
+        names = [*self.columns, *self.others]
+        told = plain_names(names)
+        if not told:
+            return "got no known name: does the first line name the columns?"
+        rest = len(names) - len(told[:MOST_NAMES])
+        return f"got none, but {', '.join(told[:MOST_NAMES])}" + (f" and {rest} more" if rest else "")
 
-    def _known_names(self) -> str:
-        """The known names in the header. Others are not told: of a file without a header they would be ids."""
-        known = [name for name in self.columns if name in ID_NAMES | DETAIL_NAMES | {*COLUMNS["title"]}]
-        return f"none, but {', '.join(known)}" if known else "no known name: does the first line name the columns?"
+    def _with_ids(self, *fields: str, strict: bool = False) -> tuple[Table, list[str]]:
+        """The rows that have an id in each field, and a note of the others. DataError where they are many, or,
+        `strict`, any."""
+        missing = {of: self._lacks_id(self._required(of)) for of in fields}
+        lacking = pl.DataFrame(list(missing.values())).select(pl.any_horizontal(pl.all())).to_series()
+        if not (count := int(lacking.sum())):
+            return self, []
+        rows, first = len(lacking), lacking.arg_max() or 0
+        if strict or rows < FEWEST_ROWS or count > max(1, rows // 10):
+            of = next(of for of in fields if missing[of][first])
+            is_nan = self._required(of)[first] in MISSING
+            expected = f"in the field {of!r} an id, got NaN" if is_nan else f"a value in the field {of!r}, got none"
+            more = (
+                f"; {count:,} of {rows:,} rows have none, and at most one in ten may be left out" if count > 1 else ""
+            )
+            raise line_error(self.path, self.line[first], f"expected {expected}{more}")
+        kept = ~lacking
+        table = replace(
+            self, columns={name: one.filter(kept) for name, one in self.columns.items()}, line=self.line.filter(kept)
+        )
+        what = " or ".join(f"{'an' if of == 'item' else 'a'} {of}" for of in fields)
+        return table, [f"{count_noun(count, 'row')} without {what} left out, the first in line {self.line[first]}"]
+
+    @staticmethod
+    def _lacks_id(column: pl.Series) -> pl.Series:
+        return column.is_null() | (normalise_ids(column) == "").fill_null(True) | column.is_in(MISSING).fill_null(True)
+
+    def _id_column(self, of: str) -> pl.Series:
+        """Each in its one spelling. DataError with the line of the first that could be none."""
+        ids = normalise_ids(self._required(of))
+        if (found := find_unusable_ids(ids)) is not None:
+            self._require_none(found[0], f"in the field {of!r} {found[1]}")
+        return ids
+
+    def _time_notes(self) -> list[str]:
+        column = self._find("time")
+        unit = None if column is None else find_unit(column)
+        return [] if unit is None else [f"times were read as {FINER[unit]}"]
+
+    def _describe_unread(self, used: set[str]) -> list[str]:
+        """Columns that nothing was read from. Some file has thousands."""
+        read = {name for of in used if (name := self._name_of(of)) is not None}
+        names = [name for name in (*self.columns, *self.others) if name not in read]
+        if not names:
+            return []
+        rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        told, verb = ", ".join(names[:MOST_NAMES]), "is" if len(names) == 1 else "are"
+        return [f"{'column' if len(names) == 1 else 'columns'} {told}{rest} {verb} not read (see --columns)"]
+
+    def _name_of(self, of: str) -> str | None:
+        return next((name for name in self.file_options.names(of) if name in self.columns), None)
 
     def _checked_splits(self, column: pl.Series) -> pl.Series:
         known = column.is_in((*SPLITS, MET)).fill_null(False)
-        self._require_none(~known, "train, valid, test or met in the field 'split'")
+        self._require_none(~known, "train, valid, test or met in the field 'split'", column)
         return column
 
     def _parsed_times(self, column: pl.Series) -> pl.Series:
         seconds, wrong = parse_times(column)
-        self._require_none(wrong, f"{TIMES} in the field 'time', got something else")
+        self._require_none(wrong, f"{TIMES} in the field 'time'", column)
         return seconds
 
-    def _parsed_ratings(self, column: pl.Series) -> pl.Series:
+    def _parsed_numbers(self, of: str, column: pl.Series) -> pl.Series:
+        """Float64. Text may have a decimal comma; true and false are 1 and 0."""
+        texts = column
         if column.dtype == pl.String:
-            column = column.replace("", None)
-        ratings = column.cast(pl.Float64, strict=False)
-        wrong = ~column.is_null() & ~ratings.is_finite().fill_null(False)
-        self._require_none(wrong, "a number in the field 'rating', got something else")
-        return ratings
+            texts = column.str.strip_chars().str.replace(r"^([+-]?\d+),(\d+)$", "${1}.${2}")
+            words = {"": None, "true": "1", "false": "0", "True": "1", "False": "0", "TRUE": "1", "FALSE": "0"}
+            texts = texts.replace(words | dict.fromkeys(("nan", "NaN", "NULL", "null", "None", "NA")))
+        numbers = texts.cast(pl.Float64, strict=False)
+        if column.dtype.is_float():
+            numbers, texts = numbers.fill_nan(None), texts.fill_nan(None)
+        wrong = ~texts.is_null() & ~numbers.is_finite().fill_null(False)
+        self._require_none(wrong, f"a number in the field {of!r}", column)
+        return numbers
 
-    def _require_none(self, wrong: pl.Series, expected: str) -> None:
-        """DataError with the line of the first wrong row, where there is one."""
-        if wrong.any():
-            raise line_error(self.path, self.line[wrong.arg_max() or 0], f"expected {expected}")
+    def _judge_events(self, notes: list[str]) -> pl.Series | None:
+        """Which events are likings, by their kind; each kind is noted with its number."""
+        column = self._find("event")
+        if column is None:
+            return None
+        kinds = (
+            column.cast(pl.String)
+            .str.strip_chars()
+            .str.to_lowercase()
+            .str.replace_all(r"[\s-]+", "_")
+            .replace("", None)
+        )
+        likes = kinds.is_in(list(LIKING_EVENTS))
+        counts = kinds.drop_nulls().value_counts(sort=True).rows()
+        if counts and not any(kind in LIKING_EVENTS | OTHER_EVENTS for kind, _ in counts):
+            got = ", ".join(kind[:SHOWN_VALUE] for kind, _ in counts[:MOST_NAMES])
+            expected = "expected kinds of events in the field 'event', such as view, cart, purchase or return"
+            raise line_error(self.path, self.line[0], f"{expected}, got {got}; --columns event= passes it over")
+        for liking, words in ((True, "count as likings"), (False, "count as none")):
+            told = [
+                f"{number:,} {kind[:SHOWN_VALUE]}{'' if kind in LIKING_EVENTS | OTHER_EVENTS else ' (unknown)'}"
+                for kind, number in counts
+                if (kind in LIKING_EVENTS) is liking
+            ]
+            if told:
+                rest = f" and {len(told) - MOST_NAMES} more kinds" if len(told) > MOST_NAMES else ""
+                notes.append(f"events by {self._name_of('event')}: {', '.join(told[:MOST_NAMES])}{rest} {words}")
+        return likes.alias("event")
+
+    def _judge_quantities(self, notes: list[str]) -> pl.Series | None:
+        """Which quantities are likings: those above 0; a negative one has been returned."""
+        column = self._find("quantity")
+        if column is None:
+            return None
+        likes = self._parsed_numbers("quantity", column) > 0
+        if none := int((~likes).sum()):
+            notes.append(f"{none:,} of {count_noun(len(likes), 'row')} with a quantity of 0 or less count as no liking")
+        return likes.alias("quantity")
+
+    def _require_none(self, wrong: pl.Series, expected: str, shown: pl.Series | None = None) -> None:
+        """DataError with the line of the first wrong row, where there is one, and with its value if it may be shown."""
+        if not wrong.any():
+            return
+        row = wrong.arg_max() or 0
+        got = "" if shown is None else f", got {str(shown[row])[:SHOWN_VALUE]!r}"
+        raise line_error(self.path, self.line[row], f"expected {expected}{got}")
 
 
 def row_lines(count: int, first: int = 1) -> pl.Series:
@@ -131,7 +238,9 @@ def row_lines(count: int, first: int = 1) -> pl.Series:
     return pl.Series(np.arange(first, first + count))
 
 
-def table_of_fields(path: Path, names: Sequence[str], fields: pl.Series, line: pl.Series) -> Table:
+def table_of_fields(
+    path: Path, names: Sequence[str], fields: pl.Series, line: pl.Series, file_options: FileOptions = AS_NAMED
+) -> Table:
     """Lists of fields (E,), each as long as `names`, -> their table. Raises DataError for a list of another length."""
     if fields.is_empty():
         raise line_error(path, 2, "expected data after the header, got none")
@@ -139,5 +248,13 @@ def table_of_fields(path: Path, names: Sequence[str], fields: pl.Series, line: p
     if wrong.any():
         row = wrong.arg_max() or 0
         raise line_error(path, line[row], f"expected {len(names)} fields, got {len(fields[row])}")
-    wanted = [(place, name) for place, name in enumerate(names) if is_read(name)]
-    return Table(path, {name: fields.list.get(place).str.strip_chars() for place, name in wanted}, line)
+    wanted = {name: place for place, name in enumerate(names) if file_options.is_read(name)}
+    others = tuple(name for name in names if name and name not in wanted)
+    columns = {name: fields.list.get(place).str.strip_chars() for name, place in wanted.items()}
+    return Table(path, columns, line, file_options, others)
+
+
+def require_no_delimiter(path: Path, file_options: FileOptions) -> None:
+    """DataError for a delimiter that is given for a format without any."""
+    if file_options.delimiter is not None:
+        raise DataError(f"{path}: expected no --delimiter for this format, got {file_options.delimiter!r}")

@@ -7,14 +7,17 @@ is read of interactions.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from client_service.sessions.shard import TEST, TRAIN, VALID
-from client_service.shard.ids import find_unusable_ids
+from client_service.shard.ids import find_unusable_ids, normalise_ids
+from client_service.shard.times import MICROS
 from shared.errors import DataError
+from simulation.datasets.columns import AS_NAMED, FileOptions
 from simulation.datasets.content import file_stem, line_error, read_text, split_lines
 from simulation.datasets.load import read_clicks
 from simulation.sessions.rules import USUAL_RULES, SessionRules
@@ -32,10 +35,10 @@ WORDS = r"\S+"
 EXAMPLE = r"^[^\t]*\S[^\t]*\t\s*\S+\s*$"  # clicks, a tab and the next click
 
 
-def read_sessions(path: Path, rules: SessionRules = USUAL_RULES) -> Sessions:
+def read_sessions(path: Path, rules: SessionRules = USUAL_RULES, file_options: FileOptions = AS_NAMED) -> Sessions:
     """Of a folder or a file; the last tenth of the training sessions is for validation. Items that no training session
     has are left out: no client could rank them. DataError where nothing is left to train on."""
-    found = read_session_file(path, rules) if path.is_file() else read_session_folder(path)
+    found = read_session_file(path, rules, file_options) if path.is_file() else read_session_folder(path)
     kept = keep_supported(hold_out_last(keep_usual_lengths(found, rules), VALID_SHARE, VALID), rules)
     if not (kept.splits == TRAIN).any():
         dropped = "; ".join(kept.notes) or "there are none"
@@ -50,17 +53,20 @@ def read_session_folder(folder: Path) -> Sessions:
     return _number_items(folder.name, pl.concat([train, test]), splits)
 
 
-def read_session_file(path: Path, rules: SessionRules = USUAL_RULES) -> Sessions:
-    """Clicks in the order of time; a pause of more than `gap_seconds` ends a session. The last tenth is for testing."""
-    ordered = read_clicks(path).sort("session", "time", maintain_order=True)
-    return hold_out_last(_split_at_gaps(file_stem(path), ordered, rules.gap_seconds), TEST_SHARE, TEST)
+def read_session_file(path: Path, rules: SessionRules = USUAL_RULES, file_options: FileOptions = AS_NAMED) -> Sessions:
+    """Clicks in the order of time, equal times in that of the file; a pause of more than `gap_seconds` ends a session.
+    The last tenth is for testing."""
+    clicks, notes = read_clicks(path, file_options)
+    ordered = clicks.sort("session", "time", maintain_order=True)
+    found = replace(_split_at_gaps(file_stem(path), ordered, rules.gap_seconds), notes=tuple(notes))
+    return hold_out_last(found, TEST_SHARE, TEST)
 
 
 def _split_at_gaps(name: str, table: pl.DataFrame, gap_seconds: float) -> Sessions:
     """Sessions in the order of their first clicks."""
     times = table["time"].to_numpy()
     changed = (table["session"] != table["session"].shift(1)).fill_null(True).to_numpy().copy()
-    changed[1:] |= np.diff(times) > gap_seconds
+    changed[1:] |= np.diff(times) > gap_seconds * MICROS
     starts = np.append(np.flatnonzero(changed), len(table))
     items, clicks = _number_ids(table["item"])
     splits = np.full(len(starts) - 1, TRAIN, dtype=np.int8)
@@ -75,15 +81,52 @@ def _train_sessions(path: Path) -> pl.Series:
 
 
 def _test_sessions(path: Path) -> pl.Series:
-    """The whole sessions: of a session's prefixes, longest first, the first alone."""
+    """The whole sessions. A session of l clicks has l - 1 lines, one for each prefix of it, in any order.
+
+    Where a session's lines follow each other, longest first, as published files have them, sessions keep their order.
+    DataError where a session lacks one of its prefixes.
+    """
     lines = _lines(path)
     wrong = (lines.str.strip_chars() != "") & ~lines.str.contains(EXAMPLE)
     if wrong.any():
         raise line_error(path, (wrong.arg_max() or 0) + 1, "expected clicks, a tab and the next click")
-    words = lines.filter(lines.str.strip_chars() != "").str.extract_all(WORDS)
+    numbered = pl.DataFrame({"line": np.arange(1, len(lines) + 1), "text": lines}).filter(lines.str.strip_chars() != "")
+    words = numbered["text"].str.extract_all(WORDS)
     whole = words.list.join(" ")
     shorter = whole.str.replace(r" ?\S+$", "")  # without the last click
-    return words.filter((whole != shorter.shift(1)).fill_null(True))
+    counts = _count_sessions(path, whole, shorter, words.list.len(), numbered["line"])
+    heads = (whole != shorter.shift(1)).fill_null(True)
+    in_order = whole.filter(heads).value_counts(name="sessions").rename({whole.name or "": "whole"})
+    if in_order.sort("whole").equals(counts.filter(pl.col("sessions") > 0).sort("whole")):
+        return words.filter(heads)
+    table = pl.DataFrame({"whole": whole, "words": words}).with_columns(again=pl.int_range(pl.len()).over("whole"))
+    kept = table.join(counts, on="whole", how="left", maintain_order="left").filter(
+        pl.col("again") < pl.col("sessions")
+    )
+    return kept["words"]
+
+
+def _count_sessions(
+    path: Path, whole: pl.Series, shorter: pl.Series, lengths: pl.Series, line: pl.Series
+) -> pl.DataFrame:
+    """(whole, sessions): how many sessions end there, of all prefixes that end there as many as no longer one needs.
+
+    Some public files have no prefix of one click: the shortest that occurs may lack its own.
+    """
+    prefixes = pl.DataFrame({"whole": whole, "shorter": shorter, "length": lengths, "line": line})
+    ending = prefixes.group_by("whole").agg(pl.len().cast(pl.Int64).alias("here"))
+    longer = (
+        prefixes.filter(pl.col("length") > pl.col("length").min())
+        .group_by("shorter")
+        .agg(pl.len().cast(pl.Int64).alias("longer"), pl.col("line").min())
+    )
+    both = ending.join(longer, left_on="whole", right_on="shorter", how="full", coalesce=True)
+    both = both.with_columns(sessions=pl.col("here").fill_null(0) - pl.col("longer").fill_null(0))
+    missing = both.filter(pl.col("sessions") < 0)
+    if len(missing):
+        number = int(missing["line"].to_numpy().min())
+        raise line_error(path, number, "expected a line for each shorter prefix of the session too, one is missing")
+    return both.select("whole", pl.col("sessions").cast(pl.UInt32))
 
 
 def _lines(path: Path) -> pl.Series:
@@ -112,6 +155,7 @@ def _number_items(name: str, sessions: pl.Series, splits: np.ndarray) -> Session
 
 def _number_ids(ids: pl.Series) -> tuple[tuple[str, ...], np.ndarray]:
     """The different ids in their order, and the number of each."""
+    ids = normalise_ids(ids)
     known = ids.unique().sort()
     numbers = ids.cast(pl.Enum(known)).to_physical().to_numpy().astype(np.int64)
     return tuple(known.to_list()), numbers

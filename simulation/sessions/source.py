@@ -43,7 +43,7 @@ def cut_session_shards(data: str, cut: Cut, folder: Path) -> Shards:
 def _read_or_generate(data: str, cut: Cut) -> Sessions:
     rules = parse_rules(cut.rules)
     if data != CLICKS:
-        return read_sessions(Path(data), rules)
+        return read_sessions(Path(data), rules, cut.file_options)
     if rules != USUAL_RULES:
         raise SettingsError(f"--rule: expected none with {CLICKS}, which are generated as sessions")
     return generate_sessions(cut.split_seed)

@@ -71,8 +71,11 @@ def test_a_table_is_ordered_by_time_and_cut_at_pauses(tmp_path: Path) -> None:
     ("rows", "said"),
     [
         ("", "line 2: expected data after the header, got none"),
-        ("a,1,x\na,noon,y\n", "line 3: expected whole seconds or milliseconds since 1970, or ISO 8601"),
-        ("a,1,x\na,inf,y\n", "line 3: expected whole seconds"),
+        (
+            "a,1,x\na,noon,y\n",
+            "line 3: expected seconds or finer since 1970, or ISO 8601 in the field 'time', got 'noon'",
+        ),
+        ("a,1,x\na,inf,y\n", "line 3: expected seconds or finer"),
         ("a,1,x\na,,y\n", "line 3: expected a value in the field 'time'"),
         ("a,1,x\na,2,\n", "line 3: expected a value in the field 'item'"),
         ("a,1,x\n,2,y\n", "line 3: expected a value in the field 'session'"),

@@ -38,7 +38,6 @@ def refused(path: Path, *words: str) -> str:
         ("0 1\n1 2\n0 3\n", ("line 3", "a second line of the same user")),
         ("0 1\n1\t2\n", ("line 2", "'\\t'")),
         ("0 1\r1 2\r\n", ("line 1", "'\\r'")),
-        ("0 1\n1 12345678901234567890\n", ("line 2", "18 digits")),
         (b"0 1\n1 2\n2 \xff\n", ("line 3", "byte 0xff")),
         ("", ("line 1", "an empty file")),
         (" \n \n", ("line 1", "an empty file")),
@@ -70,19 +69,27 @@ def test_bad_lightgcn_text_is_refused_with_its_line(write: Write, content: str |
             ("line 1", "a column user or user_id", "got none, but item, rating"),
         ),
         ("ratings.csv", "", ("line 1", "an empty file")),
-        ("interactions.csv", "user,item,split\n1,2,train\n1,3,dev\n", ("line 3", "train, valid, test or met")),
+        (
+            "interactions.csv",
+            "user,item,split\n1,2,train\n1,3,dev\n",
+            ("line 3", "train, valid, test or met", "got 'dev'"),
+        ),
         ("interactions.parquet", "user,item\n1,2\n", ("expected a Parquet file",)),
         (
             "ratings.csv",
             "user,item,time\n1,2,\n1,3,soon\n",
-            ("line 3", "since 1970, or ISO 8601", "'time'"),
+            ("line 3", "since 1970, or ISO 8601", "'time'", "got 'soon'"),
         ),
-        ("ratings.csv", "user,item,time\n1,2,1433221332117\n1,3,1433221332\n", ("line 2", "seconds since 1970")),
+        (
+            "ratings.csv",
+            "user,item,time\n1,2,1433221332117\n1,3,1433221332\n",
+            ("line 2", "expected seconds or finer since 1970", "got '1433221332117'"),
+        ),
         ("ratings.csv", "user,item\n1,2\nNaN,3\n", ("line 3", "in the field 'user' an id, got NaN")),
         ("ratings.csv", "user,item\n1,2\n1,nan\n", ("line 3", "in the field 'item' an id, got NaN")),
         ("ratings.csv", "user,item\n1,2\n1,a\x00b\n", ("line 3", "without control characters")),
         ("ratings.csv", f"user,item\n1,{'i' * 513}\n", ("line 2", "at most 512 characters")),
-        ("ratings.csv", "user,item,rating\n1,2,good\n", ("line 2", "a number in the field 'rating'")),
+        ("ratings.csv", "user,item,rating\n1,2,good\n", ("line 2", "a number in the field 'rating', got 'good'")),
     ],
 )
 def test_bad_tables_are_refused_with_their_line(
@@ -102,8 +109,10 @@ def test_bad_parquet_is_refused_with_its_row(tmp_path: Path) -> None:
     path = tmp_path / "interactions.parquet"
     pl.DataFrame({"user": ["a", None], "item": ["x", "y"]}).write_parquet(path)
     refused(tmp_path, "interactions.parquet", "line 2", "field 'user'")
-    pl.DataFrame({"user": [1.0], "item": ["x"]}).write_parquet(path)
-    refused(tmp_path, "column 'user'", "Float64")
+    pl.DataFrame({"user": [[1]], "item": ["x"]}).write_parquet(path)
+    refused(tmp_path, "column 'user'", "List")
+    pl.DataFrame({"user": [2.0**60], "item": ["x"]}).write_parquet(path)
+    refused(tmp_path, "column 'user'", "holds no exact ids")
     pl.DataFrame({"user": ["a"], "thing": ["x"]}).write_parquet(path)
     refused(tmp_path, "a column item or item_id")
     pl.DataFrame(schema={"user": pl.String, "item": pl.String}).write_parquet(path)

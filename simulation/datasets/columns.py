@@ -1,0 +1,84 @@
+"""Names of columns -> what is read of them: the usual names of each field, and what a user says of a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+COLUMNS = {
+    "session": ("session", "session_id", "sessionid", "user", "user_id", "userid"),
+    "user": ("user", "user_id", "userid"),
+    "item": ("item", "item_id", "itemid", "movie", "movie_id", "movieid"),
+    "split": ("split",),
+    "time": ("time", "timestamp"),
+    "rating": ("rating",),
+    "label": ("label", "liked", "is_liked", "clicked", "is_click"),
+    "count": ("count", "counts", "plays", "play_count", "playcount", "listen_count", "weight"),
+    "event": ("event_type", "event", "eventtype", "event_name", "action", "action_type", "behavior", "behaviour"),
+    "quantity": ("quantity", "qty", "units"),
+    "title": ("title", "item_title", "movie_title", "name", "item_name"),
+}
+ID_FIELDS, DETAIL_FIELDS = (
+    ("session", "user", "item", "split"),
+    ("time", "rating", "label", "count", "event", "quantity"),
+)
+KNOWN = frozenset(name for names in COLUMNS.values() for name in names)
+_LIKING_EVENTS = (
+    "view views viewed pageview page_view detail click clicks clicked pv visit read play plays played listen listened "
+    "watch watched stream cart add_to_cart addtocart add_cart basket add_to_basket order ordered purchase purchases "
+    "purchased buy bought transaction sale sold checkout rent rented download install subscribe follow like liked love "
+    "loved favorite favourite fav save saved wishlist add_to_wishlist bookmark share shared upvote rate rated"
+)
+_OTHER_EVENTS = (
+    "return returned returns refund refunded cancel cancelled canceled remove removed remove_from_cart removefromcart "
+    "remove_from_basket delete deleted dislike disliked unlike unliked downvote skip skipped hide hidden block blocked "
+    "unsubscribe unfollow uninstall impression impressions shown complaint"
+)
+_WORDS_OF_NAMES = (
+    "account action age amount article artist asin at author basket behavior behaviour book brand buyer category "
+    "client code content count country created currency customer customerid date datetime day description event film "
+    "game genre genres id ids interaction invoice isbn item itemid key label like liked member movie movieid name "
+    "order person play plays post price product productid purchase qty quantity rating ratings review reviewer score "
+    "session "
+    "shop sku song split star stars store text time timestamp title track ts type unit units user userid value visit "
+    "visitor visitorid weight when"
+)
+LIKING_EVENTS, OTHER_EVENTS, WORDS_OF_NAMES = (
+    frozenset(words.split()) for words in (_LIKING_EVENTS, _OTHER_EVENTS, _WORDS_OF_NAMES)
+)
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What a user says of a file. columns: field of `COLUMNS` -> the file's own name; delimiter: None: it is found."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    delimiter: str | None = None
+
+    def names(self, of: str) -> tuple[str, ...]:
+        """The names, in lower case, by which a field's column goes; none where it is given as "", not to be read."""
+        if of not in self.columns:
+            return COLUMNS[of]
+        return (name,) if (name := self.columns[of].strip().lower()) else ()
+
+    def is_id(self, name: str) -> bool:
+        """Whether a column of this name may hold ids or splits."""
+        return any(name in self.names(of) for of in ID_FIELDS)
+
+    def is_read(self, name: str) -> bool:
+        """Whether anything is read from a column of this name."""
+        return self.is_id(name) or any(name in self.names(of) for of in (*DETAIL_FIELDS, "title")) or is_title(name)
+
+
+AS_NAMED = FileOptions()
+
+
+def is_title(name: str) -> bool:
+    """Whether a column of this name may hold titles: "app_name" may."""
+    return "title" in name or "name" in name
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Those that are usual words of a header. Others are not to be told: of a file without a header they are ids."""
+    return [name for name in names if name in KNOWN or WORDS_OF_NAMES.intersection(re.split(r"[^a-z]+", name))]
