@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -240,3 +241,44 @@ def test_the_public_files_have_their_known_sizes(
     assert np.bincount(found.splits).tolist() == sessions
     assert (len(found.clicks), len(found.items)) == (clicks, items)
     assert [int(note.split()[0].replace(",", "")) for note in found.notes] == dropped
+
+
+@pytest.mark.parametrize("form", ["milliseconds", "microseconds", "seconds", "iso"])
+def test_clicks_within_one_second_keep_their_order_whatever_the_order_of_rows(tmp_path: Path, form: str) -> None:
+    forms = {
+        "milliseconds": lambda micros: str(micros // 1000),
+        "microseconds": str,
+        "seconds": lambda micros: f"{micros / 1e6:.6f}",
+        "iso": lambda micros: datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="milliseconds"),
+    }
+    base = 1_700_000_000_000_000
+    rows = [f"s{s},p{k},{forms[form](base + s * 4_000_000_000 + 150_000 * k)}" for s in range(20) for k in range(5)]
+    np.random.default_rng(1).shuffle(rows)
+    path = tmp_path / "clicks.csv"
+    path.write_text("\n".join(["session,item,time", *rows]))
+    found = read_session_file(path)
+    assert found.clicks.tolist() == [0, 1, 2, 3, 4] * 20 and len(found) == 20
+
+
+def test_equal_times_keep_the_order_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("session,item,time\na,z,5\na,x,5\na,y,5\na,w,4\n")
+    found = read_session_file(path)
+    assert [found.items[click] for click in found.clicks] == ["w", "z", "x", "y"]
+
+
+def examples(found: Sessions) -> list[tuple[int, ...]]:
+    whole = [tuple(found.clicks[a:b].tolist()) for a, b in zip(found.starts, found.starts[1:], strict=False)]
+    return sorted(one[:end] for one in whole[1:] for end in range(2, len(one) + 1))
+
+
+def test_prefixes_in_another_order_give_the_same_examples_or_an_error(tmp_path: Path) -> None:
+    lines = ["1 2 3\t2", "1 2\t3", "1\t2", "1 2 3\t2", "1 2\t3", "1\t2", "1\t3", "2 1\t1", "2\t1"]
+    train = "1 2 3\n"
+    first = read_session_folder(write_folder(tmp_path / "s", train, "\n".join(lines) + "\n"))
+    for seed in range(5):
+        shuffled = [lines[place] for place in np.random.default_rng(seed).permutation(len(lines))]
+        again = read_session_folder(write_folder(tmp_path / "s", train, "\n".join(shuffled) + "\n"))
+        assert examples(again) == examples(first) and len(again) == len(first)
+    with pytest.raises(DataError, match=r"expected a line for each shorter prefix of the session too"):
+        read_session_folder(write_folder(tmp_path / "s", train, "1 2 3\t2\n1\t3\n"))

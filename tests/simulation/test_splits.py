@@ -218,3 +218,29 @@ def test_one_user_less_changes_no_drawn_validation_pair() -> None:
     )
     less = split_validation(events.filter(pl.col("user") != "u0"), 0)
     assert split_validation(events, 0).filter(pl.col("user") != "u0").equals(less)
+
+
+def test_at_one_date_nobody_trains_after_anybody_is_tested(tmp_path: Path) -> None:
+    rows = [
+        (f"u{user}", f"i{(user + n) % 30}", 1_000_000 + 1000 * n + 37 * user) for user in range(20) for n in range(25)
+    ]
+    late = [("late", f"i{n}", 1_000_000 + 1000 * 24 + n) for n in range(3)]
+    dataset = load_dataset(write(tmp_path / "sales.csv", [*rows, *late]), 0, split="global-time")
+    times = {split: dataset.events.filter(split=split)["time"] for split in ("train", "valid", "test")}
+    assert times["train"].max() < times["valid"].min() and times["valid"].max() < times["test"].min()  # type: ignore[operator]
+    assert all(0.05 < len(times[split]) / len(rows) < 0.15 for split in ("valid", "test"))
+    assert (
+        "late" not in set(dataset.events["user"]) and dataset.met is not None and set(dataset.met["user"]) == {"late"}
+    )
+    assert any(
+        note.startswith("split at the same dates for all users: validation since 1970-01-12") for note in dataset.notes
+    )
+    assert "1 user without a training item dropped, with 3 pairs kept as met" in dataset.notes
+    equal = load_dataset(
+        write(tmp_path / "days.csv", [(u, i, t // 9000) for u, i, t in rows]), 0, split="global-time"
+    ).events
+    assert equal.group_by("time").agg(pl.col("split").n_unique())["split"].max() == 1  # equal times fall on one side
+    with pytest.raises(DataError, match="expected three different times or more for --split global-time, got 2"):
+        load_dataset(write(tmp_path / "two.csv", [("a", "x", 1), ("a", "y", 2)]), 0, split="global-time")
+    with pytest.raises(DataError, match="a time of each interaction for --split global-time, 1 have none"):
+        load_dataset(write(tmp_path / "no.csv", [("a", "x", 1), ("a", "y", "")]), 0, split="global-time")
