@@ -40,6 +40,9 @@ def tune(
     split: options.SplitChoice = None,
     split_seed: options.SplitSeed = 0,
     min_rating: options.MinRating = None,
+    rating_kind: options.KindOfRating = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
     rules: options.Rules = None,
     device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
@@ -51,7 +54,10 @@ def tune(
     chosen, named = options.text_or(strategy, doing.strategy), options.text_or(preset, doing.preset)
     base, _ = doing.choose_method(named, chosen, fixed)
     space = search_space(chosen, base, fixed)
-    cut = options.choose_cut(data, clients, method, number, split_seed, min_rating, split, task, rules)
+    file_options = options.parse_file_options(columns, delimiter)
+    cut = options.choose_cut(
+        data, clients, method, number, split_seed, min_rating, split, task, rules, file_options, rating_kind
+    )
     shards = find_or_cut_shards(data, cut, out / "shards", doing.cut)
     if not as_json:
         options.print_notes(shards.notes)

@@ -8,18 +8,25 @@ from typing import Annotated
 
 import typer
 
-from client_service.shard import read_shard
+from client_service.shard import Shard, read_shard
 from client_service.worth.estimate import DRAWS, estimate_worth
 from client_service.worth.trials import trainings
 from shared.method.settings import method_settings
-from simulation.cli.options import AsJson, print_json
+from simulation.cli import options
+from simulation.cli.options import AsJson, print_json, print_notes
 from simulation.console import OUT, count_bar
+from simulation.datasets import FileOptions, LeastRating, load_dataset
+from simulation.partition import build_part, partition_dataset
 from simulation.tables import forecast_table
 
 
 def worth(
-    shard: Annotated[Path, typer.Argument(help="the silo's shard: a folder with interactions.parquet")],
+    shard: Annotated[Path, typer.Argument(help="the silo's shard, a folder with interactions.parquet; or a file")],
     draws: Annotated[int, typer.Option(min=2, max=32, help="how often the users are cut anew")] = DRAWS,
+    min_rating: options.MinRating = None,
+    rating_kind: options.KindOfRating = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
     """Forecast what a federation would bring this silo: its own users, cut into small silos that join each other.
@@ -27,7 +34,9 @@ def worth(
     Nothing is sent and nothing is written. Validation items alone are read, no test items. The forecast holds for silos
     that sell the same items to users of the same kind; the interval is where the gain lies in nine cases of ten.
     """
-    found = read_shard(shard)
+    least = options.least_rating(min_rating, rating_kind, "usual")
+    file_options = options.parse_file_options(columns, delimiter)
+    found = _whole_silo(shard, least, file_options, as_json=as_json) if shard.is_file() else read_shard(shard)
     total = draws * trainings(len(found.user_ids))
     with count_bar("trainings", total, shown=not as_json) as observe:
         estimate = estimate_worth(found, method_settings().cutoff, draws, observe)
@@ -37,3 +46,12 @@ def worth(
         OUT.print(forecast_table(estimate))
     for sentence in estimate.sentences:
         OUT.print(f"- {sentence}", soft_wrap=True)
+
+
+def _whole_silo(path: Path, least: LeastRating, file_options: FileOptions, *, as_json: bool) -> Shard:
+    """All interactions of a file as one silo's shard, in memory."""
+    dataset = load_dataset(path, 0, least, file_options=file_options)
+    if not as_json:
+        print_notes(dataset.notes)
+    whole = partition_dataset(dataset, clients=1, method="users", seed=0)
+    return build_part(dataset, whole.parts[0], dataset.name, dataset.notes)

@@ -9,13 +9,22 @@ from typing import Any
 
 import polars as pl
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from client_service.shard import read_shard
+from client_service.feedback.messages import InteractionIn
+from client_service.feedback.store import FeedbackStore
+from client_service.serving.messages import RecommendationsIn
+from client_service.shard import build_shard, read_shard, save_shard
+from client_service.shard.changes import append_events, erase_users
+from client_service.shard.events import SPLIT_TYPE
 from client_service.shard.ids import find_unusable_ids, normalise_id, normalise_ids, read_id_list
+from lpsfed import Recommendations
 from shared.errors import DataError, SettingsError
+from simulation.catalogue import merge_items
 from simulation.cli import app
 from simulation.cli.options import parse_file_options
+from simulation.cli.recommending import UNKNOWN, _count_unknown
 from simulation.datasets import FileOptions, load_dataset
 from simulation.datasets.load import read_events
 
@@ -271,10 +280,6 @@ def test_an_id_that_is_not_there_is_counted_or_refused(tmp_path: Path) -> None:
 
 
 def test_shards_of_earlier_versions_keep_their_ids_and_lose_them_by_either_spelling(tmp_path: Path) -> None:
-    from client_service.shard import build_shard, save_shard
-    from client_service.shard.changes import append_events, erase_users
-    from client_service.shard.events import SPLIT_TYPE
-
     rows = [("u1 ", "1.0"), ("u1", "2.0"), ("u2", "1.0")]
     events = pl.DataFrame(rows, schema=["user", "item"], orient="row").with_columns(split=pl.lit("train", SPLIT_TYPE))
     save_shard(tmp_path / "old", build_shard("old", events, None))
@@ -284,6 +289,39 @@ def test_shards_of_earlier_versions_keep_their_ids_and_lose_them_by_either_spell
     later = pl.DataFrame({"user": ["u2", "u3"], "item": ["2", "1.0"]})
     after = append_events(old, later, Path("later.csv"))
     assert after.item_ids == ("1.0", "2.0") and after.train.nnz == 5
+
+
+def test_requests_and_the_log_take_ids_in_their_one_spelling(tmp_path: Path) -> None:
+    told = InteractionIn(event="1", user=" u1\ufeff", item="1.0", rating=5)
+    assert (told.user, told.item) == ("u1", "1")
+    asked = RecommendationsIn(users=("u1 ", "7.0", "Cafe\u0301"))
+    assert asked.users == ("u1", "7", "Caf\u00e9")
+    with pytest.raises(ValidationError, match="expected an id, got blanks alone"):
+        InteractionIn(event="1", user=" ", item="1")
+    store = FeedbackStore(tmp_path)
+    store.append([told])
+    with store._database.transaction() as rows:  # as an earlier version has written it
+        rows.execute("UPDATE interactions SET user = 'u1 ', item = '1.0'")
+    store.close()
+    again = FeedbackStore(tmp_path)
+    assert [(one.user, one.item) for one in again.interactions()] == [("u1", "1")]
+    assert again.erasures.erase_user("u1", known=False)[0] == 1
+    again.close()
+
+
+def test_users_whom_a_silo_does_not_know_are_counted_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    lists = [
+        Recommendations(items=(), user=user, fallback=fallback) for user, fallback in (("a", None), ("b", UNKNOWN))
+    ]
+    assert len(list(_count_unknown(lists, strict=False))) == 2
+    assert "1 of 2 users are not in the shard" in capsys.readouterr().err
+    with pytest.raises(DataError, match="expected users whom the silo knows, 1 of 2 users are not in the shard"):
+        list(_count_unknown(lists, strict=True))
+
+
+def test_a_catalogue_is_merged_from_lists_however_they_were_saved(tmp_path: Path) -> None:
+    one = written(tmp_path / "one.txt", "item\r\n10.0\r\n 11\r\n".encode("utf-16"))
+    assert merge_items([one, written(tmp_path / "two.txt", '"12"\n11\n')]).to_list() == ["10", "11", "12"]
 
 
 def test_clicks_and_interactions_take_the_same_options(tmp_path: Path) -> None:

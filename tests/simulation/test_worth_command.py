@@ -34,3 +34,12 @@ def test_few_users_and_no_shard_are_said_clearly(silos: Silos, tmp_path: Path) -
     assert told.exit_code == 0 and "Too few to say: expected at least 50 users" in told.stdout
     with pytest.raises(DataError, match="expected"):
         CliRunner().invoke(app, ["worth", str(tmp_path)], catch_exceptions=False)
+
+
+def test_a_file_s_worth_is_told_with_how_it_was_read(tmp_path: Path) -> None:
+    path = tmp_path / "sales.csv"
+    rows = "".join(f"{user};{(user + n) % 11};{1 + n % 5}\n" for user in range(12) for n in range(9))
+    path.write_text("customer;product;stars\n" + rows)
+    words = ["worth", str(path), "--columns", "user=customer,item=product,rating=stars"]
+    told = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "Too few to say" in told.stdout and "rated interactions, below 4, are no likings" in told.stderr
