@@ -19,7 +19,7 @@ from shared.web.calling import Calling
 from shared.web.loopback import write_address
 from simulation.cli import options
 from simulation.console import tell_on_stderr
-from simulation.datasets import FileOptions, LeastRating, load_dataset
+from simulation.datasets import Dataset, FileOptions, LeastRating, load_dataset
 from simulation.detached import require_free_port, serve_detached
 from simulation.inviting import make_invitation, write_invitation
 from simulation.joining import (
@@ -169,7 +169,8 @@ def _join_federation(asked: Invitation, silo: SiloFolder, choices: SiloChoices, 
     if told is not None:
         agreed = agree(told, choices.policy)
         require_listed(agreed, choices.catalogue)
-    _keep_data(silo, asked.name, given, "items" if told is None else told.task)
+    noised = told is not None and told.method.basis.epsilon is not None
+    _keep_data(silo, asked.name, given, "items" if told is None else told.task, noised=noised)
     if told is not None:
         _require_usable(asked, silo, agreed, choices)
     enrolled = enrol_silo(asked, silo)
@@ -194,19 +195,19 @@ def _own_catalogue(silo: SiloFolder) -> Path | None:
     return own if own.exists() else None
 
 
-def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str) -> None:
+def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str, *, noised: bool) -> None:
     described = describe_shard(silo, task)
     if described is None:
         if given.path is None:
             raise SettingsError("--data: expected the silo's own interactions, got none")
-        for note in _convert(silo, name, given.path, given, task):
+        for note in _convert(silo, name, given.path, given, task, noised=noised):
             tell_on_stderr(f"- {note}")
         described = describe_shard(silo, task)
     tell_on_stderr(f"{silo.shard}: {described}")
 
 
-def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: str) -> Sequence[str]:
-    """Write the shard; what was left out."""
+def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: str, *, noised: bool) -> Sequence[str]:
+    """Write the shard; what was left out. noised: the federation hides each user in its sums."""
     if task == "sessions":
         if given.split is not None or given.least != "usual":
             raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
@@ -215,7 +216,19 @@ def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: st
     if given.rules:
         raise SettingsError("--rule: expected none in a federation of users, whose silos hold no sessions")
     dataset = load_dataset(path, SPLIT_SEED, given.least, given.split, file_options=given.file_options)
+    if noised:
+        _require_said(dataset, given)
     return keep_shard(silo, name, dataset).notes
+
+
+def _require_said(dataset: Dataset, given: GivenData) -> None:
+    """SettingsError where what counts of one user would follow from the others' interactions."""
+    why = "in a federation that hides each user in its sums (basis.epsilon)"
+    if given.split == "global-time":
+        raise SettingsError(f"--split: expected another than global-time {why}: its dates follow from all users")
+    if given.least == "usual" and "rating" in dataset.events.columns:
+        expected = "expected it, or --rating-kind, for data with ratings"
+        raise SettingsError(f"--min-rating: {expected} {why}: what a rating means must not follow from all users'")
 
 
 def _serve(silo: SiloFolder, *, detach: bool) -> None:

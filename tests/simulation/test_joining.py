@@ -18,6 +18,7 @@ from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
 from client_service.settings import client_settings
 from client_service.shard import read_shard
+from shared.method.setting_groups import BasisSettings
 from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.invitation import read_invitation
 from shared.protocol.signing.keys import raw_hex, read_private
@@ -190,3 +191,21 @@ def test_the_aggregator_writes_invitations_before_it_starts(tmp_path: Path, monk
     assert served[0].token() == (tmp_path / "operator" / "operator.token").read_text()
     call("aggregator", "--state-directory", "operator", "--port", "8900")
     assert served[1].token() == served[0].token()
+
+
+def test_what_counts_of_a_user_follows_from_no_other_where_sums_are_noised(tmp_path: Path, data: Path) -> None:
+    """The kind of scale and the dates of a split are found in everybody's rows: they have to be said."""
+    basis = BasisSettings(kind="exact", epsilon=1.0)
+    method = SMALL.model_copy(update={"basis": basis, "catalogue": 15})
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "items.txt").write_text("\n".join(sorted(f"i{item}" for item in range(15))))
+    with serve(create_app(small_aggregator(tmp_path / "noised", method=method, secure=True))) as url:
+        invite(url, tmp_path, "north")
+        known = ("--catalogue", tmp_path / "items.txt", "--policy", "common_basis=noised")
+        for flags, said in (((), "--min-rating"), (("--min-rating", 4, "--split", "global-time"), "global-time")):
+            refused = join(tmp_path, data, *known, *flags)
+            assert refused.exit_code == 1 and said in str(refused.exception), refused.output
+            assert "basis.epsilon" in str(refused.exception) and not (tmp_path / "north" / "shard").exists()
+        done = join(tmp_path, data, *known, "--min-rating", 4)
+        assert done.exit_code == 0, done.output
+    assert client_settings(tmp_path / "north" / "silo.toml").fit_everything
