@@ -33,6 +33,7 @@ from shared.protocol.secure.server import Relayed
 from shared.protocol.signing.enrolment import registered_names
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.strategies import build_strategy
+from shared.strategies.agreement import settle_similarity
 
 
 class Coordinator:
@@ -125,6 +126,8 @@ class Coordinator:
     async def start_run(self, request: RunIn) -> RunHistoryOut:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
         SettingsError."""
+        method = settle_similarity(request.method, secure=self.settings.secure)
+        request = request.model_copy(update={"method": method})
         self.settings.require_same_shape(request.method)
         build_strategy(self.settings.strategy, request.method)
         self.settings.require_time(request)

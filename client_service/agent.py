@@ -20,7 +20,7 @@ from client_service.learning.local import Moment
 from client_service.logs import LOGGER
 from client_service.memory import return_free_memory
 from client_service.rebuilding import Rebuilt
-from client_service.refresh import Refreshed, describe_failure
+from client_service.refresh import Refreshed, describe_failure, describe_place
 from client_service.run_opening import RunOpening
 from client_service.run_part import RunPart
 from client_service.schemas import QualityOut, RoundCosts
@@ -44,6 +44,14 @@ FAILURES = {
     "cancelled": "the federation's operator cancelled the run",
 }
 """Phase in which a run ends without a result -> what the silo says of it."""
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """A run of which this silo computes nothing more, and why."""
+
+    run: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -83,15 +91,20 @@ class Agent:
         self.training_run: TrainingRun | None = None
         self._part: RunPart | None = None
         self._done: str | None = None  # the run that is over for this client
+        self._asked: str | None = None  # the run that is worked on at the moment
+        self._given_up: GivenUp | None = None
         self._steps, self._amid = asyncio.Condition(), False  # a round is begun, and not applied
 
     async def follow(self) -> None:
-        """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later."""
+        """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later.
+
+        A run that ends in another error, such as a lack of memory, is given up: the silo goes on with the next one.
+        """
         while True:
             try:
                 await self._step()
                 self._aggregator.pace.went_on()
-                self._note(problem=None)
+                self._note(problem=None if self._given_up is None else self._given_up.reason)
             except FederationError as error:
                 self._held_up(error)
             except OSError as error:  # of the disk: the aggregator's are FederationErrors
@@ -102,6 +115,19 @@ class Agent:
                     raise
                 LOGGER.info("round_gave_way", run=self.standing.run, round=self.standing.round)
                 self._sequence = None
+            except Exception as error:
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Compute nothing more of the run at hand. The error's own words may hold an id, and are not repeated."""
+        run, reason = self._asked, describe_failure(error)
+        LOGGER.error("run_given_up", run=run, error=type(error).__name__, at=describe_place(error))
+        self._begin_anew(self.silo)
+        if run is not None:
+            words = "this silo takes no part in the rest of it, and goes on with the next run"
+            self._given_up = GivenUp(run, f"{run}: {reason}; {words}")
+            reason = self._given_up.reason
+        self._held_up(FederationError(reason))
 
     def _held_up(self, error: FederationError) -> None:
         """The next call waits: see `Pace`."""
@@ -118,9 +144,10 @@ class Agent:
         state = await self._aggregator.current(self._sequence, self.silo.settings.wait_seconds)
         if state.run is not None:
             async with self._steps:
+                self._asked = state.run
                 await self._take_part(state, state.run)
                 self._steps.notify_all()
-        self._sequence = state.sequence
+        self._sequence, self._asked = state.sequence, None
 
     async def change_silo(self, change: Callable[[Silo], Rebuilt]) -> Refreshed:
         """Wait for the end of the round at hand, at most `LONGEST_ROUND` seconds, and go on with another shard.
@@ -150,13 +177,14 @@ class Agent:
     def _go_on_with(self, silo: Silo) -> None:
         if silo is not self.silo or self._opening.interrupt.is_set:
             self._begin_anew(silo)
+            self._given_up = None  # with another shard it may be possible
 
     def _begin_anew(self, silo: Silo) -> None:
         """Go on with this silo and with what is kept of the run at hand, as a new process would."""
         self.silo = silo
         self._opening = RunOpening(silo, self._aggregator, self._off_loop, self._patience)
         self._part, self.training_run = None, None
-        self._amid, self._joined = False, False  # the silo's counts may be others
+        self._amid, self._joined, self._asked = False, False, None  # the silo's counts may be others
 
     async def _join(self) -> None:
         self._note(phase="joining")
@@ -172,6 +200,10 @@ class Agent:
         over, part = state.phase in ENDED, self._part
         if over and run == self._done:
             return
+        if self._is_given_up(run):
+            if over:
+                self._sending.forget()
+            return self._note(phase="refused", run=run, round=state.round, rounds=state.rounds)
         if part is None or part.place.run != run:
             if over and not self._left_off(state, run):
                 self._sending.forget()
@@ -188,6 +220,12 @@ class Agent:
             await self._round(part, state, state.round)
         elif over:
             await self._finish(part, state.phase)
+
+    def _is_given_up(self, run: str) -> bool:
+        """Has this run been given up? An earlier one that was is of no more interest."""
+        if self._given_up is not None and self._given_up.run != run:
+            self._given_up = None
+        return self._given_up is not None
 
     def _left_off(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""

@@ -57,9 +57,15 @@ class Policy(Message):
         3, ge=3, le=1024, description="secure runs: members of a sum, of those whom the silo has agreed to"
     )
     least_similarity: float = Field(
-        0.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
+        1.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
     )
     max_upload_bytes: int = Field(64 << 20, ge=1)
+    most_memory_bytes: int | None = Field(
+        None, ge=1, description="that a run may take, by an estimate before it begins; none: 3/4 of what there is"
+    )
+    most_round_seconds: float = Field(
+        86_400.0, gt=0, description="that a round's computation may take, by an estimate before the run begins"
+    )
 
 
 def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Policy, *, secure: bool) -> Declaration:

@@ -15,9 +15,11 @@ from client_service.feedback.absorb import Absorbed, absorb_feedback
 from client_service.feedback.feedback import Feedback
 from client_service.feedback.overlay import Overlay
 from client_service.forgetting import clear_earlier
+from client_service.learning.interrupt import Interrupted
+from client_service.logs import LOGGER
 from client_service.memory import return_free_memory
-from client_service.refresh import Refreshed
-from client_service.renewal import ModelRenewal
+from client_service.refresh import Refreshed, describe_failure, describe_place
+from client_service.renewal import ModelRenewal, Renewed
 from client_service.serving.answerer import AtRest
 from client_service.serving.opening import open_recommender
 from client_service.serving.recommender import Recommender
@@ -25,6 +27,7 @@ from client_service.settings import ClientSettings
 from client_service.shard import Shard, hold_shard, save_shard
 from client_service.silo import Silo
 from client_service.tasks.items import answering_shard, list_shard, listed_items
+from shared.errors import FederationError
 
 Publish = Callable[[Recommender], None]
 
@@ -67,12 +70,26 @@ def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: Feedback
     renewal = ModelRenewal(settings, silo.task, shard, silo.device, silo.interrupt)
     everything = settings.fit_everything
     served = find_kept(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
-    renewed = renewal.renew(erased=erased) if served is None else None
+    renewed = _renew_model(renewal, erased=erased) if served is None else None
     _write(settings, absorbed)
     if renewed is not None:
         served = renewal.keep(renewed)
     clear_earlier(settings, feedback.store, shard.digest, erased=erased)
     return _move_silo(silo, shard, served, feedback, publish)
+
+
+def _renew_model(renewal: ModelRenewal, *, erased: bool) -> Renewed | None:
+    """The model of the new shard. An erasure does not wait for one that cannot be computed: popular items are served
+    until a run has made another."""
+    try:
+        return renewal.renew(erased=erased)
+    except (FederationError, OSError, Interrupted):
+        raise
+    except Exception as error:
+        if not erased:
+            raise
+        LOGGER.error("model_not_renewed", reason=describe_failure(error), at=describe_place(error))
+        return None
 
 
 def _write(settings: ClientSettings, absorbed: Absorbed) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 from client_service.feedback.feedback import Feedback
 from client_service.logs import LOGGER
@@ -119,8 +121,8 @@ class Refresher:
         """What the log says; `otherwise` where it cannot be read now, which is no reason to end."""
         try:
             return await asyncio.to_thread(ask)
-        except (FederationError, OSError) as error:
-            LOGGER.warning("log_not_read", reason=describe_failure(error))
+        except Exception as error:
+            LOGGER.warning("log_not_read", reason=describe_failure(error), at=describe_place(error))
             return otherwise
 
     async def _refresh(self) -> None:
@@ -128,8 +130,8 @@ class Refresher:
         self._announce(problem=None)
         try:
             done = await self._work(lambda: self._tell(phase="working"))
-        except (FederationError, OSError) as error:
-            LOGGER.warning("refresh_failed", reason=describe_failure(error))
+        except Exception as error:
+            LOGGER.warning("refresh_failed", reason=describe_failure(error), at=describe_place(error))
             return self._tell(phase="idle", problem=describe_failure(error), last_ended=self.standing.number)
         seconds = time.perf_counter() - began
         LOGGER.info("refreshed", model=done.model, changed=done.changed, erased=done.erased, seconds=round(seconds, 3))
@@ -149,6 +151,19 @@ class Refresher:
         self.standing = self.standing.model_copy(update=changes)
 
 
-def describe_failure(error: FederationError | OSError) -> str:
-    """In words, without a path."""
-    return str(error) if isinstance(error, FederationError) else f"expected room to write, got {error.strerror}"
+def describe_failure(error: Exception) -> str:
+    """An error in words, without a path and without what an unforeseen one says, which may be an id."""
+    if isinstance(error, FederationError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"expected room to write, got {error.strerror}"
+    name = type(error).__name__
+    if isinstance(error, MemoryError) or "OutOfMemory" in name:
+        return f"expected memory enough for its settings, got {name}"
+    return f"expected no error in the silo's own computation, got {name}; the log says where"
+
+
+def describe_place(error: Exception) -> str:
+    """Where an error was raised: the files and lines of its last calls."""
+    calls = traceback.extract_tb(error.__traceback__)[-4:]
+    return ", ".join(f"{Path(call.filename).name}:{call.lineno}" for call in calls)

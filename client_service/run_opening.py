@@ -12,14 +12,17 @@ from client_service.basis.storage import kept_head, load_basis
 from client_service.basis_run import BasisRun
 from client_service.boundary.aggregator import Aggregator
 from client_service.giving_way import RoundPatience
+from client_service.run_cost import require_affordable
 from client_service.run_part import RunPart
 from client_service.run_place import agree_method, basis_folder, open_basis_run, place_run
 from client_service.silo import Silo
 from client_service.tasks.task import Place
 from client_service.training_run import TrainingRun
+from shared.method.declaration import Part
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunOut
+from shared.strategies import strategy_of_part
 
 T = TypeVar("T")
 
@@ -42,7 +45,7 @@ class RunOpening:
         return await (self._basis_run(state, run) if state.part == "basis" else self._training_run(state, run))
 
     async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
-        silo, method = self._silo, agree_method(self._silo.settings, state.method, "training")
+        silo, method = self._silo, self._agree(state, "training")
         basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis)
         return await self._off_loop(
@@ -50,8 +53,17 @@ class RunOpening:
         )
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
-        silo, place = self._silo, self._place(state, run, agree_method(self._silo.settings, state.method, "basis"))
+        silo, place = self._silo, self._place(state, run, self._agree(state, "basis"))
         return await self._off_loop(open_basis_run, silo.settings, silo.task, silo.shard, place, state.joined)
+
+    def _agree(self, state: RunOut, part: Part) -> MethodSettings:
+        """The run's settings, once they are neither more telling nor more costly than the silo's policy allows."""
+        silo, settings = self._silo, self._silo.settings
+        method = agree_method(settings, state.method, part)
+        strategy = strategy_of_part(part, settings.strategy, method)
+        declaration, counts = settings.declaration().of_part(part), silo.task.count(silo.shard)
+        require_affordable(strategy, method, settings.policy, counts, declaration, part)
+        return method
 
     def _place(self, state: RunOut, run: str, method: MethodSettings) -> Place:
         return place_run(self._silo.settings, run, state.seed, method)

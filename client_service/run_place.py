@@ -16,6 +16,7 @@ from shared.method.declaration import Part
 from shared.method.setting_groups import BasisSettings
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
+from shared.strategies.agreement import settle_similarity
 
 
 def basis_folder(settings: ClientSettings) -> Path:
@@ -37,7 +38,7 @@ def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSetti
 def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:
     """The settings of a run. PrivacyError where they would let leave what this silo has not declared, or hand out more
     of its sums than its own settings."""
-    agreed = asked or settings.method
+    agreed = settle_similarity(asked or settings.method, secure=settings.secure)
     strategy = build_strategy(settings.strategy, agreed)
     allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
     if allowed.of_part(part) != settings.declaration().of_part(part):

@@ -28,7 +28,7 @@ from client_service.metrics import ClientMetrics
 from client_service.open_records import OpenRecords, open_records
 from client_service.privacy.guard import Guard, notices
 from client_service.rebuilding import Rebuilt, rebuild_silo
-from client_service.refresh import Refreshed, Refresher
+from client_service.refresh import Refreshed, Refresher, describe_place
 from client_service.renewal import ModelRenewal
 from client_service.schemas import BasisOut, PrivacyOut, QualityOut, SpectrumOut, StatusOut
 from client_service.secure.masking import Masking, open_masking
@@ -62,6 +62,7 @@ class ClientService(Answering):
         self._refresher: Refresher | None = None
         self._gate: GateTransport | None = None
         self._members: KnownMembers | None = None
+        self._ended = False
         self.metrics.watch_state(settings.state_directory, self.status)
 
     @property
@@ -137,11 +138,25 @@ class ClientService(Answering):
             self.answers.served = await loop.run_in_executor(worker, self._take_up_stored, shard, interrupt)
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
-            refreshing = () if self._refresher is None else (self._refresher.follow(),)
-            await _until_one_ends(self._agent.follow(), *refreshing)
+            refreshing = () if self._refresher is None else (self._watch(self._refresher.follow()),)
+            await _until_all_end(self._watch(self._agent.follow()), *refreshing)
         except Exception:
             LOGGER.exception("agent_ended")
             raise
+
+    async def _watch(self, job: Coroutine[Any, Any, None]) -> None:
+        """Note the end of a job that goes on for ever: only a restart of the process helps then."""
+        try:
+            await job
+        except Exception as error:
+            LOGGER.error("agent_ended", error=type(error).__name__, at=describe_place(error))
+            self._ended = True
+            raise
+
+    @property
+    def live(self) -> bool:
+        """False when the agent or the refresher has ended by a mistake of ours: then only a restart helps."""
+        return super().live and not self._ended
 
     def _take_up_stored(self, shard: TaskShard, interrupt: Interrupt) -> AtRest | None:
         store = None if self._feedback is None else self._feedback.store
@@ -277,12 +292,12 @@ class ClientService(Answering):
         return self.settings.declaration()
 
 
-async def _until_one_ends(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Both go on for ever: the mistake that ends one ends the other, and is raised as it is."""
+async def _until_all_end(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Each goes on for ever: a mistake that ends one, as the agent, leaves the others, as erasures, to go on."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+        await asyncio.wait(tasks)
+        for task in tasks:
             task.result()
     finally:
         for task in tasks:

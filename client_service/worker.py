@@ -28,4 +28,11 @@ class TrainingWorker(ThreadPoolExecutor):
 
     def _run_in_turn(self, function: Callable[[], Result]) -> Result:
         with self._turns:
-            return function()
+            try:
+                return function()
+            except (Exception, KeyboardInterrupt, SystemExit) as error:
+                if isinstance(error, StopIteration):  # no future can hold it: whoever waits would wait for ever
+                    raise RuntimeError("expected a result, got StopIteration") from None
+                raise
+            except BaseException as error:  # a library's panic, which nobody above would count as an error
+                raise RuntimeError(f"expected a result, got {type(error).__name__}") from None

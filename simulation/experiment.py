@@ -20,6 +20,7 @@ from shared.protocol.schemas import RunIn
 from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
 from shared.protocol.signing.registry import write_registry
 from shared.strategies import build_strategy
+from shared.strategies.agreement import settle_similarity
 from shared.timeouts import ANSWER_SECONDS
 from simulation.catalogue import write_catalogue
 from simulation.privacy import require_affordable
@@ -74,10 +75,11 @@ class Experiment:
 
     @cached_property
     def agreed_method(self) -> MethodSettings:
-        """The settings with the catalogue's size."""
+        """The settings with the catalogue's size, and with the similarity_floor that holds in this mode."""
+        method = settle_similarity(self.method, secure=self.secure)
         if self.catalogue is None:
-            return self.method
-        return self.method.model_copy(update={"catalogue": len(self.catalogue.read_text("utf-8").splitlines())})
+            return method
+        return method.model_copy(update={"catalogue": len(self.catalogue.read_text("utf-8").splitlines())})
 
     @property
     def _shares_items(self) -> bool:
@@ -158,6 +160,7 @@ class Experiment:
                 item_tables=self._shares_items,
                 scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
                 common_basis=self._allowed_basis,
+                least_similarity=self.agreed_method.similarity_floor,
                 **self._basis_account,
             ),
             "cache_directory": self.cache_of(shard),

@@ -82,6 +82,8 @@ def _verdict(status: StatusOut, done: int) -> Verdict:
         return Verdict("busy", BUSY[status.phase], DOING.get(status.phase, where))
     if status.phase == "cancelled":
         return Verdict("idle", "Cancelled", f"The federation's operator has cancelled {status.run}.")
+    if status.phase == "refused":
+        return Verdict("bad", "Refused", f"This silo takes no part in the rest of {status.run}.")
     if status.phase == "failed":
         return Verdict("bad", "Failed", f"The aggregator ended {status.run} as failed.")
     if status.phase == "finished":

@@ -79,8 +79,8 @@ class ServerStepSettings(Message):
     magnitudes: Magnitudes | None = Field(
         None,
         description="what the second moment follows: the mean's change (off), or the mean of the clients' absolute"
-        " changes, which the aggregator computes or, where it sees sums alone, clients report; none: computed with ga,"
-        " off with the others",
+        " changes, which the aggregator computes; where it sees sums alone, clients report one number, the root mean"
+        " square of their update's change; none: computed with ga, off with the others",
     )
 
 

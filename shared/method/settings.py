@@ -51,7 +51,13 @@ class MethodSettings(Message):
     warmup_rounds: int = Field(2, ge=0, le=100, description="rounds before the margin is used; 1 in runs of <= 5")
     warmup_trains: Literal["all", "tables"] = Field("all", description="model and tables, or the tables alone")
     signal: Literal["eigenvalues", "trained"] = Field("eigenvalues", description="what K^c is made of (Eq. 6)")
-    similarity_floor: float = Field(0.0, ge=0, le=1, description="least rhobar; 1 is plain averaging")
+    similarity_floor: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="least rhobar; 1 is plain averaging; none: 0, or 1 in a secure federation",
+        exclude_if=lambda floor: floor is None,
+    )
     aggregate: Literal["mean", "median", "trimmed_mean", "krum"] = Field(
         "mean", description="what the round's updates become: their mean, or a centre that a few bad ones cannot move"
     )

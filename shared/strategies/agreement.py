@@ -26,10 +26,21 @@ def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bo
     return declaration if basis is None else declaration.model_copy(update={"basis": basis})
 
 
+def settle_similarity(method: MethodSettings, *, secure: bool) -> MethodSettings:
+    """The run's settings with the `similarity_floor` that holds where nobody has chosen one.
+
+    1 in a secure federation: with less, clients go on from different parameters, and an aggregator that lies about the
+    mean tells one client's update from a sum (docs/lying-aggregator.md).
+    """
+    if method.similarity_floor is not None:
+        return method
+    return method.model_copy(update={"similarity_floor": 1.0 if secure else 0.0})
+
+
 def secure_declaration(declaration: Declaration, strategy: Strategy, method: MethodSettings) -> Declaration:
     """The declaration of a federation that sums in secret. SettingsError for what needs to see single updates."""
     if strategy.server != "none" and magnitudes_for(strategy.server, method) == "computed":
-        words = "expected server_step.magnitudes = reported, where clients mask the sizes of their changes too"
+        words = "expected server_step.magnitudes = reported, where each client masks the size of its update's change"
         raise SettingsError(f"secure: {words}, or off; got computed")
     if strategy.needs_single_updates or not declaration.tensors:
         raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {strategy.name!r}")

@@ -102,5 +102,5 @@ def lpsfed(method: MethodSettings) -> Strategy:
         fit=partial(fit_bias_aware, train=settings.train),
         settings=settings,
         enough_rounds=None if settings.train else 1,
-        mixing=mixing(method.similarity_floor),
+        mixing=mixing(method.similarity_floor or 0.0),
     )

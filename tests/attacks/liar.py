@@ -81,7 +81,7 @@ class Liar:
     means: list[Parameters] = field(default_factory=list)
     uploads: dict[tuple[str, int], Parameters] = field(default_factory=dict)
     kernel: Callable[[int], Any] | None = None
-    rhobars: Mapping[str, float] = field(default_factory=dict)  # by client, where it is not a half
+    rhobars: Mapping[str, float] = field(default_factory=dict)  # by client, where it is not a half, or the floor
     exchange: SecureRound | None = None
     vectors: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     done: dict[int, Parameters] = field(default_factory=dict)  # what each round gave
@@ -179,7 +179,7 @@ class Liar:
         if number not in self.done:
             return 204, b"", JSON
         given = self.done[number]
-        near = self.rhobars.get(client, 0.5)
+        near = self.rhobars.get(client, max(0.5, self.method.similarity_floor or 0.0))
         scalars = {**given.scalars, "rhobar": near} if self.declaration.secure else given.scalars
         return 200, encode(Parameters(given.arrays, scalars)), MEDIA_TYPE
 

@@ -16,6 +16,7 @@ from shared.protocol.signing.enrolment import kept_pair
 from shared.protocol.signing.keys import new_key, private_pem, public_pem
 from shared.protocol.signing.registry import write_registry
 from shared.strategies import build_strategy
+from shared.strategies.agreement import settle_similarity
 from simulation.experiment import Experiment
 from simulation.federation import Federation
 from tests.attacks.liar import Liar
@@ -78,7 +79,7 @@ Mislead = Callable[..., AbstractAsyncContextManager[Misled]]
 def make_liar(names: Collection[str], kind: type[Liar] = Liar, *, secure: bool = True, **settings: Any) -> Liar:
     """Of a run of LPSFed with these clients. `settings`: the liar's own, or those of the run's method."""
     agreed = {name: settings.pop(name) for name in tuple(settings) if name in MethodSettings.model_fields}
-    method = SMALL.model_copy(update=MOVING | agreed)
+    method = settle_similarity(SMALL.model_copy(update=MOVING | agreed), secure=secure)
     declaration = build_strategy("lpsfed", method).declaration(method).model_copy(update={"secure": secure})
     return kind(declaration, method, new_key(), frozenset(names), **settings)
 

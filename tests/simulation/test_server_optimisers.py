@@ -58,7 +58,7 @@ def run(silos: Silos, small: MethodSettings, tmp_path: Path, monkeypatch: pytest
     return hold
 
 
-@pytest.mark.parametrize("server", ["adam", "yogi", "ga"])
+@pytest.mark.parametrize("server", ["adam", "yogi"])
 def test_open_and_secure_federations_take_the_same_steps_and_remember_the_same(run: Run, server: str) -> None:
     opened, secured = run(server, secure=False), run(server, secure=True)
     assert len(opened) == len(secured) == ROUNDS
@@ -74,7 +74,7 @@ def test_a_client_says_in_its_ledger_what_it_reported(run: Run, tmp_path: Path) 
     (file, *_) = sorted((tmp_path / "ga-True").rglob("ledger.jsonl"))
     uploads = [entry for entry in Ledger(file).entries() if entry.get("call") == "update"]
     only_up = {tensor["name"]: tensor.get("up_only", False) for tensor in uploads[0]["tensors"]}
-    assert only_up["magnitude.pooling.hidden.weight"] is True and only_up["pooling.hidden.weight"] is False
+    assert only_up["magnitude.update"] is True and only_up["pooling.hidden.weight"] is False
 
 
 def test_a_noised_silo_reports_the_sizes_of_its_release_and_not_of_its_update(
@@ -101,8 +101,8 @@ def test_a_noised_silo_reports_the_sizes_of_its_release_and_not_of_its_update(
     for own, update in zip(sorted(released, key=digest_of), sorted(left, key=digest_of), strict=True):
         for name, value in own.arrays.items():
             np.testing.assert_array_equal(update.arrays[name], value)
-        sizes = np.concatenate([update.arrays[f"magnitude.{name}"].reshape(-1) for name in own.arrays])
-        assert sizes.mean() == pytest.approx(privacy.mean_noise(), rel=0.5)  # of few numbers; training moved far less
+        (size,) = update.arrays["magnitude.update"]
+        assert size == pytest.approx(privacy.mean_noise(), rel=0.5)  # of few numbers; training moved far less
 
 
 def digest_of(update: Parameters) -> str:

@@ -9,7 +9,7 @@ from shared.errors import SettingsError
 from shared.method.setting_groups import Magnitudes, Server, ServerStepSettings
 from shared.method.settings import MethodSettings
 from shared.strategies.mean import mean_of_updates
-from shared.strategies.server.magnitudes import combine_with_magnitudes, declare_magnitudes, report_magnitudes
+from shared.strategies.server.magnitudes import combine_with_magnitudes, declare_magnitude, report_magnitude
 from shared.strategies.server.optimiser import ServerOptimiser
 from shared.strategies.server.second_moments import SecondMoment, adagrad, adam, clip, ramp, yogi
 from shared.strategies.server.step import advance_state
@@ -36,8 +36,7 @@ def optimise(strategy: Strategy, method: MethodSettings) -> Strategy:
         combine = partial(combine_with_magnitudes, combine=strategy.combine or mean_of_updates)
         return replace(stepped, combine=combine)
     if magnitudes == "reported":
-        tensors = tuple(tensor.spec for tensor in strategy.tensors(_with_items(method)))
-        return replace(stepped, reports=declare_magnitudes(tensors), report=report_magnitudes)
+        return replace(stepped, reports=declare_magnitude(), report=report_magnitude)
     return stepped
 
 

@@ -20,20 +20,26 @@ from shared.strategies.strategy import Combine
 
 MAGNITUDE = "magnitude."
 """What the name of a tensor's magnitudes begins with."""
+REPORTED = MAGNITUDE + "update"
+"""The one number that a client of a secure federation reports of its whole update."""
 
 
-def declare_magnitudes(tensors: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """For each tensor the one that tells how far it was moved: it only goes up."""
-    return tuple(TensorSpec(name=MAGNITUDE + spec.name, shape=spec.shape) for spec in tensors)
+def declare_magnitude() -> tuple[TensorSpec, ...]:
+    """The one number that tells how far an update was moved: it only goes up."""
+    return (TensorSpec(name=REPORTED, shape=(1,)),)
 
 
-def report_magnitudes(leaving: Parameters, base: Arrays) -> Parameters:
-    """What leaves a client, and beside it |leaving - base|. base: where the round began for all clients.
+def report_magnitude(leaving: Parameters, base: Arrays) -> Parameters:
+    """What leaves a client, and beside it the root mean square of leaving - base over all numbers.
 
-    It is made of what leaves, after noise where there is some, so that it tells nothing that the update does not.
+    base: where the round began for all clients. One number and not one for each: of sums of x and of |x| over three
+    silos most numbers could be told apart, as each is +-|x| (tests/attacks/test_reported_magnitudes.py). It is made of
+    what leaves, after noise where there is some, so that it tells nothing that the update does not.
     """
-    changes = {MAGNITUDE + name: np.abs(value - base[name]) for name, value in leaving.arrays.items()}
-    return Parameters({**leaving.arrays, **changes}, leaving.scalars)
+    changes = [np.subtract(value, base[name], dtype=np.float64) for name, value in leaving.arrays.items()]
+    squares, count = sum(float(np.square(one).sum()) for one in changes), sum(one.size for one in changes)
+    found = np.array([np.sqrt(squares / max(1, count))], dtype=np.float32)
+    return Parameters({**leaving.arrays, REPORTED: found}, leaving.scalars)
 
 
 def combine_with_magnitudes(before: State, updates: Sequence[Update], *, combine: Combine) -> State:

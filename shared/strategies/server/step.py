@@ -13,7 +13,7 @@ import numpy as np
 from shared.method.exchanged import State
 from shared.method.graph import Float64
 from shared.method.parameters import STORED, Array, Form, blocks, form, part
-from shared.strategies.server.magnitudes import MAGNITUDE
+from shared.strategies.server.magnitudes import MAGNITUDE, REPORTED
 from shared.strategies.server.optimiser import Moments, ServerOptimiser
 
 FIRST, SECOND = "m.", "v."
@@ -48,7 +48,10 @@ def _step_block(
 
 
 def _magnitude_of(centre: State, name: str, span: tuple[int, int], change: Float64) -> Float64:
-    """D', which is never below |D|: reports that say less, so that steps became longer, do not count."""
+    """D', which is never below |D|: reports that say less, so that steps became longer, do not count. Where clients
+    report one number of their whole update, it stands for each number's D'."""
+    if REPORTED in centre.reports:
+        return np.maximum(float(part(centre.reports, REPORTED, 0, 1)[0]), np.abs(change))
     return np.maximum(part(centre.reports, MAGNITUDE + name, *span), np.abs(change))
 
 

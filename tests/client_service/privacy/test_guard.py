@@ -26,7 +26,7 @@ from shared.method.settings import MethodSettings
 from shared.protocol.signing.keys import new_key
 from shared.protocol.wire import encode
 from shared.strategies import build_strategy
-from shared.strategies.server.magnitudes import report_magnitudes
+from shared.strategies.server.magnitudes import report_magnitude
 
 METHOD = MethodSettings(width=4, layers=1)
 DECLARATION = build_strategy("lpsfed", METHOD).declaration(METHOD)
@@ -335,7 +335,7 @@ def test_the_sizes_of_changes_leave_no_second_time_beside_a_release(tmp_path: Pa
     mine = guard(tmp_path)
     released = mine.release(UPDATE, AT)
     assert released is not None and mine.permit(hashlib.sha256(encode(released)).hexdigest())
-    of_update = report_magnitudes(Parameters(UPDATE.arrays, {}), RECEIVED.arrays)
+    of_update = report_magnitude(Parameters(UPDATE.arrays, {}), RECEIVED.arrays)
     magnitudes = {name: value for name, value in of_update.arrays.items() if name not in released.arrays}
     both = Parameters({**released.arrays, **magnitudes}, released.scalars)
     for body in (encode(both), encode(Parameters(magnitudes, {}))):
