@@ -44,6 +44,8 @@ FAILURES = {
     "cancelled": "the federation's operator cancelled the run",
 }
 """Phase in which a run ends without a result -> what the silo says of it."""
+ERROR_SECONDS = 0.2  # after an unforeseen error
+FAILED = "the aggregator ended the run as failed"
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class Agent:
                 self._sequence = None
             except Exception as error:
                 self._give_up(error)
+                await asyncio.sleep(ERROR_SECONDS)  # an error before any call would else leave no time for others
 
     def _give_up(self, error: Exception) -> None:
         """Compute nothing more of the run at hand. The error's own words may hold an id, and are not repeated."""
