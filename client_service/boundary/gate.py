@@ -32,7 +32,7 @@ from shared.protocol.heads import HOST, LENGTH, TYPE, UNSIGNED, WORDS, Said
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.answers import read_signer, require_answer
 from shared.protocol.signing.keys import PrivateKey, PublicKey
-from shared.protocol.signing.messages import SIGNATURE, RequestTarget, Signatory, sign
+from shared.protocol.signing.messages import SIGNATURE, RequestTarget, Signatory, is_made_by, sign
 from shared.protocol.wire import MEDIA_TYPE, check, decode, encode
 from shared.strategies.common_basis import WEIGHTED
 from shared.timeouts import CALL_SECONDS
@@ -235,6 +235,8 @@ class GateTransport(httpx.AsyncBaseTransport):
     def _sign(self, request: httpx.Request, head: Said, body: bytes, nonce: str) -> httpx.Request:
         target = RequestTarget.of(request.method, request.url.raw_path)
         made = sign(target, body, self._signatory, created=int(time.time()), nonce=nonce)
+        if not is_made_by(made, target, self._signatory.key):  # made by a library that was changed
+            raise PrivacyError("expected the one signature that this client's key makes of the request, got another")
         headers = [*head.headers(), *made.items()]
         return httpx.Request(
             request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
