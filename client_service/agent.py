@@ -45,7 +45,6 @@ FAILURES = {
 }
 """Phase in which a run ends without a result -> what the silo says of it."""
 ERROR_SECONDS = 0.2  # after an unforeseen error
-FAILED = "the aggregator ended the run as failed"
 
 
 @dataclass(frozen=True)

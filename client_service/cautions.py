@@ -23,7 +23,8 @@ def list_cautions(
     late = settings.limits().shortcomings(signature=signature_seconds, deadline=state.deadline_seconds)
     shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
     noised = warn_of_noised_magnitudes(settings.privacy, build_strategy(declaration.strategy, method), method)
-    return (*few_clients(state.joined), *warn_of_unlike_starts(declaration, method), *noised, *late, *shut_out)
+    pairs = warn_of_rare_pairs(method) if state.part == "basis" else ()
+    return (*few_clients(state.joined), *warn_of_unlike_starts(declaration, method), *noised, *pairs, *late, *shut_out)
 
 
 def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
@@ -34,6 +35,17 @@ def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> t
     return (
         "with a similarity_floor below 1 an aggregator that lies about the mean can tell one client's update from"
         " a sum: policy.least_similarity = 1 refuses such runs",
+    )
+
+
+def warn_of_rare_pairs(method: MethodSettings) -> tuple[str, ...]:
+    """A warning, where rare pairs are left out of a sum whose members' own counts nobody can check."""
+    basis = method.basis
+    if basis.kind != "exact" or basis.epsilon is not None or basis.least_pairs == 1:
+        return ()
+    return (
+        f"a silo that lies about its own counts reads pairs of items that fewer than {basis.least_pairs} users have"
+        " too (basis.least_pairs): policy.common_basis = noised takes part in noised sums alone",
     )
 
 
