@@ -143,9 +143,6 @@ class RustPanic(BaseException):
     "error",
     [
         MemoryError(),
-        RuntimeError("user-07"),
-        ValueError("user-07"),
-        RecursionError(),
         KeyError("user-07"),
         StopIteration(),
         RustPanic("user-07"),

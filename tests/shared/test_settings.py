@@ -20,7 +20,7 @@ def test_the_paper_preset_holds_the_values_of_appendix_d6() -> None:
     assert (paper.local_epochs, PRESET_ROUNDS["paper"]) == (5, 40)
     assert (paper.temperature, paper.refinement, paper.start) == (0.1, 0.25, "random")
     assert (paper.warmup(40), paper.warmup_trains) == (2, "tables")
-    assert paper.leave_one_out is False and paper.loss == "bc" and paper.similarity_floor == 0.0
+    assert paper.leave_one_out is False and paper.loss == "bc" and paper.similarity_floor is None
     assert paper.anchor.graph == "gnmk" and paper.anchor.every_round is True
 
 
