@@ -115,7 +115,8 @@ class ApiCall(Generic[Answer]):
 
     def _refusal(self, answer: httpx.Response) -> RefusedError:
         said = read_problem(answer)
-        return RefusedError(self.name, answer.status_code, said.get("code", ""), said.get("detail", ""))
+        code, detail = said.get("code", ""), said.get("detail", "")
+        return RefusedError(self.name, answer.status_code, code, detail, _read_faults(answer))
 
 
 @cache
@@ -145,6 +146,15 @@ def read_problem(answer: httpx.Response) -> dict[str, str]:
     if not isinstance(said, dict):
         return {"detail": answer.text[:LONGEST_WORDS]}
     return {name: str(said[name]) for name in ("code", "detail") if name in said}
+
+
+def _read_faults(answer: httpx.Response) -> tuple[tuple[str, str], ...]:
+    """`code` and `at` of each error of a problem document; none of another answer."""
+    try:
+        told = answer.json()["errors"]
+        return tuple((str(one["code"]), str(one.get("at", ""))) for one in told)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ()
 
 
 def recommend(user: str, options: ListOptions) -> ApiCall[Recommendations]:

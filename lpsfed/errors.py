@@ -11,12 +11,15 @@ class RefusedError(SiloError):
     """The silo has refused the call, and would do so again.
 
     status: of HTTP. code: stable, from the silo's problem document, such as `not-found`; empty where another server
-    has answered. detail: what was expected and what came, in words.
+    has answered. detail: what was expected and what came, in words. faults: of a 422, each thing that is wrong, by its
+    stable code and its place, such as `("out-of-range", "query.k")`.
     """
 
-    def __init__(self, call: str, status: int, code: str, detail: str) -> None:
+    def __init__(
+        self, call: str, status: int, code: str, detail: str, faults: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         super().__init__(f"{call}: {status} {detail}")
-        self.status, self.code, self.detail = status, code, detail
+        self.status, self.code, self.detail, self.faults = status, code, detail, faults
 
 
 class UnreachableError(SiloError):

@@ -66,7 +66,8 @@ def _find_place(error: Mapping[str, Any], body: Any) -> Where:
         return where[:1]
     if where[:1] != ("body",) or not isinstance(body, Mapping | list | tuple):
         return where
-    place, value = [where[0]], body
+    place: list[int | str] = [where[0]]
+    value: Any = body
     for at, part in enumerate(where[1:], 2):
         inside = part in value if isinstance(value, Mapping) else _is_member(part, value)
         if inside:

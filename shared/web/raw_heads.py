@@ -117,7 +117,7 @@ class PlainChunks(ChunkedReader):
             return None
         self._left -= len(data)
         self._expected = LINE_END if self._left == 0 else b""
-        return h11.Data(data=data)
+        return h11.Data(data=bytes(data))
 
     def _skip_line_end(self, buf: ReceiveBuffer) -> bool:
         """Is it there in full?"""

@@ -116,3 +116,13 @@ def test_what_has_one_reading_is_read_and_so_is_what_follows(port: int) -> None:
     for which, sent in TAKEN.items():
         answer = said_to(port, sent + last)
         assert (answer.count(b"HTTP/1.1 "), b'"status":"live"' in answer, b" 400 " in answer) == (2, True, False), which
+
+
+def test_what_is_malformed_after_its_answer_gets_no_other_one(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
+        line.sendall(CHUNKED.replace(b"/v1/recommendations", b"/nowhere") + b"2\r\n{}\r\n")
+        answer = line.recv(1 << 16)
+        while b"}" not in answer.partition(b"\r\n\r\n")[2]:
+            answer += line.recv(1 << 16)
+        line.sendall(b"2;x=y\r\n{}\r\n" + INNER)
+        assert answer.startswith(b"HTTP/1.1 404 ") and line.recv(1 << 16) == b""

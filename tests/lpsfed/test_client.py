@@ -138,10 +138,11 @@ def test_a_refusal_says_what_was_expected_and_names_no_user(client: Client, silo
     with pytest.raises(RefusedError) as refused:
         client.recommend("canary-4711", filter=["nonsense"])
     assert (refused.value.status, refused.value.code) == (422, "protocol")
+    assert refused.value.faults == (("wrong-form", "filter"),)
     assert "canary" not in str(refused.value) and "/v1/users/{user}/recommendations: 422 filter" in str(refused.value)
     with pytest.raises(RefusedError) as unknown, Client(silo, "another-key", retrying=ONCE) as stranger:
         stranger.read_model()
-    assert (unknown.value.status, unknown.value.code) == (401, "authentication")
+    assert (unknown.value.status, unknown.value.code, unknown.value.faults) == (401, "authentication", ())
 
 
 def test_no_user_s_id_is_in_the_application_s_log(
