@@ -1,7 +1,7 @@
 """What applications tell stays in memory for as long as it holds, and no caller can make it as much as it likes.
 
-Who: whoever has the application's key. Before, 36 MB of facts were 46 MB of memory for good, without an
-end.
+Who: whoever has the application's key. Before, 36 MB of facts were 46 MB of memory for good, and there
+was no end to it.
 """
 
 from __future__ import annotations
