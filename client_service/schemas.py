@@ -53,7 +53,7 @@ class RefreshOut(Message):
         None, ge=0, description="likings that stay in the log until the shared catalogue lists their items"
     )
     dropped: int | None = Field(
-        None, ge=0, description="oldest of what would stay in the log (these, and low ratings) that had no room"
+        None, ge=0, description="the oldest of these, for which the log had no room"
     )
     problem: str | None = Field(None, description="why the last one failed; it is tried again")
 

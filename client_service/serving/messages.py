@@ -48,7 +48,7 @@ EXPLAINED = (
     "with `explain`: what all of the user's items together contribute to the raw score, which is its closed-form part; "
     "not there where the served model has none"
 )
-SEEN = "leave out what the user has met, or what the basket holds"
+SEEN = "leave out all that the user has met, liked or not, or what the basket holds"
 
 
 class RecommendationsIn(Message):

@@ -26,7 +26,7 @@ from client_service.serving.served import Served, freeze
 from client_service.shard import Shard, shard_of_matrices
 from shared.method.settings import MethodSettings
 
-ITEMS, USERS, SECONDS = 700, 24, 60.0
+ITEMS, USERS, SECONDS = 900, 150, 60.0
 WAYS = [
     "looked up",
     "computed",
@@ -53,8 +53,8 @@ def shard() -> Shard:
 @pytest.fixture(scope="module")
 def models(shard: Shard) -> dict[str, Served]:
     """As training begins, with an MLP that tells items apart, and with inner products alone."""
-    method = MethodSettings(width=8, cutoff=12)
-    frozen = freeze("run-1.0", LocalTraining(shard, cached_spectrum(shard, 12, None), method, torch.device("cpu")))
+    method = MethodSettings(width=64, cutoff=64)
+    frozen = freeze("run-1.0", LocalTraining(shard, cached_spectrum(shard, 64, None), method, torch.device("cpu")))
     ranker, generator = frozen.ranker, np.random.default_rng(1)
     output = generator.standard_normal(ranker.predictor.output.shape).astype(np.float32)
     trained = replace(ranker, predictor=replace(ranker.predictor, output=0.1 * output))
