@@ -52,9 +52,7 @@ class RefreshOut(Message):
     waiting: int | None = Field(
         None, ge=0, description="likings that stay in the log until the shared catalogue lists their items"
     )
-    dropped: int | None = Field(
-        None, ge=0, description="the oldest of these, for which the log had no room"
-    )
+    dropped: int | None = Field(None, ge=0, description="the oldest of these, for which the log had no room")
     problem: str | None = Field(None, description="why the last one failed; it is tried again")
 
 

@@ -58,7 +58,7 @@ class Exclusions:
 
     def known_items(self, asked: Asked) -> Rows:
         """Rows of all items that the shard says a user has met: liked, in whichever split, or not."""
-        return asked.met if asked.row is None else items_of_row(self._shard.known, asked.row)
+        return asked.met if asked.row is None else items_of_row(self._shard.known_pairs, asked.row)
 
     def of_user(self, asked: Asked, limits: Limits) -> Mask:
         """Forbidden items, and those that the user has met."""

@@ -52,12 +52,12 @@ class Lists:
     scores: Float32
     ready: int = 0
 
-    def begin(self, row: int, forbidden: Mask | None) -> Beginning | None:
+    def begin(self, row: int, forbidden: Mask | None) -> BegunList | None:
         """A user's list without forbidden items (N,); None where it is not there yet."""
         return None if row >= self.ready else begin_list(self.items[row], self.scores[row], forbidden)
 
 
-class Beginning(NamedTuple):
+class BegunList(NamedTuple):
     """The first of somebody's items, best first, and their scores. whole: there are no more."""
 
     items: NDArray[np.integer]
@@ -76,13 +76,13 @@ class Beginning(NamedTuple):
         return np.concatenate([self.items, items]), np.concatenate([self.scores, np.minimum(scores, self.scores[-1])])
 
 
-def begin_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | None) -> Beginning:
+def begin_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | None) -> BegunList:
     """A list, best first, -1 where there are no more, without forbidden items (N,)."""
     whole = bool(items[-1] < 0)  # it ends because there are no more
     if forbidden is not None or whole:
         allowed = items >= 0 if forbidden is None else (items >= 0) & ~forbidden[items]
         items, scores = items[allowed], scores[allowed]
-    return Beginning(items, scores, whole)
+    return BegunList(items, scores, whole)
 
 
 class ListKeeper:
@@ -247,7 +247,7 @@ def fill(lists: Lists, shard: Shard, interrupt: Interrupt, threads: int, progres
 def _known_items(shard: Shard, rows: Rows) -> Mask:
     """All items that these users have met, (B, N)."""
     known = np.zeros((len(rows), len(shard.item_ids)), dtype=bool)
-    matrix = shard.known[rows]
+    matrix = shard.known_pairs[rows]
     known[np.repeat(np.arange(len(rows)), np.diff(matrix.indptr)), matrix.indices] = True
     return known
 

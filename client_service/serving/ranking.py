@@ -11,13 +11,13 @@ from scipy import sparse
 from client_service.models.ranker import Rows, Side, join_sides
 from client_service.serving.exclusions import Exclusions
 from client_service.serving.history import basket_since
-from client_service.serving.lists import BLOCK, LENGTH, Beginning, ListedRows, ListKeeper
+from client_service.serving.lists import BLOCK, LENGTH, BegunList, ListedRows, ListKeeper
 from client_service.serving.questions import Limits, Mask
 from client_service.serving.recent import Asked, RecentLists
 from client_service.serving.served import Served
 from client_service.shard import Shard
 
-Begun = tuple[Asked, Beginning | None]
+Begun = tuple[Asked, BegunList | None]
 """A user, and what is at hand of the list that is asked for."""
 
 
@@ -36,7 +36,7 @@ class ListRanking:
         return (next(by_row if one.by_row else by_basket) for one, _ in asked)
 
     def rank_baskets(
-        self, served: Served, asked: Sequence[tuple[Rows, Limits]], begun: Sequence[Beginning | None] = ()
+        self, served: Served, asked: Sequence[tuple[Rows, Limits]], begun: Sequence[BegunList | None] = ()
     ) -> Iterator[ListedRows]:
         """The best items for each of these rows of items, as many as asked for."""
         step = max(1, BLOCK // len(self._shard.item_ids))
@@ -78,7 +78,7 @@ class ListRanking:
             yield items[: limits.depth], scores[: limits.depth]
 
     def _go_on(
-        self, served: Served, users: Side, excluded: Mask, k: int, begun: Sequence[Beginning | None]
+        self, served: Served, users: Side, excluded: Mask, k: int, begun: Sequence[BegunList | None]
     ) -> Iterator[ListedRows]:
         """The k best items of each user that are not excluded (B, N); those of a list that has begun come first."""
         known = 0 if None in begun else min((len(one.items) for one in begun if one is not None), default=0)

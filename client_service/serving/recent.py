@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from client_service.feedback.since import Since
 from client_service.models.ranker import Ranker, Rows
-from client_service.serving.lists import Beginning, Mask, begin_list
+from client_service.serving.lists import BegunList, Mask, begin_list
 from shared.method.parameters import Float32
 
 MOST = 20_000  # users, 1.6 kB each
@@ -56,7 +56,7 @@ class RecentLists:
         self._ranker: Ranker | None = None
         self._hidden: Mask | None = None
 
-    def begin(self, ranker: Ranker, asked: Asked, forbidden: Mask | None) -> Beginning | None:
+    def begin(self, ranker: Ranker, asked: Asked, forbidden: Mask | None) -> BegunList | None:
         """This user's list without forbidden items (N,); None where it is not there."""
         with self._lock:
             found = self._lists.get(asked.user)

@@ -16,7 +16,7 @@ from client_service.serving.answers import Answers, Asker, Ranked, best_rows
 from client_service.serving.catalogue import Catalogue
 from client_service.serving.exclusions import Exclusions
 from client_service.serving.history import basket_since, changes_basket, history_rows
-from client_service.serving.lists import Beginning, ListedRows, ListKeeper, Lists
+from client_service.serving.lists import BegunList, ListedRows, ListKeeper, Lists
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
 from client_service.serving.questions import Basket, Limits, Listed, Mask
 from client_service.serving.ranking import ListRanking
@@ -192,7 +192,7 @@ class Recommender:
         begun = self._begin_list(served, asked, limits)
         return None if begun is None else begun.first(limits.depth)
 
-    def _begin_list(self, served: Served, asked: Asked, limits: Limits) -> Beginning | None:
+    def _begin_list(self, served: Served, asked: Asked, limits: Limits) -> BegunList | None:
         """What is at hand of a user's list."""
         if not limits.exclude_seen:
             return None

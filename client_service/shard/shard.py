@@ -82,7 +82,7 @@ class Shard:
         return interaction_matrix(rows[inside], columns[inside], (len(self.user_ids), len(self.item_ids)))
 
     @cached_property
-    def known(self) -> sparse.csr_array:
+    def known_pairs(self) -> sparse.csr_array:
         """(M, N) all pairs, liked or met: what no list recommends to a user who has met it."""
         return sparse.csr_array(self.train + self.valid + self.test + self.met)
 

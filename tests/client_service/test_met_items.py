@@ -32,7 +32,7 @@ Met = dict[str, set[str]]
 def shard(settings: ClientSettings) -> Shard:
     """Each user has met two items besides without liking them, and one user likes nothing."""
     before = read_shard(settings.shard)
-    free = [np.flatnonzero(row == 0) for row in before.known.toarray()]
+    free = [np.flatnonzero(row == 0) for row in before.known_pairs.toarray()]
     rows = [
         (user, before.item_ids[item]) for user, items in zip(before.user_ids, free, strict=True) for item in items[:2]
     ]

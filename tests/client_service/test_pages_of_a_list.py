@@ -114,7 +114,7 @@ def test_no_page_repeats_or_passes_over_an_item(recommender: Recommender, shard:
     odd = list(shard.item_ids[1::2])
     later = {2: {"item-600"}, 3: {"item-601"}}
     for row in (0, 2, 3):
-        user, known = shard.user_ids[row], {shard.item_ids[one] for one in shard.known[[row]].indices}
+        user, known = shard.user_ids[row], {shard.item_ids[one] for one in shard.known_pairs[[row]].indices}
         known |= later.get(row, set())
         cases = (
             (recommender.limits(1, raw=True), set(shard.item_ids) - known),

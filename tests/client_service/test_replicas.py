@@ -160,7 +160,7 @@ def test_lists_of_another_process_are_read_as_far_as_they_have_come(replicated: 
 
 
 def known(shard: Shard, rows: int) -> np.ndarray:
-    return np.asarray(shard.known[:rows].toarray() > 0)
+    return np.asarray(shard.known_pairs[:rows].toarray() > 0)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_what_was_met_is_kept_beside_the_likings_and_changes_no_digest_of_theirs
     assert [found.items_met_by(user).tolist() for user in ("secret-a", "secret-b", "secret-c", "nobody")] == [
         [], [0], [0], []
     ]  # fmt: skip
-    assert found.known.toarray().tolist() == [[1, 1], [1, 1]]
+    assert found.known_pairs.toarray().tolist() == [[1, 1], [1, 1]]
     joined = append_events(found, table("secret-b hidden-9 train 8"), WHERE)  # the item is in the catalogue from now on
     assert joined.met.toarray().tolist() == [[0, 0, 1], [1, 0, 0]]
     erased = erase_users(erase_users(found, ["secret-a"]), ["secret-c"])
