@@ -143,7 +143,9 @@ Columns = Annotated[
         help=f"names in the file, as user=customer_id,item=product_id,rating=stars; of {', '.join(COLUMNS)}",
     ),
 ]
-Delimiter = Annotated[str | None, typer.Option("--delimiter", help="between fields; by default found: , ; or tab")]
+Delimiter = Annotated[
+    str | None, typer.Option("--delimiter", help="between fields; by default found: comma, semicolon, tab or bar")
+]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
 CommonBasis = Annotated[

@@ -104,12 +104,15 @@ def learn_meaning(ratings: pl.Series, column: str = "rating") -> RatingMeaning |
 
 
 def _look_like_counts(values: np.ndarray) -> bool:
-    """Whole numbers of which 1 is by far the most frequent, and each further one is rarer than that before it."""
+    """Whole numbers of which 1 is by far the most frequent, and each further one is rarer than that before it; the
+    largest may hold whatever is beyond, but no more than 2 has."""
     if len(values) < FEWEST_TO_JUDGE or values.min() < 0 or (values != np.floor(values)).any() or values.max() > 1000:
         return False
     counts = np.bincount(values.astype(np.int64))[1:]
     chance = np.maximum(3 * np.sqrt(counts[:-1] + 1), 0.03 * counts[0])
-    return bool(counts[0] >= 1.5 * counts[1:].max(initial=0) and (np.diff(counts) <= chance).all())
+    falling = np.diff(counts) <= chance
+    capped = bool(falling[:-1].all()) and len(counts) > 3 and counts[-1] <= counts[1]
+    return bool(counts[0] >= 1.5 * counts[1:].max(initial=0) and (falling.all() or capped))
 
 
 def join_splits(tables: Tables) -> pl.DataFrame:

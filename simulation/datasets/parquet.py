@@ -11,7 +11,7 @@ from client_service.shard.ids import ids_of_column
 from shared.errors import DataError
 from simulation.datasets.columns import DETAIL_FIELDS, FileOptions
 from simulation.datasets.content import line_error, read_content
-from simulation.datasets.tables import Table, require_no_delimiter, row_lines
+from simulation.datasets.tables import MOST_NAMES, Table, require_no_delimiter, row_lines
 
 
 def read_parquet(path: Path, file_options: FileOptions) -> Table:
@@ -28,7 +28,7 @@ def read_parquet(path: Path, file_options: FileOptions) -> Table:
         elif name in details or (file_options.is_read(name) and column.dtype == pl.String):
             columns[name] = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
     others = tuple(name for one in table.columns if (name := one.lower()) not in columns)
-    return Table(path, columns, row_lines(len(table)), file_options, others)
+    return Table(path, columns, row_lines(len(table)), file_options, others, table.width <= MOST_NAMES)
 
 
 def _id_column(path: Path, column: pl.Series) -> pl.Series:

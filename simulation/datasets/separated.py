@@ -14,11 +14,11 @@ import polars as pl
 from client_service.shard.ids import BLANKS
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.content import format_extension, line_error, read_text, split_lines
-from simulation.datasets.tables import Table, require_no_delimiter, row_lines, table_of_fields
+from simulation.datasets.tables import MOST_NAMES, Table, require_no_delimiter, row_lines, table_of_fields
 
 RATING = ("user", "item", "rating", "timestamp")
 FIELDS_OF_U_ITEM = 24  # id, title, two dates, a link and 19 genre flags
-DELIMITERS = (",", ";", "\t")  # in a header with as many of two the first counts
+DELIMITERS = (",", ";", "\t", "|")  # in a header with as many of two the first counts
 QUOTING = ("csv", "tsv")  # formats in which quotes may stand around a field
 UNIT = "\x1f"  # ASCII's own separator of fields; lists of lists would take polars five times as long
 
@@ -34,7 +34,7 @@ def read_ratings(path: Path, file_options: FileOptions) -> Table:
 
 
 def read_csv(path: Path, file_options: FileOptions) -> Table:
-    """Values whose first line names the columns, between commas, semicolons or tabs, of which it has most."""
+    """Values whose first line names the columns, between commas, semicolons, tabs or bars, of which it has most."""
     whole = read_text(path)
     return _with_header(path, whole, file_options.delimiter or _find_delimiter(whole.partition("\n")[0]), file_options)
 
@@ -56,9 +56,9 @@ def read_json_lines(path: Path, file_options: FileOptions) -> Table:
         lower: pl.Series([_text_of(one.get(name)) for one in records], dtype=pl.String).str.strip_chars()
         for name, lower in wanted.items()
     }
-    return Table(
-        path, columns, pl.Series(numbers), file_options, tuple(one.lower() for one in names if one not in wanted)
-    )
+    others = tuple(one.lower() for one in names if one not in wanted)
+    has_names = len(names) <= MOST_NAMES
+    return Table(path, columns, pl.Series(numbers), file_options, others, has_names)
 
 
 def _parse_object(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from simulation.datasets.content import line_error
 RATED = ("rating", "label", "count")  # fields that ratings come from, the first that is there
 MOST_NAMES = 12  # of columns in one message
 SHOWN_VALUE = 40  # characters of a value that an error shows
+ROWS_OF_EVIDENCE = 100  # by which a header is told from a first line of data
 FEWEST_ROWS = 3  # of fewer none may lack an id
 
 
@@ -28,6 +30,7 @@ class Table:
     """Columns under lower-case names: ids, splits and titles as strings, times and ratings as the file has them.
 
     line: the line (from 1) on which each row stands in the file. others: names of columns that are not read.
+    has_names: are the names surely names, and no ids of a first line?
     """
 
     path: Path
@@ -35,6 +38,7 @@ class Table:
     line: pl.Series
     file_options: FileOptions = AS_NAMED
     others: tuple[str, ...] = ()
+    has_names: bool = False
 
     def event_table(self) -> tuple[pl.DataFrame, list[str]]:
         """(user, item), and split, time (seconds since 1970 UTC), rating, and likes (Boolean) where the file has such
@@ -103,7 +107,7 @@ class Table:
     def _came(self) -> str:
         """The names in the header. Those that are no usual words are not told: without a header they would be ids."""
         names = [*self.columns, *self.others]
-        told = plain_names(names)
+        told = names if self.has_names else plain_names(names)
         if not told:
             return "got no known name: does the first line name the columns?"
         rest = len(names) - len(told[:MOST_NAMES])
@@ -251,7 +255,20 @@ def table_of_fields(
     wanted = {name: place for place, name in enumerate(names) if file_options.is_read(name)}
     others = tuple(name for name in names if name and name not in wanted)
     columns = {name: fields.list.get(place).str.strip_chars() for name, place in wanted.items()}
-    return Table(path, columns, line, file_options, others)
+    return Table(path, columns, line, file_options, others, _stands_above(names, fields))
+
+
+def _stands_above(names: Sequence[str], fields: pl.Series) -> bool:
+    """Is the first line a header? It is where a name without digits stands above numbers alone."""
+    first = fields.head(ROWS_OF_EVIDENCE)
+    if len(first) < FEWEST_ROWS or len(names) > MOST_NAMES:
+        return False
+    numeric = (
+        first.list.get(place).str.replace(",", ".").cast(pl.Float64, strict=False).is_not_null().all()
+        for place, name in enumerate(names)
+        if name and not re.search(r"[0-9]", name)
+    )
+    return any(numeric)
 
 
 def require_no_delimiter(path: Path, file_options: FileOptions) -> None:

@@ -84,6 +84,14 @@ def test_columns_and_a_delimiter_can_be_named(tmp_path: Path) -> None:
         DataError, match=r"expected a column 'kunde' \(--columns\), got none, but item, customer_id, at"
     ):
         load_dataset(tmp_path / "other.csv", 0, file_options=parse_file_options("user=kunde", None))
+    written(tmp_path / "kunden.csv", "kunde;artikel;sterne\na;b;4,5\na;c;5\nd;b;4\n")
+    with pytest.raises(DataError, match=r"got none, but kunde, artikel, sterne; --columns user=NAME"):
+        load_dataset(tmp_path / "kunden.csv", 0)
+    assert pairs(tmp_path / "kunden.csv", "user=Kunde,item=artikel,rating=sterne") == {
+        ("a", "b"),
+        ("a", "c"),
+        ("d", "b"),
+    }
     with pytest.raises(SettingsError, match="--columns: expected fields of session, user"):
         parse_file_options("buyer=x", None)
     with pytest.raises(SettingsError, match="--delimiter: expected one character"):
