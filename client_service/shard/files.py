@@ -7,15 +7,20 @@ import gzip
 import io
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import polars as pl
 
+from client_service.memory import usable_memory
 from shared.errors import DataError
 from shared.new_files import PRIVATE, sync_path
 
 GZIP = b"\x1f\x8b"  # its first two bytes
+CELL_BYTES = 32  # of memory that one cell of a table takes, while it is read and cleaned
+TEXT_SHARE, TABLE_SHARE = 8, 2  # one byte of usable memory in so many may be unpacked text, or cells of a table
 
 
 def read_bytes(path: Path) -> bytes:
@@ -36,11 +41,22 @@ def unpack_content(path: Path, packed: bytes) -> bytes:
     if is_gzip and not named:
         raise DataError(f"{path}: expected a plain file, got a gzip file: add .gz to its name")
     try:
-        content = gzip.decompress(packed) if named else packed
+        content = _unpack_gzip(path, packed) if named else packed
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise DataError(f"{path}: expected a whole gzip file, got one that is damaged or not complete") from None
     if named and content.startswith(GZIP):
         raise DataError(f"{path}: expected a file packed once, got a gzip file inside a gzip file: unpack it once")
+    return content
+
+
+def _unpack_gzip(path: Path, packed: bytes) -> bytes:
+    """Stops where a small file would fill the memory, rather than at its end."""
+    most = usable_memory() // TEXT_SHARE
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        expected = f"expected at most {most:,} bytes when unpacked, an eighth of this machine's memory"
+        raise DataError(f"{path}: {expected}, got more: divide the file")
     return content
 
 
@@ -83,8 +99,26 @@ def read_table(path: Path) -> pl.DataFrame:
 
 def parse_table(path: Path, content: bytes) -> pl.DataFrame:
     """The content of a Parquet file as a table. The reader's own words are left out: they can quote cells."""
-    try:
+    with _parquet_errors(path, content):
         return pl.read_parquet(io.BytesIO(content))
+
+
+def parse_foreign_table(path: Path, content: bytes) -> pl.DataFrame:
+    """Likewise. DataError, before a row is read, where the rows that the file announces would fill the memory: equal
+    values take no room in such a file."""
+    with _parquet_errors(path, content):
+        announced = pl.scan_parquet(io.BytesIO(content))
+        cells = announced.select(pl.len()).collect().item() * len(announced.collect_schema())
+    if cells > (most := usable_memory() // TABLE_SHARE // CELL_BYTES):
+        expected = f"expected at most {most:,} cells, for which this machine has memory"
+        raise DataError(f"{path}: {expected}, got {cells:,}: divide the file, or leave columns out")
+    return parse_table(path, content)
+
+
+@contextmanager
+def _parquet_errors(path: Path, content: bytes) -> Iterator[None]:
+    try:
+        yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError):  # damaged pages panic
         raise DataError(f"{path}: expected a Parquet file, got {len(content)} bytes of something else") from None
 

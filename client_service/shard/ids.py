@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import polars as pl
 
-from client_service.shard.files import parse_table, read_bytes, read_lines, unpack_content
+from client_service.shard.files import parse_foreign_table, read_bytes, read_lines, unpack_content
 from shared.errors import DataError
 
 LONGEST_ID: Final = 512  # characters
@@ -135,7 +135,7 @@ def read_id_list(path: Path, field: Literal["user", "item"]) -> pl.Series:
 
 
 def _listed_in_parquet(path: Path, field: str) -> pl.Series:
-    table = parse_table(path, unpack_content(path, read_bytes(path)))
+    table = parse_foreign_table(path, unpack_content(path, read_bytes(path)))
     named = [name for name in table.columns if name.lower() in LISTED[field]]
     if not named and table.width != 1:
         raise DataError(f"{path}: expected a column {field!r}, got {table.width} columns of other names")

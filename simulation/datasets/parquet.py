@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.shard.files import parse_table
+from client_service.shard.files import parse_foreign_table
 from client_service.shard.ids import ids_of_column
 from shared.errors import DataError
 from simulation.datasets.columns import DETAIL_FIELDS, FileOptions
@@ -17,7 +17,7 @@ from simulation.datasets.tables import MOST_NAMES, Table, require_no_delimiter, 
 def read_parquet(path: Path, file_options: FileOptions) -> Table:
     """A row's "line" is its number. Ids may be strings, categories or whole numbers, times dates."""
     require_no_delimiter(path, file_options)
-    table = parse_table(path, read_content(path))
+    table = parse_foreign_table(path, read_content(path))
     if table.is_empty():
         raise line_error(path, 1, "expected data, got a table without rows")
     columns, details = {}, {name for of in DETAIL_FIELDS for name in file_options.names(of)}

@@ -145,6 +145,19 @@ def test_messages_do_not_quote_ids(write: Write) -> None:
         assert "secret" not in message and "hidden" not in message
 
 
+def test_a_small_file_that_unpacks_to_more_than_the_memory_holds_is_refused_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_service.shard.files.usable_memory", lambda: 8_000_000)
+    packed = tmp_path / "ratings.csv.gz"
+    packed.write_bytes(gzip.compress(b"user,item\n" + b"u1,i1\n" * 200_000))
+    refused(packed, "at most 1,000,000 bytes when unpacked", "divide the file")
+    table = tmp_path / "ratings.parquet"
+    pl.select(user=pl.repeat("u1", 100_000), item=pl.repeat("i1", 100_000)).write_parquet(table)
+    assert table.stat().st_size < 10_000
+    refused(table, "at most 125,000 cells", "got 200,000", "divide the file")
+
+
 def test_broken_gzip_is_refused(tmp_path: Path) -> None:
     whole = gzip.compress(b"user,item\n1,2\n" * 50)
     for content in (whole[:-12], b"user,item\n1,2\n", whole[:20] + b"\xff" * 20 + whole[40:]):
