@@ -33,7 +33,9 @@ from tests.support.signing import Signing
 from tests.support.small import BEARER, SMALL, small_aggregator
 
 # gamma = 1: M may be anything from 0 to pi.
-METHOD = SMALL.model_copy(update={"margin_strength": 1.0})
+METHOD = SMALL.model_copy(
+    update={"margin_strength": 1.0, "similarity_floor": 0.0}
+)  # the paper's rhobar, in secure runs too
 
 
 KEYS: defaultdict[str, PrivateKey] = defaultdict(new_key)  # of the same name the same one, after a restart too

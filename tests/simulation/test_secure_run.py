@@ -42,7 +42,8 @@ Sent = dict[tuple[str, int], Parameters]
 def described(silos: Silos, small: MethodSettings, tmp_path: Path) -> Described:
     def describe(count: int, *, secure: bool) -> Experiment:
         # Rates at which the MLPs move in two rounds, so that there is something to average.
-        method = small.model_copy(update={"start": "random", "mlp_learning_rate": 0.01})
+        changes = {"start": "random", "mlp_learning_rate": 0.01, "similarity_floor": 0.0}
+        method = small.model_copy(update=changes)
         one = Experiment(silos(count), tmp_path / f"secure-{secure}", method, rounds=ROUNDS, seed=3, device="cpu")
         return replace(one, secure=secure)
 

@@ -50,6 +50,7 @@ def run(silos: Silos, small: MethodSettings, tmp_path: Path, monkeypatch: pytest
         reported = "reported" if secure and server == "ga" else None
         step = ServerStepSettings(magnitudes=reported, tau=0.1, rate=0.05)
         changes = {"start": "random", "mlp_learning_rate": 0.01, "server": server, "server_step": step}
+        changes |= {"similarity_floor": 0.0}
         method, folder = small.model_copy(update=changes), tmp_path / f"{server}-{secure}"
         one = replace(Experiment(silos(3), folder, method, rounds=ROUNDS, seed=3, device="cpu"), secure=secure)
         simulate_experiment(one, lambda _: None)
