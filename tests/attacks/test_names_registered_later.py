@@ -8,7 +8,7 @@ sum less what the two invented ones had added was the silo's matrix, every pair 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import numpy as np
@@ -20,11 +20,9 @@ from client_service.settings import ClientSettings
 from client_service.tasks.items import read_listed_shard
 from shared.method.setting_groups import BasisSettings
 from tests.support.federation import Federation, run_federation
+from tests.support.given import Silos
 from tests.support.questions import read, wait_until
 from tests.support.small import SMALL, small_aggregator, small_client
-
-if TYPE_CHECKING:
-    from conftest import Silos
 
 pytestmark = pytest.mark.anyio
 HONEST = tuple(f"client-{number}" for number in range(1, 5))

@@ -143,8 +143,8 @@ def test_what_no_client_would_start_with_is_refused_before_anything_is_registere
         good = ("--policy", "strategies=fedmf", "--catalogue", "catalogue.txt")
         assert join("--no-start", *good).exit_code == 0
     Path("south.csv").write_text(Path("data.csv").read_text())
-    words = ("join", "south.invite", "--data", "south.csv", "--folder", "north", "--no-start")
-    assert isinstance(CliRunner().invoke(app, words).exception, ConflictError)  # the folder is another silo's
+    into = ("join", "south.invite", "--data", "south.csv", "--folder", "north", "--no-start")
+    assert isinstance(CliRunner().invoke(app, into).exception, ConflictError)  # the folder is another silo's
 
 
 class CutOffError(Exception):

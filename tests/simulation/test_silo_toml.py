@@ -171,7 +171,7 @@ def needed(federation: FederationOut) -> dict[str, str]:
             missing = agree(federation, parse_policy(said)).missing
         except PrivacyError as error:
             flags = [word.removeprefix("--policy ") for word in str(error).split("agrees with ")[1].split(" --policy ")]
-            said |= dict(flag.removeprefix("--policy ").split("=", 1) for flag in flags)  # type: ignore[misc]
+            said |= dict(flag.removeprefix("--policy ").split("=", 1) for flag in flags)
         else:
             said |= {name: str(value) for name, value in missing.items()}
     return said

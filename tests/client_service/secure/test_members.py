@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def roster(names: str, declaration: Declaration = TRAINING, run: str = "run-1") 
     common = CommonTerms(aggregator=HEX, start=HEX, method=HEX, seed=0, rounds=1, anchor=HEX)
     threshold = least_threshold(len(names.split()))
     terms = RoundTerms(run=run, round=1, threshold=threshold, declaration=declaration, common=common)
-    stamps = {"stamp": HEX, "catalogue": HEX} if declaration is SUMS else {}
+    stamps: dict[str, Any] = {"stamp": HEX, "catalogue": HEX} if declaration is SUMS else {}
     signed = (begin(terms, name, KEYS[name], **stamps).message for name in names.split())
     return Roster(terms=terms, members=tuple(signed))
 
