@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from audit.terminal import LiteralConsole, as_one_line
+from client_service.schemas import StatusOut
 from shared.protocol.schemas import RunHistoryOut
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
@@ -42,11 +43,16 @@ def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Ob
         def update_bars(seen: RunProgress) -> None:
             what = "common basis: " if seen.part == "basis" else ""
             for name, status in seen.statuses.items():
-                done = max(0, status.round - (status.phase not in BETWEEN))
+                done = rounds_done(status)
                 phase = status.problem or f"{what}{status.phase}"
                 progress.update(tasks[name], completed=min(done, seen.rounds), total=seen.rounds, phase=phase)
 
         yield update_bars
+
+
+def rounds_done(status: StatusOut) -> int:
+    """How many rounds a client is through with."""
+    return max(0, status.round - (status.phase not in BETWEEN))
 
 
 def tell_on_stderr(line: str) -> None:

@@ -38,7 +38,7 @@ class Experiment:
     `privacy` holds every client's settings of differential privacy: SettingsError where its budget is too small for the
     run. `secure`: the aggregator can read the sum of the updates alone. `fit_everything`: what a client serves is
     fitted again on all of its data. A strategy that shares items gets a catalogue of all shards' items, whatever
-    `method` says of its size.
+    `method` says of its size. `deadline_seconds`: of each phase of the run.
     """
 
     shards: tuple[Path, ...]
@@ -53,6 +53,7 @@ class Experiment:
     secure: bool = False
     fit_everything: bool = False
     cache: Path | None = None
+    deadline_seconds: float = DEADLINE_SECONDS
     privacy: Mapping[str, Any] = field(default_factory=dict)
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     application_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
@@ -102,7 +103,7 @@ class Experiment:
     def run_request(self) -> RunIn:
         """The request by which the operator starts the run."""
         asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed_method}
-        return validate_settings(RunIn, {**asked, "deadline_seconds": DEADLINE_SECONDS})
+        return validate_settings(RunIn, {**asked, "deadline_seconds": self.deadline_seconds})
 
     def strict_request(self) -> RunIn:
         """The same without the common basis: nothing crosses but what the strategy itself sends."""

@@ -18,6 +18,7 @@ from shared.protocol.schemas import RunHistoryOut, RunIn
 
 Answer = TypeVar("Answer", bound=BaseModel)
 POLL_SECONDS = 0.2
+BROKEN_OFF = ("failed", "cancelled")
 AFTERMATH_SECONDS = 1800.0  # for the clients' last evaluation, after the aggregator has ended the run
 
 
@@ -58,15 +59,16 @@ def ignore_progress(progress: Progress) -> None:
     del progress
 
 
-async def conduct_run(federation: Federation, request: RunIn, observe: Observe) -> Outcome:
+async def conduct_run(federation: Federation, request: RunIn, observe: Observe, *, resume: bool = False) -> Outcome:
     """Start a run and wait until every client has evaluated it. FederationError with the reason when it fails.
 
-    A training run with a common basis, for which no basis run has finished yet, is preceded by one.
+    A training run with a common basis, for which no basis run has finished yet, is preceded by one. `resume`: follow
+    the run that an earlier process has started by the same request, unless it failed or was cancelled.
     """
     began = time.perf_counter()
     if request.method.basis.kind != "off" and not await _has_basis(federation, request):
-        await sum_basis(federation, request, observe)
-    run = await _start_run(federation, request)
+        await sum_basis(federation, request, observe, resume=resume)
+    run = await _start_run(federation, request, resume=resume)
     ended: float | None = None
     while True:
         statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)
@@ -90,10 +92,10 @@ async def _has_basis(federation: Federation, request: RunIn) -> bool:
     return any((one.method.basis, one.method.catalogue) == asked for one in summed)
 
 
-async def sum_basis(federation: Federation, request: RunIn, observe: Observe) -> RunHistoryOut:
+async def sum_basis(federation: Federation, request: RunIn, observe: Observe, *, resume: bool = False) -> RunHistoryOut:
     """Hold the basis run of a training run's request, and wait until every client keeps the basis."""
     began = time.perf_counter()
-    run = await _start_run(federation, request.model_copy(update={"part": "basis", "start": None}))
+    run = await _start_run(federation, request.model_copy(update={"part": "basis", "start": None}), resume=resume)
     ended: float | None = None
     while True:
         statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)
@@ -104,9 +106,24 @@ async def sum_basis(federation: Federation, request: RunIn, observe: Observe) ->
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _start_run(federation: Federation, request: RunIn) -> RunHistoryOut:
+async def _start_run(federation: Federation, request: RunIn, *, resume: bool) -> RunHistoryOut:
+    if resume and (found := await _find_begun(federation, request)) is not None:
+        return found
     answer = await _fetch_answer(federation.operator, "POST", "/v1/runs", request.model_dump_json())
     return RunHistoryOut.model_validate(answer)
+
+
+async def _find_begun(federation: Federation, request: RunIn) -> RunHistoryOut | None:
+    """The newest run by this request that is active or finished. What the aggregator settles itself may differ."""
+    answer, asked = await _fetch_answer(federation.operator, "GET", "/v1/runs"), _decisive(request)
+    histories = TypeAdapter(list[RunHistoryOut]).validate_python(answer)
+    alike = [one for one in histories if one.phase not in BROKEN_OFF and _decisive(one.request) == asked]
+    return alike[-1] if alike else None
+
+
+def _decisive(request: RunIn) -> dict[str, object]:
+    settled = {"basis", "start", "deadline_seconds"} | ({"rounds"} if request.part == "basis" else set())
+    return request.model_dump(mode="json", exclude=settled)
 
 
 async def _watch_aggregator(
@@ -127,7 +144,7 @@ async def _watch_aggregator(
 
 def _require_unbroken(history: RunHistoryOut, problems: Sequence[str] = ()) -> None:
     """FederationError for a run that has ended without a result."""
-    if history.phase in ("failed", "cancelled"):
+    if history.phase in BROKEN_OFF:
         ended = "was cancelled" if history.phase == "cancelled" else f"failed: {history.reason}"
         raise FederationError("; ".join([f"the run {ended}", *problems]))
 

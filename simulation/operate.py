@@ -175,15 +175,20 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
-    """Look at a run until it has ended; its own deadlines bound that. FederationError with the reason if it failed or
-    was cancelled."""
+    """As `watch_run`. FederationError with the reason if it failed or was cancelled."""
+    history = watch_run(operator, run, observe)
+    if history.phase == "failed":
+        raise FederationError(f"{run} failed: {history.reason}")
+    if history.phase == "cancelled":
+        raise FederationError(describe_run(history))
+    return history
+
+
+def watch_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
+    """Look at a run until it has ended, in whichever way; its own deadlines bound that."""
     while True:
         history = _parse_history(call_as_operator(operator, "GET", f"/v1/runs/{run}"))
         observe(history)
-        if history.phase == "failed":
-            raise FederationError(f"{run} failed: {history.reason}")
-        if history.phase == "cancelled":
-            raise FederationError(describe_run(history))
         if history.phase in ENDED:
             return history
         time.sleep(calls.POLL_SECONDS)

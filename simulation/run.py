@@ -42,10 +42,10 @@ async def _enter_app(stack: AsyncExitStack, app: FastAPI, *, token: str) -> http
 
 
 def simulate_experiment(experiment: Experiment, observe: Observe) -> Outcome:
-    """Run the experiment in this process."""
+    """Run the experiment in this process, or what an earlier one has left of it in the experiment's folder."""
 
     async def conduct_in_process() -> Outcome:
         async with open_federation(experiment) as federation:
-            return await conduct_run(federation, experiment.run_request(), fail_when_stuck(observe))
+            return await conduct_run(federation, experiment.run_request(), fail_when_stuck(observe), resume=True)
 
     return anyio.run(conduct_in_process)

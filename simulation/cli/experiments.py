@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from shared.errors import SettingsError
 from shared.method.settings import method_settings
 from shared.protocol.secure.messages import FEWEST_CLIENTS
+from shared.words import count_noun
 from simulation.cli import options
-from simulation.console import ERR, OUT, answer_table
+from simulation.console import ERR, OUT, answer_table, rounds_done, tell_on_stderr
 from simulation.demo import DemoResult, run_demonstration, stop_kept_services
 from simulation.engines import choose_engine
 from simulation.engines.folder_of_run import command_words, find_or_cut_again, open_run_folder
 from simulation.engines.ray_engine import RayCluster
-from simulation.experiment import Experiment
+from simulation.experiment import DEADLINE_SECONDS, Experiment
+from simulation.federation import Observe, Outcome, Progress
 from simulation.plots import draw_curves, markdown_table, read_report
 from simulation.privacy import parse_privacy
 from simulation.report import measure_labels
@@ -26,6 +30,8 @@ from simulation.source import CHAIN, SYNTHETIC
 from simulation.study import run_study
 from simulation.tables import crossed_lines, crossing_table, field_table, partition_table, quality_table, worth_table
 from simulation.tasks import simulated_task
+
+PAUSE_SECONDS = 30 * 86400.0  # for which a simulation may be interrupted amid a round
 
 
 def demo(
@@ -146,7 +152,9 @@ def partition(
 
 def simulate(
     data: options.Data,
-    out: Annotated[Path | None, typer.Option(help="new or empty folder; by default the next in runs/")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="new or empty folder, or one to go on in; by default the next in runs/")
+    ] = None,
     clients: options.ClientsOfCut = None,
     task: options.Task = options.TaskName.items,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
@@ -176,7 +184,10 @@ def simulate(
     no_floors: options.NoFloors = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Train a federation on one machine or a cluster, and hold it against the floors."""
+    """Train a federation on one machine or a cluster, and hold it against the floors.
+
+    The same command with the same --out goes on where it was interrupted.
+    """
     conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
     changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     doing = simulated_task(task.value)
@@ -187,29 +198,58 @@ def simulate(
         data, clients, method, number, split_seed, min_rating, split, task, rules, file_options, rating_kind
     )
     named = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
-    folder = _run_folder(
-        out, engine, command_words(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))
-    )
-    shards = find_or_cut_again(data, cut, folder / "shards", doing.cut)
-    if not as_json:
-        options.print_notes(shards.notes)
-    experiment = Experiment(
-        shards.paths,
-        folder,
-        agreed,
-        strategy=chosen,
-        task=doing.name,
-        rounds=rounds or enough,
-        seed=seed,
-        device=device.value,
-        threads=threads,
-        secure=secure,
-        privacy=parse_privacy(options.parse_pairs(privacy or [], "--privacy")),
-    )
-    report = run_study(experiment, conduct, edges_kept=shards.edges_kept, shown=not as_json, floors=not no_floors)
+    words = command_words(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))
+    if engine is options.EngineChoice.services:  # what the others refuse; and what they have begun is not for services
+        words |= {"engine": engine.value, "secure": secure, "privacy": sorted(privacy or [])}
+    folder = _next_folder(Path("runs"), "runs") if out is None else options.ensure_folder(out)
+    open_run_folder(folder, words)
+    with explain_interrupt(folder, rounds or enough, named=out is not None) as note_progress:
+        shards = find_or_cut_again(data, cut, folder / "shards", doing.cut)
+        if not as_json:
+            options.print_notes(shards.notes)
+        experiment = Experiment(
+            shards.paths,
+            folder,
+            agreed,
+            strategy=chosen,
+            task=doing.name,
+            rounds=rounds or enough,
+            seed=seed,
+            device=device.value,
+            threads=threads,
+            secure=secure,
+            privacy=parse_privacy(options.parse_pairs(privacy or [], "--privacy")),
+            deadline_seconds=PAUSE_SECONDS if engine is options.EngineChoice.services else DEADLINE_SECONDS,
+        )
+
+        def conduct_noted(one: Experiment, observe: Observe) -> Outcome:
+            return conduct(one, lambda seen: (note_progress(seen), observe(seen))[-1])
+
+        edges = shards.edges_kept
+        report = run_study(experiment, conduct_noted, edges_kept=edges, shown=not as_json, floors=not no_floors)
     if as_json:
         return options.print_json(report)
     OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")
+
+
+@contextmanager
+def explain_interrupt(folder: Path, rounds: int, *, named: bool) -> Iterator[Observe]:
+    """Where Ctrl-C ends a simulation, say what is kept in its folder and which command goes on. `named`: the command
+    has named the folder. What is yielded is told how far the clients are."""
+    done = 0
+
+    def note_progress(seen: Progress) -> None:
+        nonlocal done
+        if seen.part == "training":
+            done = min((rounds_done(status) for status in seen.statuses.values()), default=0)
+
+    try:
+        yield note_progress
+    except KeyboardInterrupt:
+        words = ["lpsfed", *sys.argv[1:], *([] if named else ["--out", str(folder)])]
+        tell_on_stderr(f"interrupted: {done} of {count_noun(rounds, 'round')} are kept in {folder}; to go on:")
+        tell_on_stderr(f"  {shlex.join(words)}")
+        raise typer.Exit(options.INTERRUPTED) from None
 
 
 def report(
@@ -230,21 +270,6 @@ def _next_folder(root: Path, flag: str) -> Path:
     folder = root / str(max(taken, default=0) + 1)
     folder.mkdir()  # another command that has just taken the number is not joined
     return folder
-
-
-def _run_folder(out: Path | None, engine: options.EngineChoice, command: dict[str, Any]) -> Path:
-    """A new one; or with an engine that can go on, one that the same command has begun."""
-    if engine is options.EngineChoice.services:
-        return _next_folder(Path("runs"), "runs") if out is None else _empty_folder(out)
-    folder = _next_folder(Path("runs"), "runs") if out is None else options.ensure_folder(out)
-    open_run_folder(folder, command)
-    return folder
-
-
-def _empty_folder(folder: Path) -> Path:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingsError(f"--out: expected a new or an empty folder, got {folder}")
-    return options.ensure_folder(folder)
 
 
 def _print_request(seen: DemoResult, *, keep: bool) -> None:

@@ -21,6 +21,8 @@ from simulation.datasets.columns import AS_NAMED, COLUMNS
 from simulation.source import CHAIN, SYNTHETIC, USUAL_CLIENTS, Cut
 from simulation.split import SplitKind
 
+INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
+
 
 class Method(StrEnum):
     """How `--method` divides a data set, by the names of simulation.groups.METHODS; the last three divide sessions, by

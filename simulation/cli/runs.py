@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from shared.errors import FederationError, NotFoundError
+from shared.errors import ConflictError, FederationError, NotFoundError
 from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
-from shared.protocol.schemas import RunIn
+from shared.protocol.schemas import ENDED, RunHistoryOut, RunIn
 from shared.web.calling import Calling
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import OUT, round_lines, tell_on_stderr
 from simulation.operate import (
+    Observe,
     agree_on_basis,
     cancel_run,
     describe_run,
@@ -23,8 +29,9 @@ from simulation.operate import (
     latest_run,
     start_run,
     start_run_if_none,
+    watch_run,
 )
-from simulation.operator_calls import PATIENCE_SECONDS, ignore_line, open_operator
+from simulation.operator_calls import PATIENCE_SECONDS, Operator, ignore_line, open_operator
 
 
 def run(
@@ -74,18 +81,87 @@ def run(
     }
     request = validate_settings(RunIn, asked)
     calling, tell = Calling(ca, certificate, certificate_key), ignore_line if as_json else tell_on_stderr
-    with open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator:
+    words = OperatorWords(operator_token_file, aggregator_url, ca, certificate, certificate_key)
+    with (
+        open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator,
+        _explain_going_on(operator, words) as note,
+    ):
         if request.method.basis.kind != "off":
             request = request.model_copy(update={"method": agree_on_basis(operator, request.method)})
             with round_lines(shown=not as_json) as observe:
-                hold_basis_run(operator, request, observe, renew=renew_basis)
+                hold_basis_run(operator, request, note(observe), renew=renew_basis)
         started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
         with round_lines(shown=not as_json) as observe:
-            history = follow_run(operator, started.run, observe)
+            note(ignore_history)(started)
+            history = follow_run(operator, started.run, note(observe))
     if as_json:
         return options.print_json(history.model_dump(mode="json"))
     rounds_held = count_noun(len(history.rounds), "round")
     tell_on_stderr(f"{history.run} is over after {rounds_held}; each silo answers by the best model it has had")
+
+
+@dataclass(frozen=True)
+class OperatorWords:
+    """How a command that asks the same aggregator as the same operator is written."""
+
+    token_file: Path
+    url: str
+    authority: Path | None
+    certificate: Path | None
+    certificate_key: Path | None
+
+    def command(self, *words: str) -> str:
+        """`lpsfed` with these words, to be copied."""
+        flags = ["--operator-token-file", str(self.token_file)]
+        flags += [] if self.url == options.DEFAULT_URL else ["--aggregator-url", self.url]
+        given = (
+            ("--ca", self.authority),
+            ("--certificate", self.certificate),
+            ("--certificate-key", self.certificate_key),
+        )
+        flags += [word for flag, path in given if path is not None for word in (flag, str(path))]
+        return shlex.join(["lpsfed", *words, *flags])
+
+    def hint(self, run: str) -> str:
+        """How to follow a run that goes on, and how to end it."""
+        follow, end = self.command("status", "--follow", "--run", run), self.command("cancel", "--run", run)
+        return f"to follow it: {follow}\nto end it: {end}"
+
+
+def ignore_history(history: RunHistoryOut) -> None:
+    """The observer of a run that shows nothing."""
+    del history
+
+
+@contextmanager
+def _explain_going_on(operator: Operator, words: OperatorWords) -> Iterator[Callable[[Observe], Observe]]:
+    """Where Ctrl-C ends the command, or another run is active, say how to follow that run and how to end it."""
+    seen: list[RunHistoryOut] = []
+
+    def note(observe: Observe) -> Observe:
+        def observe_and_note(history: RunHistoryOut) -> None:
+            seen[:] = [history]
+            observe(history)
+
+        return observe_and_note
+
+    try:
+        yield note
+    except ConflictError as error:
+        try:
+            active = latest_run(operator)
+        except FederationError:
+            raise error from None
+        if active is None or active.phase in ENDED:
+            raise
+        raise ConflictError(f"{error}\n{words.hint(active.run)}") from None
+    except KeyboardInterrupt:
+        if seen:
+            tell_on_stderr(f"interrupted: {seen[0].run} goes on without this command")
+            tell_on_stderr(words.hint(seen[0].run))
+        else:
+            tell_on_stderr(f"interrupted: whether a run has begun says {words.command('status')}")
+        raise typer.Exit(options.INTERRUPTED) from None
 
 
 def status(
@@ -95,12 +171,20 @@ def status(
     ca: options.Authority = None,
     certificate: options.Certificate = None,
     certificate_key: options.CertificateKey = None,
+    follow: Annotated[bool, typer.Option("--follow", help="show it round by round until it has ended")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     calling = Calling(ca, certificate, certificate_key)
-    with open_operator(aggregator_url, operator_token_file, calling) as operator:
+    words = OperatorWords(operator_token_file, aggregator_url, ca, certificate, certificate_key)
+    with (
+        open_operator(aggregator_url, operator_token_file, calling) as operator,
+        _explain_going_on(operator, words) as note,
+    ):
         history = fetch_run(operator, run)
+        if follow and history is not None and history.phase not in ENDED:
+            with round_lines(shown=not as_json) as observe:
+                history = watch_run(operator, history.run, note(observe))
     if as_json:
         options.print_json(None if history is None else history.model_dump(mode="json"))
     elif history is None or history.phase != "failed":

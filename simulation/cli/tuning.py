@@ -13,7 +13,7 @@ from rich.table import Table
 
 from shared.method.settings import MethodSettings
 from simulation.cli import options
-from simulation.console import ERR, OUT, count_bar
+from simulation.console import ERR, OUT, count_bar, tell_on_stderr
 from simulation.source import find_or_cut_shards
 from simulation.tasks import simulated_task
 from simulation.tuning.blind import write_blind_shards
@@ -21,7 +21,6 @@ from simulation.tuning.search import Search, open_study, run_search, spent_trial
 from simulation.tuning.spaces import initial_value, search_space
 
 USUAL = ("--task items", "--preset default")  # need not be said
-INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 
 
 def tune(
@@ -75,7 +74,8 @@ def tune(
         command = _simulate_command(shards.paths[0].parent, best, doing.name, named, fixed)
         OUT.print(command, soft_wrap=True, highlight=False)
     if stopped:
-        raise typer.Exit(INTERRUPTED)
+        tell_on_stderr(f"interrupted: the trials are kept in {out}; the same command goes on")
+        raise typer.Exit(options.INTERRUPTED)
 
 
 def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
+from client_service.schemas import StatusOut
 from shared.errors import FederationError
-from simulation.cli import app, main
+from simulation import console
+from simulation.cli import app, experiments, main
 from simulation.generator import generate_dataset
 from simulation.worth import ALONE, COMMON, STRICT
 from tests.support.questions import LONGEST_SECONDS
@@ -53,6 +56,31 @@ def finished(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "one"
     assert run("simulate", str(shards), "--rounds", "2", *SMALL, "--out", str(folder)).exit_code == 0
     return folder
+
+
+def test_an_interrupted_simulation_says_how_to_go_on_and_ends_as_if_it_had_not_been(
+    finished: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a run"
+    words = ["simulate", str(shards), "--rounds", "2", *SMALL, "--out", str(folder)]
+
+    def interrupt_after_a_round(status: StatusOut) -> int:
+        if (done := console.rounds_done(status)) == 1:
+            raise KeyboardInterrupt
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(experiments, "rounds_done", interrupt_after_a_round)
+        patched.setattr(sys, "argv", ["lpsfed", *words])
+        done = run(*words)
+    assert done.exit_code == 130
+    assert f"of 2 rounds are kept in {folder}; to go on:\n  {shlex.join(['lpsfed', *words])}" in done.stderr
+    other = CliRunner().invoke(app, [*words, "--seed", "7"])
+    assert "was begun with, got another seed" in str(other.exception)
+    assert run(*words).exit_code == 0
+    again, whole = (json.loads((one / "report.json").read_text()) for one in (folder, finished))
+    assert (again["digest"], again["client_mean"]) == (whole["digest"], whole["client_mean"])
+    assert run(*words).exit_code == 0  # what is finished is told again
 
 
 def test_a_simulation_writes_its_config_its_metrics_and_its_report(finished: Path) -> None:

@@ -10,7 +10,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from shared.errors import ConflictError
 from shared.method.declaration import Declaration, TensorSpec
+from shared.protocol.problem import ProblemOut
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
 from simulation import console
@@ -214,6 +216,51 @@ def test_a_run_that_waits_for_more_clients_than_there_are_says_what_to_do(operat
     done = operate(Aggregator(nobody), "status", "--run", "run-1")
     expected = "0 of 4 clients have joined; none is registered: register 4 more, or cancel it; until soon"
     assert done.stdout.strip() == f"run-1 waits for clients: {expected}"
+
+
+def test_ctrl_c_says_that_the_run_goes_on_and_how_to_follow_and_end_it(operate: Operate) -> None:
+    there = Aggregator(history(closed=1))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if sum(one.url.path == "/v1/runs/run-1" for one in there.requests) == 2:
+            raise KeyboardInterrupt
+        return there(request)
+
+    for words in (("run",), ("status", "--follow", "--run", "run-1")):
+        there.requests.clear()
+        done = operate(answer, *words, "--aggregator-url", "http://127.0.0.1:8899")
+        assert done.exit_code == 130
+        said = done.stderr[done.stderr.index("interrupted") :]
+        assert said.startswith("interrupted: run-1 goes on without this command\nto follow it: lpsfed status --follow")
+        assert said.count("--run run-1 --operator-token-file ") == 2 and "to end it: lpsfed cancel --run run-1" in said
+        assert said.count("--aggregator-url http://127.0.0.1:8899") == 2
+
+
+def test_a_second_run_is_refused_with_how_to_follow_and_end_the_first(operate: Operate) -> None:
+    there = Aggregator(history(), runs=(history(),))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method != "POST":
+            return there(request)
+        problem = ProblemOut(title="Conflict", status=409, code="conflict", detail="run-1 is open", request_id="r")
+        return httpx.Response(409, content=problem.model_dump_json())
+
+    done = operate(answer, "run")
+    assert done.exit_code == 1 and isinstance(done.exception, ConflictError)
+    said = str(done.exception)
+    assert "409 run-1 is open" in said and "lpsfed status --follow --run run-1" in said
+    assert "lpsfed cancel --run run-1" in said
+
+
+def test_status_follows_a_run_to_its_end(operate: Operate) -> None:
+    there = Aggregator(history("waiting"), history(closed=1), history("finished", closed=3), runs=(history(),))
+    done = operate(there, "status", "--follow")
+    assert done.exit_code == 0 and "run-1, round 3 of 3" in done.stderr and "finished" in done.stdout
+    cut = operate(Aggregator(history(), history("cancelled", closed=1), runs=(history(),)), "status", "--follow")
+    assert cut.exit_code == 0
+    assert cut.stdout.strip() == "run-1 is cancelled: the operator has ended it after 1 of 3 rounds"
+    lost = operate(Aggregator(history(), history("cancelled", closed=1)), "run")
+    assert lost.exit_code == 1 and "run-1 is cancelled" in str(lost.exception)
 
 
 def test_a_run_is_cancelled_the_newest_where_none_is_named(operate: Operate) -> None:
