@@ -13,7 +13,7 @@ from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import FederationError, SettingsError
 from shared.new_files import close_to_others, write_privately
 from shared.web.logs import configure
-from shared.web.server import run_server
+from shared.web.server import TETHERED, end_with_parent, run_server
 
 BAD_SETTINGS = 2
 
@@ -46,6 +46,8 @@ async def _serve(settings: AggregatorSettings) -> None:
 
 
 def main() -> int:
+    if TETHERED in sys.argv[1:]:
+        end_with_parent()
     try:
         serve(aggregator_settings())
     except FederationError as error:

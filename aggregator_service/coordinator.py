@@ -167,7 +167,7 @@ class Coordinator:
         """End a run that nobody needs to wait for any more; one that is cancelled already stays so. NotFoundError where
         there is none of that name, ConflictError where it has ended in another way."""
         conductor = self.federation.conductor
-        if not await conductor.cancel_run(name) and (ended := await conductor.find_run(name)).phase != "cancelled":
+        if not await conductor.fail_run(name, None) and (ended := await conductor.find_run(name)).phase != "cancelled":
             raise ConflictError(f"{name} has ended before ({ended.phase}); nothing was changed")
         return await self.run_history(name)
 

@@ -15,7 +15,7 @@ from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
 from shared.new_files import close_to_others, write_privately
 from shared.web.logs import configure
-from shared.web.server import run_server
+from shared.web.server import TETHERED, end_with_parent, run_server
 
 BAD_SETTINGS = 2
 SWITCH_SECONDS = 0.0005  # how long training may keep the interpreter from a request; the default is ten times it
@@ -44,7 +44,7 @@ async def _serve(settings: ClientSettings) -> None:
     app = create_app(settings)
     LOGGER.info("starting", client=settings.name, host=settings.host, port=settings.port)
     service: ClientService = app.state.service
-    async with keep_replicas(settings.workers, sys.argv[1:]):
+    async with keep_replicas(settings.workers, [word for word in sys.argv[1:] if word != TETHERED]):
         await run_server(
             app,
             settings,
@@ -56,8 +56,11 @@ async def _serve(settings: ClientSettings) -> None:
 
 
 def main() -> int:
+    arguments = [word for word in sys.argv[1:] if word != TETHERED]
+    if TETHERED in sys.argv[1:]:
+        end_with_parent()
     try:
-        serve(client_settings(Path(sys.argv[1]) if len(sys.argv) > 1 else None))
+        serve(client_settings(Path(arguments[0]) if arguments else None))
     except FederationError as error:
         sys.stderr.write(f"client: {error}\n")
         return BAD_SETTINGS if isinstance(error, SettingsError) else 1

@@ -39,11 +39,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 TAKES_PART = ("expected", "received")
 LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
-FAILURES = {
-    "failed": "the aggregator ended the run as failed",
-    "cancelled": "the federation's operator cancelled the run",
-}
-"""Phase in which a run ends without a result -> what the silo says of it."""
+FAILURES = {"failed": "the aggregator ended the run as failed", "cancelled": "the operator cancelled the run"}
 ERROR_SECONDS = 0.2  # after an unforeseen error
 
 
@@ -316,10 +312,9 @@ class Agent:
         return await self._opening.personalised(part, number)
 
     async def _finish(self, part: RunPart, phase: Phase | None) -> None:
-        failure = FAILURES.get(phase or "failed")
         self._note(phase="evaluating")
         self._sending.forget()
-        await self._off_loop(part.finish, failure)
+        await self._off_loop(part.finish, FAILURES.get(phase or "failed"))
         self._note(phase=phase or "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
         self._part, self.training_run, self._done, self._amid = None, None, part.place.run, False

@@ -1,10 +1,14 @@
-"""One command -> a federation of real processes: trained, measured, and answering."""
+"""One command -> a federation of real processes: trained, measured, and answering; and the end of those that go on."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,21 +16,25 @@ from typing import Any
 import anyio
 import httpx
 
+from shared.errors import SettingsError
 from shared.new_files import PRIVATE, write_new
 from shared.timeouts import TIMEOUT_SECONDS
 from simulation.experiment import Experiment
 from simulation.federation import Observe, Outcome, conduct_run
-from simulation.processes import Addresses, Children, choose_addresses, connect_services, start_services
+from simulation.processes import Addresses, Children, connect_services, start_services
 from simulation.study import run_study
 from simulation.tasks import Example, simulated_task
 from simulation.worth import COMMON, STRICT, Ledgers, Way, federated_way, own_ways
 
-KEPT = "processes.json"
+KEPT, TOKEN = "processes.json", "aggregator.token"
+FIRST_PORT = 8800
+STOP_SECONDS, LOOK_SECONDS = 20.0, 0.1
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo ends with. `key_file` holds the key for `url`, `page_key_file` the key for the pages.
+    """What the demo ends with. `key_file` holds the key for `url`, `page_key_file` the key for the silos' pages, and
+    `token_file` the one for the aggregator's; `places`: where all of them answer.
 
     answer: what the silo says to the example that lies at `url`. ways: what each silo has alone, in the strict boundary
     and, where the experiment has one, with the common basis.
@@ -39,19 +47,22 @@ class DemoResult:
     example: Example
     key_file: Path
     page_key_file: Path
+    token_file: Path
+    places: Addresses
     answer: dict[str, Any]
 
 
 def run_demonstration(
-    experiment: Experiment, *, edges_kept: float | None, shown: bool, keep_in: Path | None = None
+    experiment: Experiment, places: Addresses, *, edges_kept: float | None, shown: bool, root: Path, keep: bool = False
 ) -> DemoResult:
     """Start the services, train in the strict boundary and then, where there is one, with the common basis; report, and
     ask for one recommendation.
 
-    `keep_in`: a folder in which the services are recorded and left running.
+    The processes are recorded in `root`, the demos' folder, and in the user's list of demos. `keep`: leave the services
+    running. Whatever else ends this process, by SIGKILL too, ends them.
     """
-    places, outcomes = choose_addresses(experiment), list[Outcome]()
-    with start_services(experiment, places) as children:
+    outcomes = list[Outcome]()
+    with _exit_at_sigterm(), start_services(experiment, places) as children, _recorded(root, places, children):
 
         def over_loopback(experiment: Experiment, observe: Observe) -> Outcome:
             outcomes.extend(anyio.run(_conduct_over_loopback, experiment, places, children, observe))
@@ -64,9 +75,9 @@ def run_demonstration(
         example = simulated_task(experiment.task).find_example(shard)
         url = places.clients[shard.name] + example.path
         answer = example.choose(_ask_json(url, experiment.application_key, example.body))
-        if keep_in is not None:
-            _write_kept_services(keep_in, places, children.keep_running())
-    return DemoResult(report, ways, ledgers, url, example, *keys, answer)
+        if keep:
+            children.keep_running()
+    return DemoResult(report, ways, ledgers, url, example, *keys, places, answer)
 
 
 async def _conduct_over_loopback(
@@ -95,7 +106,8 @@ def _compare_ways(
 
 def _fetch_json(url: str, key: str, **query: int) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {key}"}
-    answer = httpx.get(url, params=query or None, headers=headers, timeout=TIMEOUT_SECONDS).raise_for_status()
+    answer = httpx.get(url, params=query or None, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
+    answer.raise_for_status()
     content: dict[str, Any] = answer.json()
     return content
 
@@ -104,18 +116,19 @@ def _ask_json(url: str, key: str, body: dict[str, Any] | None) -> dict[str, Any]
     if body is None:
         return _fetch_json(url, key)
     headers = {"Authorization": f"Bearer {key}"}
-    content: dict[str, Any] = (
-        httpx.post(url, json=body, headers=headers, timeout=TIMEOUT_SECONDS).raise_for_status().json()
-    )
+    answer = httpx.post(url, json=body, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
+    content: dict[str, Any] = answer.raise_for_status().json()
     return content
 
 
-def _write_keys(experiment: Experiment) -> tuple[Path, Path]:
-    """The keys of the clients' APIs, the application's and the operator's, each in a file for its owner alone."""
-    paths = experiment.folder / "application.key", experiment.folder / "operator.key"
-    for path, key in zip(paths, (experiment.application_key, experiment.operator_key), strict=True):
-        write_new(path, key.encode("ascii"), PRIVATE)
-    return paths
+def _write_keys(experiment: Experiment) -> tuple[Path, Path, Path]:
+    """The keys of the clients' APIs, the application's and the operator's, and the aggregator's token, each in a file
+    for its owner alone."""
+    application, operator, token = (experiment.folder / name for name in ("application.key", "operator.key", TOKEN))
+    write_new(application, experiment.application_key.encode("ascii"), PRIVATE)
+    write_new(operator, experiment.operator_key.encode("ascii"), PRIVATE)
+    write_new(token, experiment.token.encode("ascii"), PRIVATE)
+    return application, operator, token
 
 
 def _read_ledger(url: str, key: str) -> list[dict[str, Any]]:
@@ -128,30 +141,108 @@ def _read_ledger(url: str, key: str) -> list[dict[str, Any]]:
             return entries
 
 
-def _write_kept_services(folder: Path, places: Addresses, pids: dict[str, int]) -> None:
-    urls = {"aggregator": places.aggregator, **places.clients}
-    kept = {name: {"pid": pid, "url": urls[name]} for name, pid in pids.items()}
-    (folder / KEPT).write_text(json.dumps(kept, indent=1), encoding="utf-8")
+@contextmanager
+def _exit_at_sigterm() -> Iterator[None]:
+    """SIGTERM ends what is within in order, as Ctrl-C does."""
 
+    def leave(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
 
-def stop_kept_services(folder: Path) -> list[str]:
-    """End the services that an earlier demo left running; their names.
-
-    A process that no longer answers at its address is left alone: its number may be somebody else's by now.
-    """
-    path = folder / KEPT
-    if not path.exists():
-        return []
-    kept = json.loads(path.read_text(encoding="utf-8"))
-    stopped = [name for name, service in kept.items() if _stop_service(service["pid"], service["url"])]
-    path.unlink()
-    return stopped
-
-
-def _stop_service(pid: int, url: str) -> bool:
+    before = signal.signal(signal.SIGTERM, leave)
     try:
-        httpx.get(f"{url}/health/live", timeout=TIMEOUT_SECONDS)
-        os.kill(pid, signal.SIGTERM)
-    except (httpx.TransportError, ProcessLookupError):
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _recorded(root: Path, places: Addresses, children: Children) -> Iterator[None]:
+    """While the services run, `demo --stop` finds them: in the folder, and in the user's list of demos."""
+    urls = {"aggregator": places.aggregator, **places.clients}
+    services = {
+        name: {"pid": pid, "began": process_start(pid), "url": urls[name]} for name, pid in children.pids.items()
+    }
+    command = {"pid": os.getpid(), "began": process_start(os.getpid())}
+    record = json.dumps({"folder": str(root.resolve()), "command": command, "services": services}, indent=1).encode()
+    paths = [root / KEPT]
+    paths[0].unlink(missing_ok=True)
+    write_new(paths[0], record, PRIVATE)
+    with suppress(OSError, RuntimeError, SettingsError):  # without a home `--folder` still finds it
+        demo_list().mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.append(demo_list() / f"{uuid.uuid4().hex}.json")
+        write_new(paths[-1], record, PRIVATE)
+    try:
+        yield
+    finally:
+        if not children.kept:
+            for path in paths:
+                path.unlink(missing_ok=True)
+
+
+def demo_list() -> Path:
+    """The folder with a file for each demo of this user whose services run."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "lpsfed" / "demos"
+
+
+def stop_demos(folder: Path | None = None) -> list[str]:
+    """End the demos of this folder, by default every demo of this user; what was ended, in words.
+
+    A process with another start than was recorded is left alone: its number is somebody else's by now.
+    """
+    records = list[Path]()
+    with suppress(OSError, RuntimeError):  # no home: no list
+        records += sorted(demo_list().glob("*.json"))
+    records += [] if folder is None else [folder / KEPT]
+    ended = []
+    for path in records:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            home = Path(record.get("folder", path.parent))
+            if folder is not None and home.resolve() != folder.resolve():
+                continue
+            services = record.get("services", record)  # earlier versions wrote the services alone
+            if "command" in record and _end_process(record["command"]):  # it trains, and ends its services itself
+                ended.append(f"demo in {home}")
+            ended += [f"{name} of the demo in {home}" for name, service in services.items() if _end_process(service)]
+            path.unlink(missing_ok=True)
+            (home / KEPT).unlink(missing_ok=True)
+    return ended
+
+
+def process_start(pid: int) -> str | None:
+    """What tells a process from a later one of the same number; None where it has ended, or where nobody says it."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return None if state in "ZX" else f"{boot} {fields[18]}"
+
+
+def _end_process(process: Mapping[str, Any]) -> bool:
+    """Send SIGTERM and wait for the end. False where it is not there any more."""
+    pid, began, url = process["pid"], process.get("began"), process.get("url")
+    if pid == os.getpid() or not _is_there(pid, began, url):
         return False
+    os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + STOP_SECONDS
+    while _is_there(pid, began, url):
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            break
+        time.sleep(LOOK_SECONDS)
     return True
+
+
+def _is_there(pid: int, began: str | None, url: str | None) -> bool:
+    if began is not None:
+        return process_start(pid) == began
+    try:
+        if url is not None:
+            httpx.get(f"{url}/health/live", timeout=TIMEOUT_SECONDS, trust_env=False)
+        os.kill(pid, 0)
+    except (httpx.TransportError, ProcessLookupError, PermissionError):
+        return False
+    return url is not None

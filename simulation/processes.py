@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from pydantic import BaseModel, SecretStr
 from aggregator_service.settings import AggregatorSettings
 from shared.errors import UnavailableError
 from shared.timeouts import TIMEOUT_SECONDS
+from shared.web.server import TETHERED
 from simulation.experiment import Experiment
 from simulation.federation import Federation
 
@@ -56,36 +57,52 @@ def free_ports(count: int) -> list[int]:
 def free_port_from(first: int) -> int:
     """The first port from this one on that nobody listens on; any free one where a hundred are taken."""
     for port in range(first, first + 100):
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((HOST, port))
-            except OSError:
-                continue
+        if is_free(port):
             return port
     return free_ports(1)[0]
 
 
-def choose_addresses(experiment: Experiment) -> Addresses:
-    """A free loopback port for each service."""
-    first, *others = (f"http://{HOST}:{port}" for port in free_ports(1 + len(experiment.shards)))
+def choose_addresses(experiment: Experiment, first_port: int = 0) -> Addresses:
+    """A free loopback port for each service: from `first_port` on those that nobody listens on, else and with 0 any."""
+    count = 1 + len(experiment.shards)
+    wished = range(first_port, first_port + count) if first_port else ()
+    ports = [port if is_free(port) else free_ports(1)[0] for port in wished] or free_ports(count)
+    first, *others = (f"http://{HOST}:{port}" for port in ports)
     return Addresses(first, dict(zip(experiment.names, others, strict=True)))
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on this port of loopback."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+        return True
 
 
 @dataclass
 class Children:
-    """Started services by name, each with its log."""
+    """Started services by name, each with its log. They end with this process, unless they are kept."""
 
     processes: dict[str, subprocess.Popen[bytes]]
     kept: bool = False
 
-    def keep_running(self) -> dict[str, int]:
-        """Leave them running when the context ends; their process ids."""
+    @property
+    def pids(self) -> dict[str, int]:
+        """Their process ids."""
+        return {name: process.pid for name, process in self.processes.items()}
+
+    def keep_running(self) -> None:
+        """Leave them running when the context ends, and when this process does."""
         self.kept = True
-        pids = {name: process.pid for name, process in self.processes.items()}
         for process in self.processes.values():
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # it has ended
+                process.stdin.write(b"k")
+                process.stdin.close()
             process.returncode = 0  # a handle warns of a child that outlives it; these are meant to
-        return pids
 
 
 @contextmanager
@@ -143,13 +160,14 @@ def start_aggregator(settings: AggregatorSettings, log: Path) -> subprocess.Pope
 
 
 def _start_service(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own: a Ctrl-C at the terminal reaches the caller, which ends its children in order."""
-    command = [sys.executable, "-m", package]
+    """In a session of its own: a Ctrl-C at the terminal reaches the caller, which ends its children in order. Where the
+    caller is killed they end by themselves: it holds the other end of their standard input."""
+    command = [sys.executable, "-m", package, TETHERED]
     with log.open("ab") as file:
         return subprocess.Popen(
             command,
             env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,
             start_new_session=True,
@@ -166,6 +184,8 @@ def stop_services(started: list[subprocess.Popen[bytes]], patience: float = STOP
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 async def wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | None) -> None:

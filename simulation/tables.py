@@ -38,6 +38,25 @@ def worth_table(ways: Sequence[Way]) -> Table:
     return table
 
 
+def describe_worth(ways: Sequence[Way]) -> str:
+    """What joining was worth, in a sentence: the best way in which something crossed, against a silo alone."""
+    keys = [key for key in ("ndcg@20", "mrr@20") if all(way.figures.get(key) is not None for way in ways)]
+    own, joined = ([way for way in ways if bool(way.bytes) is crossed] for crossed in (False, True))
+    if not (keys and own and joined):
+        return "What joining was worth: no test data say it."
+    [key, *_] = keys
+
+    def figure(way: Way) -> float:
+        return way.figures[key] or 0.0
+
+    best = max(joined, key=figure)
+    before = next((way for way in own if way.name == ALONE), max(own, key=figure))
+    change = f": {figure(best) / figure(before) - 1:+.1%}" if figure(before) else ""
+    said = f"{key.upper()} over all users, {_format_figure(figure(best))} {best.name}"
+    said = said.replace("MRR@20 over all users", "MRR@20 over all visits")
+    return f"What joining was worth: {said}, {_format_figure(figure(before))} {before.name}{change.replace('%', ' %')}."
+
+
 def crossed_lines(ways: Sequence[Way]) -> list[str]:
     """One a way in which something crossed: names of tensors and scalars."""
     return [f"{way.name}: {way.crossed}" for way in ways if way.bytes]

@@ -123,19 +123,12 @@ class Conductor:
         self.changes.close()
         self.moves.close()
 
-    async def fail_run(self, name: str, reason: str) -> bool:
-        """End that run; False where it is not the current one, or has ended."""
-        return await self._end_run(name, partial(transitions.fail_run, reason=reason))
-
-    async def cancel_run(self, name: str) -> bool:
-        """End that run as the operator asks; False where it is not the current one, or has ended."""
-        return await self._end_run(name, transitions.cancel_run)
-
-    async def _end_run(self, name: str, end: Callable[..., Run]) -> bool:
+    async def fail_run(self, name: str, reason: str | None) -> bool:
+        """End that run, as cancelled where there is no reason; False where it is not the current one, or has ended."""
         async with self.lock:
             if self.run is None or self.run.name != name or not self.run.active:
                 return False
-            await self.commit_transition(end(self.run, now=self._clock()))
+            await self.commit_transition(transitions.fail_run(self.run, reason, now=self._clock()))
             return True
 
     async def quarantine_clients(self, entries: Collection[Quarantine]) -> None:

@@ -24,7 +24,7 @@ from aggregator_service.rounds.secure_run import (
 )
 from aggregator_service.storage.rows import Quarantine, Receipt
 from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
-from shared.protocol.schemas import Cause, RunIn
+from shared.protocol.schemas import Cause, Phase, RunIn
 from shared.protocol.secure import server
 from shared.protocol.secure.messages import MaskedHeader, PublicKeys
 from shared.protocol.secure.server import Relayed, SecureRound
@@ -241,14 +241,10 @@ def proceed_run(run: Run, now: float, *, start: str | None = None, earlier: tupl
     return _open_round(run, run.round + 1, now)
 
 
-def fail_run(run: Run, reason: str, *, now: float) -> Run:
-    """End a run for a reason that the operator can act on."""
-    return replace(run, phase="failed", reason=reason, closed_at=now, exchange=None)
-
-
-def cancel_run(run: Run, *, now: float) -> Run:
-    """End a run because the operator wants it."""
-    return replace(run, phase="cancelled", reason=CANCELLED, closed_at=now, exchange=None)
+def fail_run(run: Run, reason: str | None, *, now: float) -> Run:
+    """End a run for a reason that the operator can act on; without one because the operator has cancelled it."""
+    phase: Phase = "cancelled" if reason is None else "failed"
+    return replace(run, phase=phase, reason=reason or CANCELLED, closed_at=now, exchange=None)
 
 
 def _open_round(run: Run, number: int, now: float) -> Run:

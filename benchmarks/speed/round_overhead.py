@@ -13,6 +13,7 @@ from pathlib import Path
 from shared.method.settings import method_settings
 from simulation.demo import run_demonstration
 from simulation.experiment import Experiment
+from simulation.processes import choose_addresses
 from simulation.source import SYNTHETIC, Cut, cut_shards
 
 
@@ -24,7 +25,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shards = cut_shards(SYNTHETIC, Cut(arguments.clients), Path(folder) / "shards")
         experiment = Experiment(shards.paths, Path(folder) / "state", method_settings(), rounds=arguments.rounds)
-        report = run_demonstration(experiment, edges_kept=shards.edges_kept, shown=False).report
+        places, root = choose_addresses(experiment), Path(folder)
+        found = run_demonstration(experiment, places, edges_kept=shards.edges_kept, shown=False, root=root)
+        report = found.report
     milliseconds = [1000 * seconds for seconds in report["seconds"]["overhead_by_round"]]
     for name, sent in report["bytes_up"].items():
         received = report["bytes_down"][name]

@@ -4,23 +4,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import anyio
 
 from client_service.app import create_replica
 from client_service.logs import LOGGER
-from client_service.replicas.beside import TETHERED
 from client_service.replicas.service import Replica
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
 from shared.new_files import write_privately
 from shared.web.logs import configure
-from shared.web.server import run_server
+from shared.web.server import TETHERED, end_with_parent, run_server
 
 BAD_SETTINGS = 2
 
@@ -38,16 +34,6 @@ async def _serve(settings: ClientSettings) -> None:
         logger=LOGGER,
         shared_port=True,
     )
-
-
-def end_with_parent() -> None:
-    """Stop as by SIGTERM once the process that started this one is gone: it holds the other end of standard input."""
-
-    def wait() -> None:
-        os.read(0, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="tether", daemon=True).start()
 
 
 def main() -> int:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from client_service.logs import LOGGER
+from shared.web.server import TETHERED
 
-TETHERED = "--tethered"  # ends with the process at the other end of standard input
 GRACE_SECONDS = 10.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0  # before a process that has ended is started again
 STABLE_SECONDS = 60.0  # one that ran for so long is started again without a longer wait

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import FrameType
@@ -22,6 +24,21 @@ from shared.web.crowd import Crowd
 from shared.web.listening import Listening
 from shared.web.ready import keep_ready, require_ready_place, tell_starter
 from shared.web.tls import PORT, Identity, keep_renewed
+
+TETHERED = "--tethered"  # a word of a service's command line: it ends with the process that has started it
+
+
+def end_with_parent() -> None:
+    """Stop as by SIGTERM once the process that started this one is gone: it holds the other end of standard input.
+
+    A byte that comes there lets this process go on without the other.
+    """
+
+    def wait() -> None:
+        if not os.read(0, 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="tether", daemon=True).start()
 
 
 class _Server(uvicorn.Server):

@@ -25,7 +25,7 @@ class CommandEntry:
 
 COMMANDS: Final[dict[str, CommandEntry]] = {
     "demo": CommandEntry(
-        "experiments",
+        "demo",
         "demo",
         "Partition, start aggregator and clients as processes, train, report, and answer a request.",
     ),

@@ -33,6 +33,11 @@ from simulation.operate import (
 )
 from simulation.operator_calls import PATIENCE_SECONDS, Operator, ignore_line, open_operator
 
+IfNone = Annotated[
+    bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
+]
+WaitSeconds = Annotated[float, typer.Option(min=0, help="for an aggregator that does not answer")]
+
 
 def run(
     operator_token_file: options.OperatorToken,
@@ -54,12 +59,8 @@ def run(
         bool,
         typer.Option("--changing-members", help="secure: a silo that allows it may leave or join alone"),
     ] = False,
-    if_none: Annotated[
-        bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
-    ] = False,
-    wait_seconds: Annotated[
-        float, typer.Option(min=0, help="for an aggregator that does not answer")
-    ] = PATIENCE_SECONDS,
+    if_none: IfNone = False,
+    wait_seconds: WaitSeconds = PATIENCE_SECONDS,
     ca: options.Authority = None,
     certificate: options.Certificate = None,
     certificate_key: options.CertificateKey = None,
@@ -69,14 +70,13 @@ def run(
 
     With a common basis it holds the basis run first, unless one like that has finished before.
     """
-    changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     asked = {
         "rounds": rounds or PRESET_ROUNDS[preset.value],
         "seed": seed,
         "clients": clients,
         "quorum": quorum,
         "deadline_seconds": deadline_seconds,
-        "method": method_settings(preset.value, **changed),
+        "method": method_settings(preset.value, **options.method_changes(changes, common_basis, rank, basis_rounds)),
         "changing_members": changing_members,
     }
     request = validate_settings(RunIn, asked)
@@ -96,8 +96,8 @@ def run(
             history = follow_run(operator, started.run, note(observe))
     if as_json:
         return options.print_json(history.model_dump(mode="json"))
-    rounds_held = count_noun(len(history.rounds), "round")
-    tell_on_stderr(f"{history.run} is over after {rounds_held}; each silo answers by the best model it has had")
+    held = count_noun(len(history.rounds), "round")
+    tell_on_stderr(f"{history.run} is over after {held}; each silo answers by the best model it has had")
 
 
 @dataclass(frozen=True)

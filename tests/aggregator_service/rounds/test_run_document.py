@@ -16,7 +16,7 @@ RUN = Run("run-1", RunIn(rounds=2, clients=2), 1.0, 61.0, {"north": 1, "south": 
 
 
 def test_a_cancelled_run_is_neither_failed_nor_active() -> None:
-    run = decode_run(encode_run(transitions.cancel_run(RUN, now=2.0)))
+    run = decode_run(encode_run(transitions.fail_run(RUN, None, now=2.0)))
     assert (run.phase, run.reason, run.closed_at, run.active) == ("cancelled", CANCELLED, 2.0, False)
     with pytest.raises(ConflictError, match="run-1 has ended: the operator has cancelled it"):
         run.require_unbroken()

@@ -1,0 +1,170 @@
+"""The command that shows everything on one machine: demo."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shared.method.settings import method_settings
+from shared.protocol.secure.messages import FEWEST_CLIENTS
+from simulation.cli import options
+from simulation.cli.experiments import next_folder
+from simulation.console import OUT, answer_table, tell_on_stderr
+from simulation.demo import FIRST_PORT, DemoResult, run_demonstration, stop_demos
+from simulation.experiment import Experiment
+from simulation.processes import Addresses, choose_addresses
+from simulation.source import CHAIN
+from simulation.tables import (
+    crossed_lines,
+    crossing_table,
+    describe_worth,
+    field_table,
+    partition_table,
+    quality_table,
+    worth_table,
+)
+from simulation.tasks import simulated_task
+
+
+def demo(
+    data: Annotated[
+        str | None, typer.Option(help="data set, divided by its users; by default generated shops of one chain")
+    ] = None,
+    task: options.Task = options.TaskName.items,
+    clients: options.Clients = 4,
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    common_basis: options.CommonBasis = options.BasisKind.exact,
+    rank: options.Rank = None,
+    basis_rounds: options.BasisRounds = None,
+    keep: Annotated[bool, typer.Option("--keep", help="leave the services running; --stop ends them")] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="only end what earlier demos left running: all, or the one in --folder")
+    ] = False,
+    folder: Annotated[Path | None, typer.Option(help="for shards, states and logs; by default demo")] = None,
+    first_port: Annotated[
+        int, typer.Option(min=0, max=65000, help="the aggregator's, and the silos' follow; 0, and for taken ones: any")
+    ] = FIRST_PORT,
+    secure: options.Secure = False,
+    split: options.SplitChoice = None,
+    min_rating: options.MinRating = None,
+    rating_kind: options.KindOfRating = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Partition, start aggregator and clients as processes, train, report, and answer a request.
+
+    It trains in the strict boundary and then with the common basis, in secure mode, which takes three clients; fewer
+    have no common basis.
+    """
+    root = Path("demo") if folder is None else folder
+    for what in [*stop_demos(folder if stop else root), *(stop_demos(root) if stop and folder is None else [])]:
+        tell_on_stderr(f"ended the {what}")
+    if stop:
+        return
+    fresh = next_folder(root, "--folder")
+    doing = simulated_task(task.value)
+    if clients < FEWEST_CLIENTS or not doing.has_basis:
+        common_basis = options.BasisKind.off
+    changes = options.method_changes(None, common_basis, rank, basis_rounds)
+    taught = doing.taught if data is None else {}
+    method = method_settings(doing.preset, **taught, **changes)
+    how = None if data in (None, CHAIN) or task is not options.TaskName.items else options.Method.users
+    file_options = options.parse_file_options(columns, delimiter)
+    cut = options.choose_cut(
+        data or CHAIN, clients, how, 0, 0, min_rating, split, task, file_options=file_options, kind=rating_kind
+    )
+    shards = doing.cut(data or doing.generated, cut, fresh / "shards")
+    experiment = Experiment(
+        shards.paths,
+        fresh,
+        method,
+        doing.strategy,
+        doing.name,
+        rounds=rounds,
+        secure=secure or common_basis is not options.BasisKind.off,
+    )
+    if not as_json:
+        OUT.print(partition_table(shards.summary))
+        options.print_notes(shards.notes)
+    seen = _run_demo(experiment, shards.edges_kept, root, first_port, keep=keep, shown=not as_json)
+    if as_json:
+        return options.print_json(_demo_document(seen))
+    _print_demo(seen)
+    _print_end(seen, keep=keep)
+
+
+def _run_demo(
+    experiment: Experiment, edges_kept: float | None, root: Path, first_port: int, *, keep: bool, shown: bool
+) -> DemoResult:
+    places = choose_addresses(experiment, first_port)
+    if first_port and (moved := _moved_services(places, first_port)):
+        tell_on_stderr("\n".join(moved))
+    try:
+        return run_demonstration(experiment, places, edges_kept=edges_kept, shown=shown, root=root, keep=keep)
+    except KeyboardInterrupt:
+        tell_on_stderr(f"interrupted: the services have ended; their logs are in {experiment.folder / 'logs'}")
+        raise typer.Exit(options.INTERRUPTED) from None
+
+
+def _moved_services(places: Addresses, first_port: int) -> list[str]:
+    """A line for each service whose usual port is taken."""
+    wished = enumerate({"aggregator": places.aggregator, **places.clients}.items(), first_port)
+    return [
+        f"port {port} is taken: the {name} answers at {url}"
+        for port, (name, url) in wished
+        if not url.endswith(f":{port}")
+    ]
+
+
+def _demo_document(seen: DemoResult) -> dict[str, Any]:
+    ways = [way.model_dump() for way in seen.ways]
+    return {
+        "report": seen.report,
+        "ways": ways,
+        "url": seen.url,
+        "key_file": str(seen.key_file),
+        "pages": {
+            "aggregator": {"url": seen.places.aggregator, "password_file": str(seen.token_file)},
+            **{
+                name: {"url": url, "password_file": str(seen.page_key_file)}
+                for name, url in seen.places.clients.items()
+            },
+        },
+        "answer": seen.answer,
+    }
+
+
+def _print_demo(seen: DemoResult) -> None:
+    first = next(iter(seen.ledgers.values()))
+    tables = (
+        quality_table(seen.report),
+        crossing_table(seen.ledgers),
+        field_table(first),
+        answer_table(seen.example.said, seen.answer),
+        worth_table(seen.ways),
+    )
+    OUT.print(*tables, *crossed_lines(seen.ways), sep="\n")
+
+
+def _print_end(seen: DemoResult, *, keep: bool) -> None:
+    """What joining was worth, where everything answers and what opens it, and what to do next: in one block."""
+    OUT.print(f"\n{describe_worth(seen.ways)}\n", style="bold", soft_wrap=True)
+    if not keep:
+        again = shlex.join(["lpsfed", *sys.argv[1:], "--keep"])
+        OUT.print("The services have ended. Next:", f"  {again}    leaves them answering, with their pages", sep="\n")
+        OUT.print("  lpsfed simulate FILE    trains silos made of your own data", soft_wrap=True)
+        return
+    OUT.print("Pages; a browser asks for a user, operator, and a password, which is what the file holds:\n")
+    pages = {"operator": (seen.places.aggregator, seen.token_file)}
+    pages |= {name: (url, seen.page_key_file) for name, url in seen.places.clients.items()}
+    for name, (url, file) in pages.items():
+        sys.stdout.write(f"  {name:<10} {url}/    {file}\n")
+    body = "" if seen.example.body is None else f" --json '{json.dumps(seen.example.body)}'"
+    OUT.print("\nThey go on serving until `lpsfed demo --stop`. To ask for a recommendation:\n")
+    sys.stdout.write(f"curl -H \"Authorization: Bearer $(cat {seen.key_file})\"{body} '{seen.url}'\n")
