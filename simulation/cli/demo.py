@@ -30,11 +30,19 @@ from simulation.tables import (
 )
 from simulation.tasks import simulated_task
 
+DemoData = Annotated[
+    str | None, typer.Option(help="data set, divided by its users; by default generated shops of one chain")
+]
+Stop = Annotated[
+    bool, typer.Option("--stop", help="only end what earlier demos left running: all, or the one in --folder")
+]
+FirstPort = Annotated[
+    int, typer.Option(min=0, max=65000, help="the aggregator's, and the silos' follow; 0, and for taken ones: any")
+]
+
 
 def demo(
-    data: Annotated[
-        str | None, typer.Option(help="data set, divided by its users; by default generated shops of one chain")
-    ] = None,
+    data: DemoData = None,
     task: options.Task = options.TaskName.items,
     clients: options.Clients = 4,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
@@ -42,13 +50,9 @@ def demo(
     rank: options.Rank = None,
     basis_rounds: options.BasisRounds = None,
     keep: Annotated[bool, typer.Option("--keep", help="leave the services running; --stop ends them")] = False,
-    stop: Annotated[
-        bool, typer.Option("--stop", help="only end what earlier demos left running: all, or the one in --folder")
-    ] = False,
+    stop: Stop = False,
     folder: Annotated[Path | None, typer.Option(help="for shards, states and logs; by default demo")] = None,
-    first_port: Annotated[
-        int, typer.Option(min=0, max=65000, help="the aggregator's, and the silos' follow; 0, and for taken ones: any")
-    ] = FIRST_PORT,
+    first_port: FirstPort = FIRST_PORT,
     secure: options.Secure = False,
     split: options.SplitChoice = None,
     min_rating: options.MinRating = None,
