@@ -142,7 +142,8 @@ def draw_pairs(table: pl.DataFrame, seed: int) -> NDArray[np.float64]:
     """
     key = _mix(np.array([seed % 2**64], dtype=np.uint64))
     of_user, of_item = _hash_ids(table["user"]), _hash_ids(table["item"])
-    return (_mix(_mix(of_user + key) ^ of_item) >> np.uint64(11)) * 2.0**-53
+    drawn = (_mix(_mix(of_user + key) ^ of_item) >> np.uint64(11)).astype(np.float64)
+    return np.ldexp(drawn, -53)
 
 
 def _hash_ids(ids: pl.Series) -> UInt64:
