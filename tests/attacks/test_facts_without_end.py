@@ -149,7 +149,8 @@ def test_lists_of_other_moments_do_not_keep_what_was_hidden_then() -> None:
     nothing = np.zeros(1)
     for number in range(100):
         hidden = np.zeros(1000, dtype=bool)
-        lists.keep(ranker, Asked(f"u{number}", None, None, False, hidden), nothing, nothing)  # type: ignore[arg-type]
+        asked = Asked(f"u{number}", None, None, by_row=False, hidden=hidden, met=np.zeros(0, dtype=np.int64))
+        lists.keep(ranker, asked, nothing, nothing)  # type: ignore[arg-type]
     assert len({id(one.asked.hidden) for one in lists._lists.values()}) == 1
 
 
