@@ -85,6 +85,7 @@ def test_one_user_less_changes_no_pair_of_the_others(tmp_path: Path, kind: Any, 
 def test_one_user_less_changes_a_sum_by_his_own_part_of_norm_one(tmp_path: Path, kind: Any, without: str) -> None:
     one, other = both(tmp_path, kind, without)
     row = one.user_row(without)
+    assert row is not None
     own = weigh_pairs(sparse.csr_array(catalogue_matrix(one, ITEMS)[[row]]))[WEIGHTED].astype(float) * STEP
     moved = change(one, other)
     np.testing.assert_allclose(moved[np.triu_indices(ITEMS)], own, atol=1e-12)

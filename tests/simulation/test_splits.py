@@ -209,7 +209,7 @@ def test_draws_are_even() -> None:
     drawn = np.sort(draw_pairs(events, 0))
     assert np.abs(drawn - np.arange(len(drawn)) / len(drawn)).max() < 2 / np.sqrt(len(drawn))  # Kolmogorov, p < .001
     held = split_by_user(events, 0).filter(split="test")["item"].value_counts()["count"]
-    assert len(held) == 40 and held.min() > 10  # of 1,200 among 40 items
+    assert len(held) == 40 and held.to_numpy().min() > 10  # of 1,200 among 40 items
 
 
 def test_one_user_less_changes_no_drawn_validation_pair() -> None:

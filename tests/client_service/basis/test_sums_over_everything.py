@@ -81,7 +81,7 @@ def test_figures_do_not_rise_by_held_out_pairs_in_the_sums(planted: Shard, tmp_p
 def test_what_is_counted_and_what_the_silo_remembers_of_it(
     planted: Shard, tmp_path: Path, kind: str, everything: bool
 ) -> None:
-    basis = BasisSettings(kind=kind, rank=4, rounds=2)  # type: ignore[arg-type]
+    basis = BasisSettings(kind=kind, rank=4, rounds=2)
     method = SMALL.model_copy(update={"basis": basis, "catalogue": 40})
     shard = build_shard("client-1", planted.events_with_ids(), None)
     save_shard(tmp_path / "client-1", shard)
