@@ -161,7 +161,7 @@ class Experiment:
                 item_tables=self._shares_items,
                 scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
                 common_basis=self._allowed_basis,
-                least_similarity=self.agreed_method.similarity_floor,
+                least_similarity=settle_similarity(self.method, secure=self.secure).similarity_floor,
                 **self._basis_account,
             ),
             "cache_directory": self.cache_of(shard),
