@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -109,7 +109,7 @@ def simulate(
     cut = options.choose_cut(
         data, clients, method, number, split_seed, min_rating, split, task, rules, file_options, rating_kind
     )
-    named = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
+    named: dict[str, Any] = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
     services = engine is options.EngineChoice.services
     words = command_words(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))
     if services:  # what the others refuse; and what they have begun is not for services
