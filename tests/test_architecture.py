@@ -52,7 +52,7 @@ AGGREGATOR_STOREYS = (
 )
 """Rooms and files of the aggregator from the ground up: each imports only what lies below it."""
 COMPUTED = "(computed)"  # a module whose name stands nowhere in the code
-LONGEST_FUNCTION, LONGEST_FILE = 60, 300
+LONGEST_FUNCTION, LONGEST_FILE = 60, 400
 LONGER: dict[str, int] = {  # commands, which have an option a line
     "simulation/cli/experiments.py:demo": 66,
     "simulation/cli/experiments.py:simulate": 70,
