@@ -33,7 +33,7 @@ IN_JSON: Final = (
     (re.compile("a valid dictionary( or instance of .*)?$"), "an object"),
     (re.compile("Extra inputs are not permitted"), "expected a declared name, got another"),
 )
-NAME: Final = re.compile(r"[A-Za-z][A-Za-z_.\[\]-]{0,39}[0-9]?")
+NAME: Final = re.compile(r"[A-Za-z][A-Za-z_.\[\]]{0,39}[0-9]?")
 """What a name that nobody has declared may look like to be told; an id could be anything else."""
 UNNAMED: Final = "(another name)"
 

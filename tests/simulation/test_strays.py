@@ -95,4 +95,4 @@ def test_too_few_large_parts_are_refused_with_the_number_of_users_that_is_missin
 def test_sparse_reviews_are_divided_into_clients_of_hundreds() -> None:
     """The plain cut gives 8,030, 26, 13 and 3 users: the graph has 54 components and many knots."""
     result = partition_dataset(load_dataset(DATA / "amazon-video", seed=0), clients=4, method="spectral", seed=0)
-    assert min(part.sizes.users for part in result.parts) > 900
+    assert min(part.sizes.users for part in result.parts) > 800
