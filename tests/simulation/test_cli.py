@@ -197,7 +197,7 @@ def test_a_mistake_is_one_line_that_names_it(
             ("simulate", "there", "--set", "start=common"),
             "expected a kind other than off with start = common, got the d",
         ),
-        (("catalogue", "table.csv", "--out", "x.txt"), "table.csv: expected a list of ids, one a line, got lines of"),
+        (("catalogue", "table.csv", "--out", "x.txt"), "table.csv: expected ids of items, one a line, got lines of several columns"),
         (("catalogue", "file", "--out", "no/x.txt"), "no/x.txt: expected a place for a file, got none"),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_place_an_address_or_a_port_of_no_use_is_told_before_the_work_begins(
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("some words")
     Path("empty").touch()
-    Path("table.csv").write_text("user,item\na,x\n")
+    Path("table.csv").write_text("user,price\na,3\n")
     Path("there/client-1").mkdir(parents=True)
     Path("there/client-1/interactions.parquet").touch()
     with pytest.raises(FederationError) as raised:
