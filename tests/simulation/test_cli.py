@@ -197,7 +197,10 @@ def test_a_mistake_is_one_line_that_names_it(
             ("simulate", "there", "--set", "start=common"),
             "expected a kind other than off with start = common, got the d",
         ),
-        (("catalogue", "table.csv", "--out", "x.txt"), "table.csv: expected ids of items, one a line, got lines of several columns"),
+        (
+            ("catalogue", "table.csv", "--out", "x.txt"),
+            "table.csv: expected ids of items, one a line, got lines of several columns",
+        ),
         (("catalogue", "file", "--out", "no/x.txt"), "no/x.txt: expected a place for a file, got none"),
     ],
 )
