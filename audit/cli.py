@@ -25,6 +25,7 @@ from audit.report import make_report
 from audit.terminal import OUT
 from shared.errors import SettingsError
 from shared.new_files import write_privately
+from shared.protocol.signing.keys import read_private
 from shared.web.calling import Calling
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
@@ -135,6 +136,10 @@ def privacy_report(
     operator_keys: Annotated[
         list[str] | None, typer.Option("--operator-key", help="NAME=FILE with the key of that client's operator")
     ] = None,
+    signing_keys: Annotated[
+        list[str] | None,
+        typer.Option("--signing-key", help="NAME=FILE with a client's private key: its signatures are made again"),
+    ] = None,
     ca: Authority = None,
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
@@ -167,7 +172,8 @@ def privacy_report(
         )
         parts = asyncio.run(read_services(places, probed=parts))
     asked = ReportRequirements(flags.split_names(expect) if expect else (), not records_only, within)
-    finished = make_report(open_case(parts), asked)
+    signing = flags.parse_files("--signing-key", signing_keys or ())
+    finished = make_report(open_case(parts), asked, {name: read_private(file) for name, file in signing.items()})
     if demonstrate and finished.held and not as_json:
         console.show_break(plant_break(parts, asked))
     if as_json:

@@ -103,10 +103,10 @@ def check_arrivals(case: AuditCase, matches: Matches) -> AuditFinding:
 def _unrecorded_bodies(case: AuditCase, matches: Matches) -> list[str]:
     """Arrivals and held updates that no ledger records; a body that is both is listed once."""
     outside = Counter(
-        f"{name}, {_describe_arrival(arrival)}" for name, matched in matches.items() for arrival in matched.outside
+        f"{name}, {describe_arrival(arrival)}" for name, matched in matches.items() for arrival in matched.outside
     )
     without_evidence = (arrival for arrival in case.arrivals if arrival.client not in case.clients)
-    unheard = Counter(f"{arrival.client}, {_describe_arrival(arrival)}" for arrival in without_evidence)
+    unheard = Counter(f"{arrival.client}, {describe_arrival(arrival)}" for arrival in without_evidence)
     times = outside | Counter(set(_updates_without_entry(case))) | unheard
     return [f"{what}{f', {count} times' if count > 1 else ''}: {UNTOLD}" for what, count in times.items()]
 
@@ -122,7 +122,8 @@ def _updates_without_entry(case: AuditCase) -> Iterator[str]:
             yield f"{name}, update of {run} round {number}, accepted"
 
 
-def _describe_arrival(arrival: ArrivalOut) -> str:
+def describe_arrival(arrival: ArrivalOut) -> str:
+    """Its call, its round and what was answered, in words."""
     met = f"refused with {arrival.status}" if is_refused(arrival) else "accepted"
     return f"{_describe_place(arrival)}, {met}"
 
@@ -139,7 +140,7 @@ def check_nonces(matches: Matches) -> AuditFinding:
         "every body that arrived was signed by the nonce that its entry in the ledger makes",
         f"{count_noun(sum(map(len, pairs.values())), 'body', 'bodies')} signed by their entries",
         (
-            f"{name}, {_describe_arrival(arrival)}: signed by another entry than the ledger has"
+            f"{name}, {describe_arrival(arrival)}: signed by another entry than the ledger has"
             for name, signed in pairs.items()
             for arrival, sending in signed
             if arrival.nonce != sending.nonce
@@ -177,7 +178,7 @@ def check_undeclared(matches: Matches) -> AuditFinding:
         "as declared",
         "no update that a ledger tells of was refused for not being as declared",
         "none was",
-        (f"{name}, {_describe_arrival(arrival)}" for name, arrivals in undeclared.items() for arrival in arrivals),
+        (f"{name}, {describe_arrival(arrival)}" for name, arrivals in undeclared.items() for arrival in arrivals),
     )
 
 

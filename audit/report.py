@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -14,18 +14,20 @@ from audit.findings import AuditFinding
 from audit.heads import check_heads
 from audit.presence import RECORDS_ONLY, ReportRequirements
 from audit.probing import ProbeGroup
+from audit.signatures import check_signatures
 from client_service.boundary.crossings import Attempt
 from shared.message import Message
 from shared.protocol.privacy import few_clients
 from shared.protocol.schemas import ArrivalOut
+from shared.protocol.signing.keys import PrivateKey
 from shared.words import count_noun
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
 ALWAYS_OPEN = (
     "What the declared values themselves give away: they were trained on private data, and a client whose code was"
     " changed could write anything into them.",
-    "How often and when a client asks, the nonces of questions without a body, and calls under a secret that the"
-    " aggregator does not know: the client's own gate alone holds these.",
+    "How often and when a client asks, the nonces of questions without a body and their signatures, and calls under a"
+    " secret that the aggregator does not know: the client's own gate alone holds these.",
     "Calls without a body: a ledger that was cut off after its last body looks whole.",
     "The machine and the engine beneath the containers, and whoever may change either.",
 )
@@ -77,8 +79,13 @@ class PrivacyReport(Message):
     not_covered: tuple[str, ...]
 
 
-def make_report(case: AuditCase, asked: ReportRequirements = RECORDS_ONLY) -> PrivacyReport:
-    """Everything in one pass; it decides nothing by any clock. `asked`: which evidence there must be."""
+def make_report(
+    case: AuditCase, asked: ReportRequirements = RECORDS_ONLY, keys: Mapping[str, PrivateKey] | None = None
+) -> PrivacyReport:
+    """Everything in one pass; it decides nothing by any clock.
+
+    `asked`: which evidence there must be; `keys`: private keys of clients, whose signatures are made again.
+    """
     matches = records.match_arrivals(case)
     probed = any(part.probes or part.sent for part in case.parts)
     findings = (
@@ -95,6 +102,7 @@ def make_report(case: AuditCase, asked: ReportRequirements = RECORDS_ONLY) -> Pr
         records.check_refusals(case),
         records.check_undeclared(matches),
         check_heads(case, matches),
+        *((check_signatures(case, keys),) if keys else ()),
         *((presence.check_coverage(case),) if asked.probed else ()),
         *((probing.check_bodies(case), probing.check_verdicts(case)) if probed else ()),
     )
@@ -113,8 +121,16 @@ def make_report(case: AuditCase, asked: ReportRequirements = RECORDS_ONLY) -> Pr
         notes=tuple(_report_notes(case)),
         held=held,
         verdict=_passing_claim(case) if held else _failing_claim(findings),
-        not_covered=(*ALWAYS_OPEN, *_unprobed_parts(case)),
+        not_covered=(*ALWAYS_OPEN, *_unmade_signatures(case, keys or {}), *_unprobed_parts(case)),
     )
+
+
+def _unmade_signatures(case: AuditCase, keys: Mapping[str, PrivateKey]) -> Iterable[str]:
+    if names := sorted(set(case.clients) - set(keys)):
+        yield (
+            f"Signatures of {', '.join(names)}: without the private key nobody can tell whether a patched gate has"
+            " hidden 31 bytes in each. The silo itself can: lpsfed ledger verify --arrivals."
+        )
 
 
 def _unprobed_parts(case: AuditCase) -> Iterable[str]:

@@ -16,7 +16,8 @@ from starlette.types import Scope
 
 from shared.errors import HeadError, MediaTypeError
 from shared.protocol import heads
-from shared.protocol.schemas import HeaderOut, HeadOut
+from shared.protocol.schemas import HeaderOut, HeadOut, SignatureOut
+from shared.protocol.signing.messages import SignatureClaim, read_digest, signature_value
 from shared.web.raw_heads import raw_head
 
 FROM_PROXIES = frozenset(
@@ -52,15 +53,18 @@ class Heads:
             _require_spelling(scope, headers)
         self._require_host(client, scope)
 
-    def recorded_head(self, scope: Scope) -> HeadOut:
-        """What is recorded of a head: its size where it came as sent, its digest, and the headers beyond the list."""
+    def recorded_head(self, scope: Scope, claim: SignatureClaim | None) -> HeadOut:
+        """What is recorded of a head: its size where it came as sent, its digest, its signature, and the headers beyond
+        the list."""
         headers, raw = Headers(scope=scope).items(), raw_head(scope)
         listed = [(name, value) for name, value in headers if name in heads.WORDS]
         computed = heads.size(scope["method"], _target(scope), headers)
         size = None if self._is_proxied(scope) else computed if raw is None else raw.bytes
         others = tuple(_other_header(name, value) for name, value in headers if name not in {*heads.WORDS, *BY_PROXY})
         digest = heads.digest(scope["method"], _target(scope), listed)
-        return HeadOut(bytes=size, sha256=digest, others=others[:MOST_TOLD], more=max(0, len(others) - MOST_TOLD))
+        more = max(0, len(others) - MOST_TOLD)
+        signature = None if claim is None else _kept_signature(claim)
+        return HeadOut(bytes=size, sha256=digest, others=others[:MOST_TOLD], more=more, signature=signature)
 
     def _is_proxied(self, scope: Scope) -> bool:
         """Has a trusted proxy connected? What the scope calls its client is whom the proxy speaks of."""
@@ -124,6 +128,11 @@ def _target(scope: Scope) -> str:
 def _listed_names(names: list[str]) -> str:
     shown = [name if PLAIN.fullmatch(name) else UNPLAIN for name in names[:MOST_TOLD]]
     return ", ".join(shown)
+
+
+def _kept_signature(claim: SignatureClaim) -> SignatureOut:
+    sha256 = read_digest(claim.digest).hex()
+    return SignatureOut(created=claim.created, sha256=sha256, value=signature_value(claim))
 
 
 def _other_header(name: str, value: str) -> HeaderOut:

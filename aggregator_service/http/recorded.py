@@ -114,7 +114,7 @@ class _Exchange:
         return nowhere or announced or self._size > 0 or code == ProtocolError.code
 
     def _arrival(self, client: str, call: Call, status: int, code: str | None) -> Arrival:
-        place = self._scope.get("path_params", {})
+        place, claim = self._scope.get("path_params", {}), self._scope["state"].get("claim")
         return Arrival(
             client=client,
             call=call,
@@ -124,8 +124,8 @@ class _Exchange:
             digest=self._hash.hexdigest(),
             status=status,
             code=code if status >= LEAST_REFUSED else None,
-            nonce=self._scope["state"].get("nonce"),
-            head=self._heads.recorded_head(self._scope).model_dump(),
+            nonce=None if claim is None else claim.nonce,
+            head=self._heads.recorded_head(self._scope, claim).model_dump(),
         )
 
 

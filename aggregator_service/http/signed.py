@@ -44,7 +44,7 @@ ANOTHER_BODY = "content-digest: expected the sha256 of the body that came, got a
 
 @dataclass(frozen=True)
 class Signed:
-    """Leaves in the request's state the client's name, as `client`, and the signature's `nonce`. A request that claims
+    """Leaves in the request's state the client's name, as `client`, and the signature's `claim`. A request that claims
     nothing passes without."""
 
     app: ASGIApp
@@ -61,7 +61,7 @@ class Signed:
             claim = self.coordinator.federation.signatures.verify_request(_target(scope), headers.items())
             if not announces_body(headers) and claim.digest != NO_BODY:
                 raise DigestError(ANOTHER_BODY)
-            state["client"], state["nonce"] = claim.name, claim.nonce
+            state["client"], state["claim"] = claim.name, claim
             self.heads.require_genuine(scope, claim.name)
         except (AuthenticationError, ProtocolError, UnavailableError) as error:
             self.coordinator.metrics.strangers.inc(isinstance(error, AuthenticationError))

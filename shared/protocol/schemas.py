@@ -138,6 +138,14 @@ class HeaderOut(Message):
     bytes: int = Field(ge=0, description="of its name and its value")
 
 
+class SignatureOut(Message):
+    """What a request was signed by, beside its nonce: enough for the key's owner to sign the same again and compare."""
+
+    created: int = Field(ge=0, description="seconds since the epoch, as the client said")
+    sha256: Digest = Field(description="of the body that was signed")
+    value: str = Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="the Ed25519 signature in base64")
+
+
 class HeadOut(Message):
     """The head of a request as it came."""
 
@@ -145,6 +153,7 @@ class HeadOut(Message):
     sha256: Digest = Field(description="of its first line and its listed headers but the signature's, sorted")
     others: tuple[HeaderOut, ...] = Field((), description="headers beyond the list of those that a client sends")
     more: int = Field(0, ge=0, description="such headers that are not told one by one")
+    signature: SignatureOut | None = Field(None, description="none: recorded before signatures were")
 
 
 class ArrivalOut(Message):

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from audit.signatures import RemadeSignatures, find_signer, read_arrivals, remake_signatures
 from client_service.records import adopt_records, rekey_records, verify_records
-from shared.errors import SettingsError
+from shared.errors import DataError, SettingsError
 from shared.protocol.signing.keys import PrivateKey, read_private
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
@@ -28,19 +29,49 @@ UNCHECKED = "; without the client's key, or without heads: who wrote them is not
 
 @app.command()
 def verify(
-    state_directory: State, signing_key_file: Key = None, records_directory: Records = None, as_json: AsJson = False
+    state_directory: State,
+    signing_key_file: Key = None,
+    records_directory: Records = None,
+    arrivals: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="what arrived: the aggregator's evidence, or its /v1/arrivals; sign it again; repeatable",
+        ),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Are ledger and account whole, and is each as long as its head says? Ends with 1 where one is not."""
+    """Are ledger and account whole, and is each as long as its head says? Ends with 1 where one is not.
+
+    With `--arrivals` each signature that the aggregator has recorded is made again and compared.
+    """
     key = _read_signing_key(state_directory, signing_key_file)
+    remade = _remake_signatures(arrivals, key) if arrivals else None
     verification = verify_records(state_directory, key, records_directory)
+    faults = [*verification.faults, *(remade.chosen if remade else ())]
     if as_json:
-        print_json({"whole": not verification.faults, **asdict(verification)})
+        signatures = {} if remade is None else {"signatures": asdict(remade)}
+        print_json({"whole": not faults, **asdict(verification), "faults": faults, **signatures})
     else:
         lines = ", ".join(f"{name} {count:,}" for name, count in verification.entries.items())
         whole = f"whole: {lines} entries{'' if verification.authentic else UNCHECKED}"
-        OUT.print("\n".join(verification.faults) or whole, soft_wrap=True, markup=False)
-    if verification.faults:
+        good = whole if remade is None else f"{whole}\n{remade.describe()}"
+        OUT.print("\n".join(faults) or good, soft_wrap=True, markup=False)
+    if faults:
         raise typer.Exit(1)
+
+
+def _remake_signatures(files: list[Path], key: PrivateKey | None) -> RemadeSignatures:
+    if key is None:
+        raise SettingsError(
+            "signing_key_file: expected the client's private key, by which arrivals are signed, got none"
+        )
+    came = {arrival.sequence: arrival for file in files for arrival in read_arrivals(file)}.values()
+    client = find_signer(came, key)
+    if client is None:
+        places = ", ".join(map(str, files))
+        raise DataError(f"{places}: expected arrivals that this key has signed, got none of {len(came):,}")
+    return remake_signatures(came, client, key)
 
 
 @app.command()

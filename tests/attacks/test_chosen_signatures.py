@@ -3,23 +3,37 @@
 Who: whoever changes a library beneath a client's gate. Ed25519 signatures hold with any secret number r, and its point
 R = r B is sent: whoever chooses r, or knows the key, reads 31 bytes of each signature. Nine requests carried 279 bytes
 of interactions while the privacy report was green. RFC 8032 leaves no choice: r follows from key and message. So the
-gate signs again and compares, before anything leaves.
+gate signs again and compares, before anything leaves. A patched gate does not: so the aggregator keeps the signature of
+each body, and the silo, who alone has the key, signs it again afterwards.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from http_message_signatures import algorithms
+from typer.testing import CliRunner
 
+from audit.case import open_case
+from audit.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence import PartEvidence, write_evidence
+from audit.report import make_report
+from audit.signatures import remake_signatures
 from client_service.boundary import gate
+from shared.errors import DataError, SettingsError
 from shared.protocol.secure.group import ORDER, multiply_base
 from shared.protocol.signing import messages
+from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import new_key
 from shared.protocol.signing.messages import RequestTarget, Signatory, holds, is_made_by, read, sign
+from simulation.cli import app
 from tests.support.questions import has_problem
 
 if TYPE_CHECKING:
@@ -81,3 +95,100 @@ def sign_by_changed_library(*what: Any, **more: Any) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(messages.algorithms, "ED25519", ChangedAlgorithm)
         return sign(*what, **more)
+
+
+Federated = Callable[..., Any]
+
+
+@pytest.fixture
+def run_silo(federation: Federate, until: Until) -> Federated:
+    """`async with run_silo() as (client, aggregator, settings)`: evidence of both after a round of one silo."""
+
+    @asynccontextmanager
+    async def run() -> AsyncIterator[tuple[PartEvidence, PartEvidence, Any]]:
+        async with federation(1) as running:
+            (silo,) = await running.enter()
+
+            async def joined() -> bool:
+                return bool((await running.operator.get("/v1/clients")).json())
+
+            await until(joined)
+            await running.start(rounds=1)
+            await until(running.finished)
+            client = await read_client_evidence(silo, "client-1")
+            yield client, await read_aggregator_evidence(running.operator, "aggregator"), running.clients[0]
+
+    return run
+
+
+def patch_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It signs by a number that it chooses, and no longer compares."""
+    monkeypatch.setattr(gate, "sign", sign_by_changed_library)
+    monkeypatch.setattr(gate, "is_made_by", lambda *_: True)
+
+
+def verify(state: Path, *words: object) -> tuple[int, str]:
+    found = CliRunner().invoke(app, ["ledger", "verify", "--state-directory", str(state), *map(str, words)])
+    if isinstance(found.exception, (DataError, SettingsError)):
+        raise found.exception
+    return found.exit_code, found.stdout
+
+
+async def test_the_silo_finds_the_signatures_that_a_patched_gate_has_sent(
+    run_silo: Federated, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    patch_gate(monkeypatch)
+    file = tmp_path / "arrivals.json"
+    async with run_silo() as (client, aggregator, settings):
+        pass
+    assert make_report(open_case((client, aggregator))).held, "nobody can tell without the key"
+    key = own_key("client-1", settings.state_directory)
+    made = make_report(open_case((client, aggregator)), keys={"client-1": key})
+    (finding,) = [one for one in made.findings if not one.held]
+    assert (finding.name, len(finding.faults)) == ("signatures", 2), "a join and an update"
+    assert [line.partition(": ")[0] for line in finding.faults] == [
+        "client-1, join, accepted",
+        "client-1, update of run-1 round 1, accepted",
+    ]
+    write_evidence(aggregator, file)
+    code, text = verify(settings.state_directory, "--arrivals", file)
+    assert (code, text.splitlines()) == (1, list(finding.faults))
+    assert verify(settings.state_directory)[0] == 0, "the ledger alone is whole"
+
+
+async def test_an_honest_silo_s_signatures_are_made_again(run_silo: Federated, tmp_path: Path) -> None:
+    async with run_silo() as (client, aggregator, settings):
+        pass
+    key, file = own_key("client-1", settings.state_directory), tmp_path / "arrivals.json"
+    made = make_report(open_case((client, aggregator)), keys={"client-1": key})
+    assert made.held
+    assert [one.found for one in made.findings if one.name == "signatures"] == [
+        "client-1: 2 signatures, each as the key makes it"
+    ]
+    assert not any("Signatures of client-1" in line for line in made.not_covered)
+    entries = [arrival.model_dump(mode="json") for arrival in aggregator.arrivals]
+    file.write_text(json.dumps({"entries": entries, "total": len(entries)}))  # as /v1/arrivals answers
+    code, text = verify(settings.state_directory, "--arrivals", file)
+    assert code == 0 and text.endswith("entries\n2 signatures, each as the key makes it\n")
+    code, text = verify(settings.state_directory, "--arrivals", file, "--json")
+    assert json.loads(text)["signatures"] == {"made": 2, "chosen": [], "others": 0, "untold": 0}
+
+    for entry in entries:  # as an earlier version has recorded them
+        del entry["head"]["signature"]
+    old = aggregator.model_validate(aggregator.model_dump(mode="json") | {"arrivals": entries})
+    assert make_report(open_case((client, old))).held
+    assert remake_signatures(old.arrivals, "client-1", key).describe() == (
+        "0 signatures, each as the key makes it; 2 not recorded"
+    )
+    file.write_text(json.dumps({"entries": entries, "total": len(entries)}))
+    with pytest.raises(DataError, match="expected arrivals that this key has signed, got none of 2"):
+        verify(settings.state_directory, "--arrivals", file)
+
+
+async def test_a_key_that_has_signed_nothing_makes_the_report_red(run_silo: Federated) -> None:
+    async with run_silo() as (client, aggregator, _):
+        pass
+    made = make_report(open_case((client, aggregator)), keys={"client-1": new_key()})
+    assert [one.found for one in made.findings if not one.held] == ["client-1: 2 signatures, none by this key"]
+    with pytest.raises(SettingsError, match="keys of clients in the evidence, got those of client-2"):
+        make_report(open_case((client, aggregator)), keys={"client-2": new_key()})

@@ -175,9 +175,25 @@ def has_signature(message: Any, name: str, key: PublicKey) -> bool:
 
 def length(name: str, *, query: bool) -> dict[str, int]:
     """Characters of each of the three headers, which are the same of every request of this client."""
+    written = _write_input(name, "0" * SECONDS_DIGITS, "0" * 2 * NONCE_BYTES, query=query)
+    return {DIGEST: len(NO_BODY), INPUT: len(written), SIGNATURE: len(f"{LABEL}=::") + 88}
+
+
+def _write_input(name: str, created: int | str, nonce: str, *, query: bool) -> str:
+    """The header Signature-Input in its one form."""
     covered = " ".join(f'"{one}"' for one in ("@method", "@path", *(("@query",) if query else ()), DIGEST))
-    parameters = f'created={"0" * SECONDS_DIGITS};keyid="{name}";alg="ed25519";nonce="{"0" * 2 * NONCE_BYTES}"'
-    return {DIGEST: len(NO_BODY), INPUT: len(f"{LABEL}=({covered});{parameters}"), SIGNATURE: len(f"{LABEL}=::") + 88}
+    return f'{LABEL}=({covered});created={created};keyid="{name}";alg="ed25519";nonce="{nonce}"'
+
+
+def rebuild_headers(name: str, created: int, nonce: str, sha256: bytes, value: str) -> dict[str, str]:
+    """The three headers of a request without a query, from what is kept of them. `value`: `signature_value` of one."""
+    made_input = _write_input(name, created, nonce, query=False)
+    return {DIGEST: body_digest(sha256), INPUT: made_input, SIGNATURE: f"{LABEL}=:{value}:"}
+
+
+def signature_value(claim: SignatureClaim) -> str:
+    """The signature alone, 88 characters of base64."""
+    return claim.headers[SIGNATURE].removeprefix(f"{LABEL}=:").removesuffix(":")
 
 
 def is_signed(headers: Iterable[str]) -> bool:
