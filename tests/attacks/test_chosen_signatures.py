@@ -64,7 +64,7 @@ class ChangedAlgorithm(algorithms.ED25519):
 def signed(target: RequestTarget, monkeypatch: pytest.MonkeyPatch | None = None) -> tuple[dict[str, str], Any]:
     who = Signatory("client-1", new_key())
     if monkeypatch is not None:
-        monkeypatch.setattr(messages.algorithms, "ED25519", ChangedAlgorithm)
+        monkeypatch.setattr(algorithms, "ED25519", ChangedAlgorithm)
     return sign(target, b"body", who, created=1_795_277_005, nonce="0" * 32), who.key
 
 
@@ -93,7 +93,7 @@ async def test_the_gate_lets_no_such_signature_leave(
 
 def sign_by_changed_library(*what: Any, **more: Any) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(messages.algorithms, "ED25519", ChangedAlgorithm)
+        changed.setattr(algorithms, "ED25519", ChangedAlgorithm)
         return sign(*what, **more)
 
 
