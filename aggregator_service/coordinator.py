@@ -28,6 +28,7 @@ from aggregator_service.storage.clients import add_client
 from aggregator_service.storage.rows import Anchor, Receipt
 from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, UnavailableError
 from shared.method.anchor import choose_size, draw_anchor
+from shared.method.settings import complete_settings
 from shared.protocol.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.protocol.secure.server import Relayed
 from shared.protocol.signing.enrolment import registered_names
@@ -125,8 +126,9 @@ class Coordinator:
 
     async def start_run(self, request: RunIn) -> RunHistoryOut:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
-        SettingsError."""
-        method = settle_similarity(request.method, secure=self.settings.secure)
+        SettingsError. What the request's method does not set is as this federation has declared it."""
+        asked = complete_settings(request.method, self.settings.method)
+        method = settle_similarity(asked, secure=self.settings.secure)
         request = request.model_copy(update={"method": method})
         self.settings.require_same_shape(request.method)
         build_strategy(self.settings.strategy, request.method)

@@ -23,8 +23,9 @@ Observe = Callable[[RunHistoryOut], None]
 
 
 def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
-    """A new run. FederationError with the aggregator's reason where one is still going on."""
-    return _parse_history(call_as_operator(operator, "POST", "/v1/runs", request.model_dump_json()))
+    """A new run. FederationError with the aggregator's reason where one is still going on. What the request does not
+    set is as the federation has declared it."""
+    return _parse_history(call_as_operator(operator, "POST", "/v1/runs", request.model_dump_json(exclude_unset=True)))
 
 
 def start_run_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:

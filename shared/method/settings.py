@@ -206,6 +206,17 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> MethodSet
     return validate_settings(MethodSettings, changed)
 
 
+def complete_settings(asked: MethodSettings, declared: MethodSettings) -> MethodSettings:
+    """Settings of a run: what `asked` does not set is as `declared`, but for the common basis, which a run asks for.
+
+    Raises SettingsError for values that do not go together.
+    """
+    values, given = declared.model_dump(exclude={"basis"}), asked.model_dump(exclude_unset=True)
+    for name, value in given.items():
+        values[name] = {**values.get(name, {}), **value} if name in NESTED and name != "basis" else value
+    return validate_settings(MethodSettings, values)
+
+
 def validate_settings(model: type[Model], values: dict[str, Any]) -> Model:
     """`values` as a settings model, or a SettingsError naming each bad field."""
     try:

@@ -55,7 +55,11 @@ class RunIn(Message):
         None, ge=1, le=10_000, description="updates a round needs at its deadline; default: clients"
     )
     deadline_seconds: float = Field(DEADLINE_SECONDS, gt=0, le=30 * 86400, description="longest wait in any one phase")
-    method: MethodSettings = Field(MethodSettings(), description="the method's settings for the whole run")
+    method: MethodSettings = Field(
+        MethodSettings(),
+        description="the method's settings for the whole run; what is left out is as this federation has declared it, "
+        "but for the common basis",
+    )
     changing_members: bool = Field(
         False, description="secure runs: may a single client whose silo allows it leave or join between rounds?"
     )

@@ -17,8 +17,8 @@ from shared.strategies.agreement import declare_federation
 
 
 def test_a_limit_below_what_an_update_has_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    # Secure, each number masked at 8 bytes, and its magnitude beside it: refused at the start, not in the first round.
-    method = method_settings("sessions", catalogue=43_097, width=100, **{"server_step.magnitudes": "reported"})
+    # Secure, each number masked at 8 bytes: refused at the start, not in the first round.
+    method = method_settings("sessions", catalogue=43_097, width=200, **{"server_step.magnitudes": "reported"})
     least = least_update(declare_federation(build_strategy("fedga", method), method, secure=True))
     assert least > 64 << 20
     settings = aggregator_settings(

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save
 
 from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
 from shared.protocol.wire import encode
 
 if TYPE_CHECKING:
@@ -163,6 +164,17 @@ async def test_one_run_at_a_time_and_only_with_the_federations_width(running: Ru
         assert "quorum" in require(await federation.start_run(clients=2, quorum=3), 422, "protocol")
         assert (await federation.start_run(clients=2)).json()["phase"] == "waiting"
         require(await federation.start_run(clients=2), 409, "conflict")
+
+
+async def test_a_run_has_the_settings_of_the_federation_where_it_sets_none(
+    running: Running, small: MethodSettings
+) -> None:
+    async with running() as federation:
+        asked = {"anchor": {"every_round": True}}
+        started = (await federation.operate("POST", "/v1/runs", json={"clients": 2, "method": asked})).json()
+    method, declared = started["request"]["method"], small.model_dump(mode="json")
+    assert method["width"] == declared["width"] != MethodSettings().width
+    assert method["anchor"] == declared["anchor"] | {"every_round": True}
 
 
 async def test_a_message_that_does_not_fit_is_refused_without_being_repeated(running: Running) -> None:
