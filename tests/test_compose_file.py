@@ -348,6 +348,18 @@ def test_what_its_probe_expects_of_a_part_is_what_it_is_given(composed: Composed
         assert role == "gateway" or (read, written) == (set(expected.read), set(expected.write)), name
 
 
+def test_nothing_logs_requests_beneath_the_end_of_up(composed: Composed) -> None:
+    levels = {
+        name: value
+        for name, one in composed.services.items()
+        for key, value in one.get("environment", {}).items()
+        if key.endswith("_LOG_LEVEL")
+    }
+    ours = dict.fromkeys(("aggregator", *(f"client-{number}" for number in composed.numbers)))
+    assert levels == dict.fromkeys(ours, "${LPSFED_LOG_LEVEL:-warning}") | {"grafana": "warn"}
+    assert "--log.level=warn" in composed.services["prometheus"]["command"]
+
+
 def test_every_setting_that_it_gives_is_one(composed: Composed) -> None:
     for name, service in composed.ours.items():
         for prefix, settings in (("LPSFED_CLIENT_", ClientSettings), ("LPSFED_AGGREGATOR_", AggregatorSettings)):

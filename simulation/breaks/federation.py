@@ -20,6 +20,7 @@ PARTS = "LPSFED_PROBE_EXPECT"  # the report's variable with the names of all par
 CHOICES = {
     "LPSFED_SECURE": ("aggregator", "LPSFED_AGGREGATOR_SECURE"),
     "LPSFED_QUARANTINE_REFUSALS": ("aggregator", "LPSFED_AGGREGATOR_QUARANTINE_REFUSALS"),
+    "LPSFED_LOG_LEVEL": ("aggregator", "LPSFED_AGGREGATOR_LOG_LEVEL"),
     "LPSFED_OUTSIDE": ("probe-aggregator", "LPSFED_PROBE_OUTSIDE"),
 }
 
