@@ -100,7 +100,7 @@ def demo(
     if as_json:
         return options.print_json(_demo_document(seen))
     _print_demo(seen)
-    _print_end(seen, keep=keep)
+    _print_end(seen, task, keep=keep)
 
 
 def _run_demo(
@@ -156,13 +156,15 @@ def _print_demo(seen: DemoResult) -> None:
     OUT.print(*tables, *crossed_lines(seen.ways), sep="\n")
 
 
-def _print_end(seen: DemoResult, *, keep: bool) -> None:
+def _print_end(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
     """What joining was worth, where everything answers and what opens it, and what to do next: in one block."""
     OUT.print(f"\n{describe_worth(seen.ways)}\n", style="bold", soft_wrap=True)
     if not keep:
         again = shlex.join(["lpsfed", *sys.argv[1:], "--keep"])
-        OUT.print("The services have ended. Next:", f"  {again}    leaves them answering, with their pages", sep="\n")
-        OUT.print("  lpsfed simulate FILE    trains silos made of your own data", soft_wrap=True)
+        OUT.print("The services have ended. Next:")
+        OUT.print(f"  {again}    leaves them answering, with their pages", soft_wrap=True)
+        own = "lpsfed simulate FILE" + ("" if task is options.TaskName.items else f" --task {task}")
+        OUT.print(f"  {own}    trains silos made of your own data", soft_wrap=True)
         return
     OUT.print("Pages; a browser asks for a user, operator, and a password, which is what the file holds:\n")
     pages = {"operator": (seen.places.aggregator, seen.token_file)}

@@ -24,11 +24,13 @@ from shared.errors import FederationError
 from shared.method.settings import method_settings
 from simulation import console
 from simulation.cli import app, experiments, main
-from simulation.demo import demo_list, process_start, stop_demos
+from simulation.cli import demo as demo_command
+from simulation.demo import DemoResult, demo_list, process_start, stop_demos
 from simulation.experiment import Experiment
 from simulation.generator import generate_dataset
-from simulation.processes import choose_addresses, free_ports, is_free
+from simulation.processes import Addresses, choose_addresses, free_ports, is_free
 from simulation.tables import describe_worth
+from simulation.tasks import Example
 from simulation.worth import ALONE, COMMON, STRICT, Way
 from tests.support.questions import LONGEST_SECONDS
 
@@ -270,6 +272,24 @@ def test_the_demo_of_sessions_ends_with_a_line_that_asks_what_comes_next(
         assert found["model"].startswith("run-1.") and len(found["items"]) == 5
     finally:
         run("demo", "--stop")
+
+
+@pytest.mark.parametrize(("task", "own"), [("items", ""), ("sessions", " --task sessions")])
+def test_a_demo_whose_services_have_ended_says_what_to_do_next(
+    task: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["demo", "--task", task, "--clients", "2", "--folder", str(tmp_path)]
+    pages = Addresses("http://127.0.0.1:1", {})
+    example, nowhere = Example("/v1", "For u"), tmp_path / "key"
+    done = DemoResult({}, (), {}, pages.aggregator, example, nowhere, nowhere, nowhere, pages, {})
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(sys, "argv", ["lpsfed", *words])
+    monkeypatch.setattr(demo_command, "_run_demo", lambda *_, **__: done)
+    monkeypatch.setattr(demo_command, "_print_demo", lambda _: None)
+    said = run(*words).stdout
+    again, simulate = said[said.index("The services have ended. Next:") :].splitlines()[1:]
+    assert again.strip().startswith(f"{shlex.join(['lpsfed', *words, '--keep'])}    leaves them answering")
+    assert simulate.startswith(f"  lpsfed simulate FILE{own}    trains silos")
 
 
 @pytest.mark.processes
