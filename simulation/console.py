@@ -3,51 +3,62 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rich import box
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
-from rich.text import Text
 
 from audit.terminal import LiteralConsole, as_one_line
 from client_service.schemas import StatusOut
 from shared.protocol.schemas import RunHistoryOut
+from shared.words import count_noun
 from simulation.federation import Observe
 from simulation.federation import Progress as RunProgress
 from simulation.operate import describe_round, describe_run
-from simulation.operator_calls import ignore_line
+from simulation.progress import (
+    ERR,
+    bars_shown,
+    count_bar,
+    heartbeat_silent,
+    make_bar,
+    shown_work,
+    tell_on_stderr,
+    tell_progress,
+)
+
+__all__ = ["ERR", "OUT", "count_bar", "tell_on_stderr"]  # what commands print with, from one place
 
 OUT = LiteralConsole()
-ERR = LiteralConsole(stderr=True)
-QUIET_SECONDS = 30.0  # without a word about a run that goes on
+CHANGE_SECONDS = 30.0  # between two lines about a run in which something changes
+QUIET_SECONDS = 120.0  # without a word about a run that goes on
 BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round named is done
 
 
 @contextmanager
 def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Observe]:
-    """A bar a client: rounds done, phase, time passed and left. On stderr, so that stdout stays for results."""
-    with _make_progress(shown) as progress:
-        tasks = {name: progress.add_task(name, total=rounds, phase="starting") for name in names}
+    """A bar a client: rounds done, phase, time passed and left; without a terminal lines of what all clients have."""
+    bars, phases, where = make_bar(), dict.fromkeys(names, "starting"), f"0 of {rounds} rounds"
+    tasks = {name: bars.add_task(name, total=rounds, phase=phases[name]) for name in names}
 
-        def update_bars(seen: RunProgress) -> None:
-            what = "common basis: " if seen.part == "basis" else ""
-            for name, status in seen.statuses.items():
-                done = rounds_done(status)
-                phase = status.problem or f"{what}{status.phase}"
-                progress.update(tasks[name], completed=min(done, seen.rounds), total=seen.rounds, phase=phase)
+    def update_bars(seen: RunProgress) -> None:
+        nonlocal where
+        what = "common basis: " if seen.part == "basis" else ""
+        done = {name: min(rounds_done(status), seen.rounds) for name, status in seen.statuses.items()}
+        for name, status in seen.statuses.items():
+            phases[name] = status.problem or f"{what}{status.phase}"
+            bars.update(tasks[name], completed=done[name], total=seen.rounds, phase=phases[name])
+        where = f"{what}{min(done.values(), default=0)} of {seen.rounds} rounds"
 
+    with shown_work(bars, lambda: f"{where} ({_count_phases(phases.values())})", shown=shown):
         yield update_bars
+
+
+def _count_phases(phases: Collection[str]) -> str:
+    """How many clients are in which phase."""
+    return ", ".join(f"{count_noun(count, 'client')} {phase}" for phase, count in sorted(Counter(phases).items()))
 
 
 def rounds_done(status: StatusOut) -> int:
@@ -55,82 +66,62 @@ def rounds_done(status: StatusOut) -> int:
     return max(0, status.round - (status.phase not in BETWEEN))
 
 
-def tell_on_stderr(line: str) -> None:
-    """A line of progress, as it is."""
-    ERR.print(line, soft_wrap=True)
-
-
 @contextmanager
 def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
-    """Print a line for each round that has closed, and one that names the missing clients: at once while a run waits
-    for clients, else after QUIET_SECONDS without another line. Beneath them a bar where there is a terminal."""
-    tell, quiet = tell_on_stderr if shown else ignore_line, Quiet()
-    with _make_progress(shown and ERR.is_terminal) as progress:
-        task, printed = progress.add_task("run", total=None, phase="starting"), 0
+    """Print a line for each round that has closed, and one that names the missing clients, as `StatusSchedule` decides.
+    Beneath them a bar where there is a terminal, which says the same at any time."""
+    schedule, bar, printed = StatusSchedule(), make_bar(), 0
+    task = bar.add_task("run", total=None, phase="starting")
 
-        def print_rounds(history: RunHistoryOut) -> None:
-            nonlocal printed
-            closed = [entry for entry in history.rounds if entry.closed_at is not None]
-            for done in closed[printed:]:
-                what = ", common basis" if history.request.part == "basis" else ""
-                tell(f"{history.run}{what}, {describe_round(history.request, done)}")
-            if quiet.is_over(history, len(closed) > printed):
-                tell(describe_run(history))
-            printed = len(closed)
-            progress.update(task, description=history.run, completed=printed, total=history.request.rounds)
-            progress.update(task, phase=history.phase)
+    def print_rounds(history: RunHistoryOut) -> None:
+        nonlocal printed
+        closed = [entry for entry in history.rounds if entry.closed_at is not None]
+        for done in closed[printed:]:
+            what = ", common basis" if history.request.part == "basis" else ""
+            _tell_where(shown, f"{history.run}{what}, {describe_round(history.request, done)}")
+        if schedule.is_due(history, len(closed) > printed):
+            _tell_where(shown, describe_run(history))
+        printed = len(closed)
+        bar.update(task, description=history.run, completed=printed, total=history.request.rounds)
+        bar.update(task, phase=_describe_missing(history))
 
+    with heartbeat_silent(), bar if shown and bars_shown() else nullcontext():
         yield print_rounds
 
 
-class Quiet:
-    """Decides when to print again where a run stands, so that a viewer sees that it goes on and who is missing."""
+def _tell_where(shown: bool, line: str) -> None:
+    if shown:
+        tell_progress(line)
+
+
+def _describe_missing(history: RunHistoryOut) -> str:
+    """The phase, and who is missing in it."""
+    waited_for = history.missing if history.phase in ("waiting", "open") else ()
+    return f"{history.phase}; missing: {', '.join(waited_for)}" if waited_for else history.phase
+
+
+class StatusSchedule:
+    """Decides when to print where a run stands: at once while it waits for clients, then after CHANGE_SECONDS what has
+    changed since, and after QUIET_SECONDS without a line also what has not."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since = clock, clock()
-        self._waited_for: tuple[str, ...] | None = None
+        self._told: tuple[object, ...] | None = None
 
-    def is_over(self, history: RunHistoryOut, spoken: bool) -> bool:
+    def is_due(self, history: RunHistoryOut, spoken: bool) -> bool:
         """Whether to print now; to be called once for each look at the run. `spoken`: another line was printed for this
         look."""
-        waited_for = history.missing if history.phase == "waiting" else None
-        news = waited_for is not None and waited_for != self._waited_for
-        late = history.phase in ("waiting", "open") and self._clock() - self._since >= QUIET_SECONDS
-        self._waited_for = waited_for
-        if spoken or news or late:
-            self._since = self._clock()
-        return news or (late and not spoken)
-
-
-@contextmanager
-def count_bar(what: str, total: int, *, shown: bool) -> Iterator[Callable[[str], None]]:
-    """One bar for a number of like things."""
-    with _make_progress(shown) as progress:
-        task = progress.add_task(what, total=total, phase="")
-        yield lambda done: progress.update(task, advance=1, phase=done)
-
-
-class WordColumn(ProgressColumn):
-    """A task's words as they are: a problem that is told there may be another's."""
-
-    def __init__(self, words: Callable[[Task], str]) -> None:
-        super().__init__()
-        self._words = words
-
-    def render(self, task: Task) -> Text:
-        return Text(as_one_line(self._words(task)))
-
-
-def _make_progress(shown: bool) -> Progress:
-    columns = (
-        WordColumn(lambda task: task.description),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        WordColumn(lambda task: str(task.fields["phase"])),
-    )
-    return Progress(*columns, console=ERR, disable=not shown)
+        now, state = self._clock(), (history.phase, history.enrolled, history.missing)
+        first = history.phase == "waiting" and (self._told is None or self._told[0] != "waiting")
+        passed = now - self._since
+        changed = state != self._told and passed >= CHANGE_SECONDS
+        late = passed >= QUIET_SECONDS
+        due = first or (history.phase in ("waiting", "open") and not spoken and (changed or late))
+        if spoken or due:
+            self._since = now
+        if due:
+            self._told = state
+        return due
 
 
 def word_table(*names: str, whole: Collection[str] = ()) -> Table:

@@ -15,6 +15,7 @@ from shared.errors import SettingsError, UnavailableError
 from shared.web.listening import Listening
 from shared.web.loopback import write_address
 from shared.web.ready import READY_PIPE, READY_WORD
+from simulation.progress import step
 
 START_SECONDS = 120.0
 LOOK_SECONDS = 0.1
@@ -39,6 +40,7 @@ def require_free_port(host: str, port: int) -> None:
             raise SettingsError(f"{expected}: {words}") from None
 
 
+@step("waiting for the service to be ready")
 def serve_detached(words: Sequence[str], log: Path, settings: Listening) -> int:
     """Start `lpsfed` with these words and wait until the service of that very process is ready; its process id.
 

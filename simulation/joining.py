@@ -48,6 +48,7 @@ from shared.web.calling import Calling, failure, reason
 from shared.words import count_noun
 from simulation.datasets import Dataset
 from simulation.processes import free_port_from
+from simulation.progress import step
 from simulation.sessions.sessions import Sessions
 from simulation.sessions.shards import build_session_part
 from simulation.silo_toml import AgreedSettings, SiloChoices, method_table, read_toml, require_startable, write_toml
@@ -99,6 +100,7 @@ def require_same_silo(invitation: Invitation, folder: SiloFolder) -> dict[str, A
     return values
 
 
+@step("writing the shard")
 def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
     """The data set as the silo's shard, whole: also a pair whose item occurs in no training pair, for who else has an
     item must not decide what counts of a user."""
@@ -109,12 +111,14 @@ def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
     return save_shard(folder.shard, replace(shard, rating=dataset.meaning))
 
 
+@step("writing the shard")
 def keep_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[str, ...]:
     """All sessions as the silo's shard; what was left out."""
     save_session_shard(folder.shard, replace(build_session_part(name, sessions), name=name))
     return tuple(sessions.notes)
 
 
+@step("reading the shard")
 def describe_shard(folder: SiloFolder, task: str) -> str | None:
     """How large the shard is that an earlier call has made; None where there is none, whole."""
     if task == "sessions":

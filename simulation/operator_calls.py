@@ -16,6 +16,7 @@ from shared.errors import ConflictError, FederationError, ProtocolError, Setting
 from shared.protocol.problem import ProblemOut
 from shared.web.address import require_url
 from shared.web.calling import Calling, failure, reason
+from simulation.progress import tell_progress
 from simulation.small_files import read_small_file
 
 POLL_SECONDS = 1.0
@@ -26,11 +27,6 @@ TELL_SECONDS = 15.0  # between two words about an aggregator that is still not t
 Tell = Callable[[str], None]
 
 
-def ignore_line(line: str) -> None:
-    """The `tell` of an operator whose progress is not shown."""
-    del line
-
-
 @dataclass(frozen=True)
 class Operator:
     """A connection as the operator. `patience`: seconds for which a call is repeated while the aggregator does not
@@ -38,7 +34,7 @@ class Operator:
 
     http: httpx.Client
     patience: float = PATIENCE_SECONDS
-    tell: Tell = ignore_line
+    tell: Tell = tell_progress
 
 
 @contextmanager
@@ -48,7 +44,7 @@ def open_operator(
     calling: Calling | None = None,
     *,
     patience: float = PATIENCE_SECONDS,
-    tell: Tell = ignore_line,
+    tell: Tell = tell_progress,
 ) -> Iterator[Operator]:
     """A connection with the operator's token. Without `calling` the authorities of httpx are trusted. SettingsError for
     a token file that is empty or not readable."""

@@ -24,6 +24,7 @@ from simulation.datasets import Dataset
 from simulation.datasets.dataset import join_met
 from simulation.groups import METHODS
 from simulation.naming import number_silos
+from simulation.progress import step
 from simulation.strays import FEWEST, Groups
 
 Int64 = NDArray[np.int64]
@@ -74,6 +75,7 @@ class _LabelledGraph:
     groups: Groups
 
 
+@step("dividing the data")
 def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int) -> Partition:
     """Divide the data set among `clients`.
 
@@ -103,6 +105,7 @@ def _require_clients(clients: int, users: int) -> None:
         raise DataError(f"partition: expected {expected} for {there}, got {clients}")
 
 
+@step("dividing the data")
 def partition_shops(dataset: Dataset, shops: pl.DataFrame) -> Partition:
     """Divide the data set as it is: `shops` has each user's shop (from 0), and a shop all items that it has sold."""
     users, items, graph = _training_graph(dataset)
@@ -129,6 +132,7 @@ def _divide(dataset: Dataset, labelled: _LabelledGraph, clients: int, method: st
     return Partition(method, seed, parts, kept / labelled.graph.nnz, notes)
 
 
+@step("writing the shards")
 def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> list[Path]:
     """Write each part as a shard folder `folder/client-1`, ... and return these folders.
 

@@ -13,6 +13,7 @@ from client_service.schemas import RoundQuality
 from shared.errors import DataError
 from simulation.floors import START
 from simulation.means import FEW_SIGN, FEW_WORDS, MEANS, mark_few
+from simulation.progress import step
 from simulation.report import best_floor, floor_means, measure_labels
 
 EXPLAINED = (
@@ -35,6 +36,7 @@ def read_report(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise DataError(f"{folder}: expected JSON written by a simulation ({error})") from None
 
 
+@step("drawing the curves")
 def draw_curves(measures: Mapping[str, MeasureLabel], rows: list[dict[str, Any]], path: Path) -> None:
     """Each of these measures of every client on validation data, by round."""
     from matplotlib.figure import Figure  # here: it takes a second and a cache of fonts, and few commands draw

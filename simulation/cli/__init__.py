@@ -10,6 +10,7 @@ from audit.entry import run_command_line
 from simulation.cli.lazy import LazyCommands
 from simulation.command import version_line
 from simulation.plain_lines import tell_plainly
+from simulation.progress import hide_progress
 
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True)
 
@@ -25,8 +26,14 @@ def take_general_options(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="no progress on stderr; results, notes and errors stay")
+    ] = False,
 ) -> None:
     """Federated recommendations between silos that keep their data."""
+    del version
+    if quiet:
+        hide_progress()
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -12,6 +12,9 @@ from typer.main import get_command as build_command
 from shared.new_files import write_privately
 from simulation.cli.commands import COMMANDS
 from simulation.cli.help import set_help_texts
+from simulation.progress import command_progress, heartbeats, hide_progress
+
+SILENT = ("aggregator", "client", "join", "members")  # they serve, with a log, or ask and wait for an answer
 
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
@@ -27,7 +30,38 @@ def load_command(name: str) -> TyperCommand | TyperGroup:
     command = build_command(app)
     assert isinstance(command, TyperCommand | TyperGroup)
     command.name = name
+    _add_quiet(command)
     return command
+
+
+def _add_quiet(command: Any) -> None:
+    """--quiet for each command that prints results, whose --json hides progress too."""
+    for part in getattr(command, "commands", {}).values():
+        _add_quiet(part)
+    for as_json in [one for one in command.params if one.name == "as_json"]:
+        as_json.callback = _hide_if_asked
+        command.params.append(_quiet_option())
+
+
+def _quiet_option() -> Any:
+    """A flag that hides progress, and of which the command itself hears nothing."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def hide(
+        quiet: Annotated[bool, typer.Option("--quiet", expose_value=False, help="no progress on stderr")] = False,
+    ) -> None:
+        del quiet
+
+    option = next(one for one in build_command(app).params if one.name == "quiet")
+    option.callback = _hide_if_asked
+    return option
+
+
+def _hide_if_asked(ctx: Any, param: Any, asked: bool) -> bool:  # noqa: ARG001
+    if asked:
+        hide_progress()
+    return asked
 
 
 class LazyCommands(TyperGroup):
@@ -44,7 +78,7 @@ class LazyCommands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Whatever a command writes, and the services that it starts, is for its user alone."""
-        with write_privately():
+        with write_privately(), command_progress():
             return super().invoke(ctx)
 
     def resolve_command(
@@ -52,4 +86,6 @@ class LazyCommands(TyperGroup):
     ) -> tuple[str | None, TyperCommand | TyperGroup | None, list[str]]:
         """The command that is called, as it is defined."""
         name, _, rest = super().resolve_command(ctx, args)
+        if name is not None and name not in SILENT:
+            ctx.with_resource(heartbeats(name))
         return name, None if name is None else load_command(name), rest

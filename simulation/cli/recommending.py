@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import ERR, OUT, answer_table, count_bar
 from simulation.lists_file import SINKS, require_format, save_lists
+from simulation.progress import step
 from simulation.silo_address import SiloAddress, read_silo_address
 from simulation.silo_calls import open_silo
 
@@ -64,7 +66,9 @@ def recommend(
         if out is not None:
             _save(lists, len(asked), out, as_json=as_json)
         else:
-            _show(list(lists) if strict else lists, as_json=as_json)
+            with step("asking for the lists") if strict else nullcontext():
+                collected = list(lists) if strict else lists
+            _show(collected, as_json=as_json)
 
 
 def _choose_users(
@@ -73,7 +77,8 @@ def _choose_users(
     if (bool(users), file is not None, everyone).count(True) != 1:
         raise SettingsError("expected one of: ids of users, --users FILE, --all")
     if everyone:
-        return read_shard(place.require_shard()).user_ids
+        with step("reading the shard"):
+            return read_shard(place.require_shard()).user_ids
     return users or _read_users(file)
 
 

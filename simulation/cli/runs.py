@@ -31,7 +31,8 @@ from simulation.operate import (
     start_run_if_none,
     watch_run,
 )
-from simulation.operator_calls import PATIENCE_SECONDS, Operator, ignore_line, open_operator
+from simulation.operator_calls import PATIENCE_SECONDS, Operator, open_operator
+from simulation.progress import tell_progress
 
 IfNone = Annotated[
     bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
@@ -80,10 +81,10 @@ def run(
         "changing_members": changing_members,
     }
     request = validate_settings(RunIn, asked)
-    calling, tell = Calling(ca, certificate, certificate_key), ignore_line if as_json else tell_on_stderr
+    calling = Calling(ca, certificate, certificate_key)
     words = OperatorWords(operator_token_file, aggregator_url, ca, certificate, certificate_key)
     with (
-        open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds, tell=tell) as operator,
+        open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds) as operator,
         _explain_going_on(operator, words) as note,
     ):
         if request.method.basis.kind != "off":
@@ -97,7 +98,7 @@ def run(
     if as_json:
         return options.print_json(history.model_dump(mode="json"))
     held = count_noun(len(history.rounds), "round")
-    tell_on_stderr(f"{history.run} is over after {held}; each silo answers by the best model it has had")
+    tell_progress(f"{history.run} is over after {held}; each silo answers by the best model it has had")
 
 
 @dataclass(frozen=True)

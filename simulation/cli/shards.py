@@ -25,6 +25,7 @@ from simulation.console import OUT
 from simulation.datasets import read_events, read_titles
 from simulation.datasets.dataset import WHOLE
 from simulation.datasets.likings import choose_likings, join_splits
+from simulation.progress import step
 
 app = typer.Typer(
     add_completion=False,
@@ -65,7 +66,8 @@ def append(
         after = append_events(shard, join_splits(chosen.tables), events, titles)
         return replace(after, rating=shard.rating or chosen.meaning)
 
-    before, after = change_shard(folder, append_likings)
+    with step("changing the shard"):
+        before, after = change_shard(folder, append_likings)
     if not as_json:
         print_notes([*found.notes, *notes])
     _print_change(before, after, as_json=as_json)
@@ -101,7 +103,8 @@ def erase(
             raise DataError(f"shard erase: expected all in the shard, {_say_unknown(counts[0], keys)}: nothing changed")
         return erase_users(shard, ids) if events is None else erase_events(shard, keys, events)
 
-    before, after = change_shard(folder, erase_chosen)
+    with step("changing the shard"):
+        before, after = change_shard(folder, erase_chosen)
     if counts[0][0] and not as_json:
         print_notes([_say_unknown(counts[0], keys)])
     _print_change(before, after, as_json=as_json, unknown=counts[0][0])
@@ -132,7 +135,7 @@ def absorb(
     if not (state_directory / FEEDBACK).is_file():
         raise SettingsError(f"{state_directory}: expected a client's state directory with {FEEDBACK}, got none")
     listed = None if catalogue is None else read_catalogue(catalogue).to_list()
-    with closing(FeedbackStore(state_directory)) as store, hold_shard(folder) as before:
+    with step("changing the shard"), closing(FeedbackStore(state_directory)) as store, hold_shard(folder) as before:
         absorbed = absorb_feedback(before, store, least_rating, listed)
         save_shard(folder, absorbed.after)
         store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)

@@ -15,7 +15,8 @@ from lpsfed import Client, ShardRefresh
 from shared.errors import FederationError
 from shared.words import count_noun
 from simulation.cli import options
-from simulation.console import ERR, OUT
+from simulation.console import OUT
+from simulation.progress import step
 from simulation.silo_address import SiloAddress
 from simulation.silo_calls import open_silo
 
@@ -42,7 +43,7 @@ def refresh(
     with _open_as_operator(client_url, operator_key_file, ca) as silo:
         standing = silo.refresh()
         if wait:
-            with ERR.status("waiting for the refresh"):
+            with step("waiting for the refresh"):
                 standing = _wait_for_refresh(silo, standing.number)
     if as_json:
         told = {name: value for name, value in asdict(standing).items() if value is not None}

@@ -17,6 +17,7 @@ from simulation.cli.options import AsJson, print_json, print_notes
 from simulation.console import OUT, count_bar
 from simulation.datasets import FileOptions, LeastRating, load_dataset
 from simulation.partition import build_part, partition_dataset
+from simulation.progress import step
 from simulation.tables import forecast_table
 
 
@@ -36,7 +37,7 @@ def worth(
     """
     least = options.least_rating(min_rating, rating_kind, "usual")
     file_options = options.parse_file_options(columns, delimiter)
-    found = _whole_silo(shard, least, file_options, as_json=as_json) if shard.is_file() else read_shard(shard)
+    found = _whole_silo(shard, least, file_options, as_json=as_json) if shard.is_file() else _read_silo(shard)
     total = draws * trainings(len(found.user_ids))
     with count_bar("trainings", total, shown=not as_json) as observe:
         estimate = estimate_worth(found, method_settings().cutoff, draws, observe)
@@ -46,6 +47,11 @@ def worth(
         OUT.print(forecast_table(estimate))
     for sentence in estimate.sentences:
         OUT.print(f"- {sentence}", soft_wrap=True)
+
+
+@step("reading the shard")
+def _read_silo(folder: Path) -> Shard:
+    return read_shard(folder)
 
 
 def _whole_silo(path: Path, least: LeastRating, file_options: FileOptions, *, as_json: bool) -> Shard:

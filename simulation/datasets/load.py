@@ -17,6 +17,7 @@ from simulation.datasets.formats import FORMATS, TITLES
 from simulation.datasets.likings import LeastRating, choose_likings
 from simulation.datasets.locate import locate_files, require_format
 from simulation.datasets.tables import Table
+from simulation.progress import step
 from simulation.split import Draws, SplitKind
 
 
@@ -29,6 +30,7 @@ class Events(NamedTuple):
     rated_by: str
 
 
+@step("reading the data")
 def load_dataset(
     path: Path,
     seed: int,
@@ -63,6 +65,7 @@ def load_dataset(
     return replace(dataset, notes=(*told, *notes, *dataset.notes), meaning=meaning)
 
 
+@step("reading the interactions")
 def read_events(path: Path, file_options: FileOptions = AS_NAMED) -> Events:
     """The interactions of one file. Raises DataError."""
     table = _read_table(path, file_options)

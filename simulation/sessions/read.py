@@ -20,6 +20,7 @@ from shared.errors import DataError
 from simulation.datasets.columns import AS_NAMED, FileOptions
 from simulation.datasets.content import file_stem, line_error, read_text, split_lines
 from simulation.datasets.load import read_clicks
+from simulation.progress import step
 from simulation.sessions.rules import USUAL_RULES, SessionRules
 from simulation.sessions.sessions import (
     Sessions,
@@ -35,6 +36,7 @@ WORDS = r"\S+"
 EXAMPLE = r"^[^\t]*\S[^\t]*\t\s*\S+\s*$"  # clicks, a tab and the next click
 
 
+@step("reading the sessions")
 def read_sessions(path: Path, rules: SessionRules = USUAL_RULES, file_options: FileOptions = AS_NAMED) -> Sessions:
     """Of a folder or a file; the last tenth of the training sessions is for validation. Items that no training session
     has are left out: no client could rank them. DataError where nothing is left to train on."""

@@ -13,6 +13,7 @@ from client_service.sessions.shard import TRAIN, SessionShard
 from client_service.sessions.storage import save_session_shard
 from shared.errors import SettingsError
 from simulation.naming import number_silos
+from simulation.progress import step
 from simulation.sessions.cut import cut_sessions, measure_divergence
 from simulation.sessions.generator import generate_sessions, title_items
 from simulation.sessions.read import read_sessions
@@ -30,11 +31,13 @@ def cut_session_shards(data: str, cut: Cut, folder: Path) -> Shards:
     if cut.split is not None or cut.min_rating not in (None, "usual"):
         raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
     method, clients = cut.method or USUAL_CUT, cut.clients or USUAL_CLIENTS
-    sessions, owners = cut_sessions(_read_or_generate(data, cut), method, clients, cut.number)
-    shards = _name_shards(divide_sessions(sessions, owners), sessions, generated=data == CLICKS)
-    for shard in shards:
-        save_session_shard(folder / shard.name, shard)
-    divergence = measure_divergence(sessions, owners)
+    read = _read_or_generate(data, cut)
+    with step("dividing the sessions"):
+        sessions, owners = cut_sessions(read, method, clients, cut.number)
+        shards = _name_shards(divide_sessions(sessions, owners), sessions, generated=data == CLICKS)
+        for shard in shards:
+            save_session_shard(folder / shard.name, shard)
+        divergence = measure_divergence(sessions, owners)
     summary = _summarise(sessions, shards, {"method": method, "partition": cut.number, "divergence": divergence})
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
     return Shards(tuple(folder / shard.name for shard in shards), summary)

@@ -8,8 +8,10 @@ from pathlib import Path
 import polars as pl
 
 from client_service.shard import build_shard, read_shard, save_shard
+from simulation.progress import step
 
 
+@step("leaving out test data")
 def write_blind_shards(
     hide_test: Callable[[Path, Path], None], shards: Sequence[Path], folder: Path
 ) -> tuple[Path, ...]:

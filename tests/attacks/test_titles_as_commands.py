@@ -14,6 +14,7 @@ from audit.entry import run_command_line
 from audit.terminal import SHOWN, as_one_line, show_controls
 from lpsfed import Recommendations, RecommendedItem
 from shared.errors import DataError
+from simulation import progress
 from simulation.cli.recommending import _show
 from simulation.console import OUT, count_bar
 from simulation.lists_file import save_lists
@@ -72,8 +73,10 @@ def test_a_title_is_shown_as_it_is(title: str, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("reason", OBEYED)
 def test_an_error_and_a_bar_show_what_another_has_said_as_it_is(
-    reason: str, capsys: pytest.CaptureFixture[str]
+    reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
+
     def fail() -> None:
         raise DataError(f"expected a title, got {reason}")
 

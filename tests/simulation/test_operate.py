@@ -128,7 +128,10 @@ def test_whoever_waits_for_the_aggregator_is_told_so_at_once_and_from_time_to_ti
     assert [line.startswith("waiting for the aggregator") for line in told] == [True] * 3 + [False] * 4
 
 
-def test_who_is_missing_is_told_at_once_and_whenever_that_changes(operate: Operate) -> None:
+def test_who_is_missing_is_told_at_once_and_again_when_that_has_changed(
+    operate: Operate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "CHANGE_SECONDS", 0.0)
     nobody, one = history("waiting", missing=("a", "b")), history("waiting", enrolled=("a",), missing=("b",))
     done = operate(Aggregator(nobody, nobody, one, one, history("finished", closed=3)), "run")
     waits = [line for line in done.stderr.splitlines() if "waits for clients" in line]
