@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from client_service import asking, routes
 from client_service.callers import CallerKeys
+from client_service.cross_origin import CrossOrigin
 from client_service.feedback import routes as feedback
 from client_service.logs import LOGGER
 from client_service.pages import routes as pages
@@ -19,7 +20,7 @@ from client_service.settings import ClientSettings
 from shared.web import problems, reference
 from shared.web.access import Addressed, Limited, Observed, Timed
 from shared.web.built import build
-from shared.web.calling import Calling
+from shared.web.calling import Calling, ProxyTransport
 from shared.web.document import new_app
 from shared.web.head_requests import HeadAsGet
 from shared.web.pace import Buckets, Paced
@@ -109,6 +110,8 @@ def _finish(app: FastAPI, settings: ClientSettings) -> FastAPI:
     app.add_middleware(Paced, buckets=Buckets(settings.pace), who=keys.who)
     app.add_middleware(Addressed, allowed=settings.allowed_hosts)
     app.add_middleware(Observed, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
+    if settings.allowed_origins:
+        app.add_middleware(CrossOrigin, origins=settings.allowed_origins, routes=app.routes)
     return app
 
 
@@ -116,7 +119,10 @@ def _network(settings: ClientSettings, identities: dict[str, Identity]) -> httpx
     """The way to the aggregator. The certificate that is shown there, where there is one, joins `identities`."""
     calling = Calling(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
     identities.update(calling.identities)
-    return httpx.AsyncHTTPTransport(verify=calling.context)
+    proxy = settings.proxy()
+    if proxy is not None:
+        return ProxyTransport(calling.context, proxy)
+    return httpx.AsyncHTTPTransport(verify=calling.context, trust_env=False)
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from shared.strategies.agreement import declare_federation, require_task
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access import HOST_NAME
 from shared.web.address import require_url
+from shared.web.calling import build_proxy
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
 from shared.web.listening import Listening
@@ -32,6 +33,8 @@ from shared.web.loopback import is_loopback
 LEAST_KEY = 32  # characters; a shorter key could be guessed
 KEYS = {"application_key": "lists of recommendations", "operator_key": "status, quality, ledger and pages"}
 SENDABLE = re.compile("[!-~]+")  # in a header
+ORIGIN = re.compile(rf"https?://(?:{HOST_NAME}|\[[0-9a-f:.]+\])(?::[1-9][0-9]{{0,4}})?")
+USUAL_PORT = re.compile("http://.*:80|https://.*:443")
 HostName = Annotated[str, Field(pattern=f"^{HOST_NAME}$")]
 
 
@@ -81,11 +84,14 @@ class ClientSettings(Listening):
         POLL_SECONDS, ge=0, le=60, description="least time between calls alike that were answered at once"
     )
     allowed_hosts: tuple[HostName, ...] = Field((), description="more names under which the API may be asked")
+    allowed_origins: tuple[str, ...] = Field((), description="of pages elsewhere that may call as applications do")
     application_key: SecretStr | None = Field(None, description="secret of those who ask for recommendations")
     application_key_file: Path | None = Field(None, description="a file whose content is that secret")
     operator_key: SecretStr | None = Field(None, description="secret of the silo's operator: status, ledger, pages")
     operator_key_file: Path | None = Field(None, description="a file whose content is that secret")
     aggregator_authority: Path | None = Field(None, description="PEM; the aggregator's certificate must be of these")
+    outbound_proxy: SecretStr | None = Field(None, description="URL of a proxy that leads to the aggregator")
+    outbound_proxy_file: Path | None = Field(None, description="a file whose content is that URL")
     tls_client_certificate: Path | None = Field(None, description="PEM; shown to an aggregator that asks for one")
     tls_client_key: Path | None = Field(None, description="PEM, its private key, without a passphrase")
     port: int = Field(8801, ge=0, le=65535)
@@ -120,6 +126,18 @@ class ClientSettings(Listening):
             return require_url(url)
         except SettingsError as error:
             raise ValueError(str(error)) from None
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _exact(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """As browsers send them, or they would never match."""
+        for origin in origins:
+            if origin == "*":
+                raise ValueError("expected each origin by name, got '*', by which pages of anybody could ask this silo")
+            if not ORIGIN.fullmatch(origin) or origin != origin.lower() or USUAL_PORT.fullmatch(origin):
+                form = "https://NAME or https://NAME:PORT (or http://) in lower case, without a path and a usual port"
+                raise ValueError(f"expected {form}, as browsers send it, got {origin!r}")
+        return origins
 
     @field_validator("strategy")
     @classmethod
@@ -198,6 +216,12 @@ class ClientSettings(Listening):
         return self
 
     @model_validator(mode="after")
+    def _way_by_proxy(self) -> Self:
+        if self.proxy() is not None and self.secure and not self.aggregator_url.startswith("https:"):
+            raise ValueError("outbound_proxy: expected an aggregator_url that begins with https: (secure), got another")
+        return self
+
+    @model_validator(mode="after")
     def _way_by_tls(self) -> Self:
         if (self.tls_client_certificate is None) != (self.tls_client_key is None):
             raise ValueError("tls_client_certificate: expected it and tls_client_key, got one of them")
@@ -215,13 +239,21 @@ class ClientSettings(Listening):
         """The secret that is called application_key or operator_key, wherever it lies; None where there is none."""
         return chosen_secret(name, getattr(self, name), getattr(self, f"{name}_file"), LEAST_KEY)
 
+    def proxy(self) -> httpx.Proxy | None:
+        """What leads to the aggregator, wherever its URL lies; None where the way is direct."""
+        url = chosen_secret("outbound_proxy", self.outbound_proxy, self.outbound_proxy_file, 1)
+        try:
+            return None if url is None else build_proxy(url)
+        except ValueError as error:
+            raise ValueError(f"outbound_proxy: {error}") from None
+
     def cautions(self) -> list[str]:
         """As `Listening.cautions`, and what is open to whoever calls, and the way to the aggregator."""
         found = [
             f"without {name} whoever calls may see {what}" for name, what in KEYS.items() if self.key(name) is None
         ]
         url = httpx.URL(self.aggregator_url)
-        if url.scheme == "http" and not is_loopback(url.host):
+        if url.scheme == "http" and (self.proxy() is not None or not is_loopback(url.host)):
             found.append("without https whoever is on the way to the aggregator reads and changes what is said there")
         return [*super().cautions(), *found]
 

@@ -42,8 +42,8 @@ def ask_silo(client: str, url: str, folder: Path) -> None:
 
 
 def _fetch_quality(url: str) -> QualityOut:
-    answer = httpx.get(f"{url}/v1/quality", timeout=TIMEOUT_SECONDS).raise_for_status()
-    return QualityOut.model_validate_json(answer.content)
+    answer = httpx.get(f"{url}/v1/quality", timeout=TIMEOUT_SECONDS, trust_env=False)
+    return QualityOut.model_validate_json(answer.raise_for_status().content)
 
 
 def read_qualities(folder: Path) -> Qualities:

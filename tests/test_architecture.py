@@ -338,3 +338,16 @@ def test_a_public_class_name_means_one_thing_in_the_whole_repository() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_no_call_goes_through_a_proxy_of_the_environment() -> None:
+    """Each of httpx says so itself, or by its transport, which heeds none."""
+    made = {"AsyncClient", "AsyncHTTPTransport", "Client", "HTTPTransport", "delete", "get", "post", "put", "request"}
+    heeding = []
+    for path in EVERY_FILE:
+        for node in calls(path):
+            module, _, name = called(node).rpartition(".")
+            said = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            if module == "httpx" and name in made and "transport" not in said and said.get("trust_env") != "False":
+                heeding.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert heeding == []

@@ -118,6 +118,7 @@ class RunningServices:
             json=body or None,
             headers={"Authorization": f"Bearer {secret}"},
             timeout=ANSWER_SECONDS,
+            trust_env=False,
         )
         return answer.raise_for_status().json()
 
@@ -167,7 +168,7 @@ def _await_ready(process: subprocess.Popen[bytes], url: str) -> None:
         if process.poll() is not None:
             raise RuntimeError(f"{url}: the service ended with status {process.returncode}; see its log")
         try:
-            if httpx.get(f"{url}/health/ready", timeout=ANSWER_SECONDS).is_success:
+            if httpx.get(f"{url}/health/ready", timeout=ANSWER_SECONDS, trust_env=False).is_success:
                 return
         except httpx.TransportError:
             pass  # not listening yet

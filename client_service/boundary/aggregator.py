@@ -177,7 +177,8 @@ async def connect(
     believed: Callable[[str], PublicKey] | None = None,
     pace: Pace | None = None,
 ) -> AsyncIterator[Aggregator]:
-    """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy, and passes the gate.
+    """The client's only outgoing HTTP client: it follows no redirect, heeds no proxy of the
+    environment, and passes the gate.
 
     believed: the key that an answer names as its signer's -> the one that it must be; None: any answer is believed.
     pace: by default the one that the limits ask for.
