@@ -25,7 +25,7 @@ async def read_document(request: Request) -> Response:
     """The document, whose first server is the address by which it was asked for: where a generated client calls."""
     document, here = request.app.openapi(), str(request.base_url).rstrip("/")
     asked = {"url": here, "description": "where this document was asked for"}
-    return JSONResponse(document | {"servers": [asked, *document["servers"][1:]]})
+    return JSONResponse(document | {"servers": [asked, *document.get("servers", [])[1:]]})
 
 
 @router.get("/docs")

@@ -14,7 +14,7 @@ import pytest
 from shared.errors import ConflictError, FederationError, SettingsError, UnavailableError
 from shared.protocol.signing import enrolment, key_index
 from shared.protocol.signing.enrolment import register_key, registered_keys, remove
-from shared.protocol.signing.invitation import EnrolmentIn, open_invitation, redeem
+from shared.protocol.signing.invitation import Invitation, open_invitation, prove_enrolment, redeem
 from shared.protocol.signing.key_index import FOLDER
 from shared.protocol.signing.keys import PublicKey, fingerprint, new_key, public_pem, raw_hex
 
@@ -53,8 +53,10 @@ def count_reads(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> i
 
 
 def enrol_by_invitation(folder: Path) -> None:
-    code, _ = open_invitation("west", folder, 1.0)
-    redeem(EnrolmentIn(name="west", code=code, key=raw_hex(key())), folder, datetime.now(UTC))
+    code, expires = open_invitation("west", folder, 1.0)
+    here = {"url": "http://127.0.0.1:1", "aggregator": raw_hex(key()), "format": "lpsfed-invitation/1"}
+    invitation = Invitation.model_validate({"name": "west", "code": code, "expires": expires, **here})
+    redeem(prove_enrolment(invitation, new_key()), folder, datetime.now(UTC), invitation.aggregator)
 
 
 def test_a_registration_reads_no_more_files_of_many_than_of_few(
