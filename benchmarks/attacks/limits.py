@@ -51,7 +51,8 @@ def flood_keys(service: Besieged, stack: ExitStack) -> None:
 
 
 def _send_endless_body(service: Besieged) -> None:
-    path, auth = "/v1/runs/run-1/rounds/1/clients/ada/keys", service.signing("ada", body=b"another")
+    url = f"{service.url}/v1/runs/run-1/rounds/1/clients/ada/keys"
+    auth = service.signing("ada", body=b"another")
 
     def endless_body() -> Iterator[bytes]:
         for _ in range(PIECES):
@@ -59,7 +60,7 @@ def _send_endless_body(service: Besieged) -> None:
 
     headers = {"Content-Type": "application/json", "Content-Length": str(PIECES * len(PIECE))}
     with suppress(httpx.TransportError):
-        httpx.put(f"{service.url}{path}", content=endless_body(), headers=headers, auth=auth, timeout=LONGEST_SECONDS)
+        httpx.put(url, content=endless_body(), headers=headers, auth=auth, timeout=LONGEST_SECONDS, trust_env=False)
 
 
 def send_empty_tensors(service: Besieged, stack: ExitStack) -> None:
@@ -69,7 +70,8 @@ def send_empty_tensors(service: Besieged, stack: ExitStack) -> None:
     path = f"{service.url}/v1/runs/run-1/rounds/1/clients/ada/update"
     kind = {"Content-Type": "application/vnd.safetensors"}
     with suppress(httpx.TransportError):
-        httpx.put(path, content=body, headers=kind, auth=service.signing("ada"), timeout=LONGEST_SECONDS)
+        auth = service.signing("ada")
+        httpx.put(path, content=body, headers=kind, auth=auth, timeout=LONGEST_SECONDS, trust_env=False)
 
 
 def hold_heads(service: Besieged, stack: ExitStack) -> None:
