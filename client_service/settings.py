@@ -26,7 +26,7 @@ from shared.web.access import HOST_NAME
 from shared.web.address import require_url
 from shared.web.calling import build_proxy
 from shared.web.credentials import chosen_secret, require_own
-from shared.web.environment import read_settings
+from shared.web.environment import EnvironmentSettings, read_settings
 from shared.web.listening import Listening
 from shared.web.loopback import is_loopback
 
@@ -241,11 +241,7 @@ class ClientSettings(Listening):
 
     def proxy(self) -> httpx.Proxy | None:
         """What leads to the aggregator, wherever its URL lies; None where the way is direct."""
-        url = chosen_secret("outbound_proxy", self.outbound_proxy, self.outbound_proxy_file, 1)
-        try:
-            return None if url is None else build_proxy(url)
-        except ValueError as error:
-            raise ValueError(f"outbound_proxy: {error}") from None
+        return _choose_proxy(self.outbound_proxy, self.outbound_proxy_file)
 
     def cautions(self) -> list[str]:
         """As `Listening.cautions`, and what is open to whoever calls, and the way to the aggregator."""
@@ -277,3 +273,31 @@ class ClientSettings(Listening):
 def client_settings(file: Path | None = None, **overrides: Any) -> ClientSettings:
     """`overrides` over the environment over a TOML file, or a SettingsError naming each bad field."""
     return read_settings(ClientSettings, {**read_file_beneath_environment(file), **overrides})
+
+
+def read_outbound_proxy(file: Path | None) -> httpx.Proxy | None:
+    """As `ClientSettings.proxy`, of a silo whose other settings may not be written yet. SettingsError for another
+    form."""
+    values = read_file_beneath_environment(file)
+    found = _Outbound(**{name: values[name] for name in _Outbound.model_fields if name in values})
+    try:
+        return _choose_proxy(found.outbound_proxy, found.outbound_proxy_file)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+class _Outbound(EnvironmentSettings):
+    """The two of a client's settings that name its proxy."""
+
+    model_config = SettingsConfigDict(env_prefix="LPSFED_CLIENT_", extra="ignore", hide_input_in_errors=True)
+
+    outbound_proxy: SecretStr | None = None
+    outbound_proxy_file: Path | None = None
+
+
+def _choose_proxy(value: SecretStr | None, file: Path | None) -> httpx.Proxy | None:
+    url = chosen_secret("outbound_proxy", value, file, 1)
+    try:
+        return None if url is None else build_proxy(url)
+    except ValueError as error:
+        raise ValueError(f"outbound_proxy: {error}") from None

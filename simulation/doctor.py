@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from client_service.device import choose_device
-from client_service.settings import client_settings
+from client_service.settings import client_settings, read_outbound_proxy
 from client_service.shard import read_shard, shard_head
 from shared.errors import DataError, FederationError, UnavailableError
 from shared.web.address import require_url
@@ -53,9 +53,12 @@ def examine_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...],
     return checks
 
 
-def check_aggregator(url: str, authority: Path | None, certificate: Path | None, key: Path | None) -> Check:
-    """Whether an aggregator answers at this address, with a certificate that the authority has signed."""
-    return _run_check("aggregator", lambda: _describe_aggregator(url, Calling(authority, certificate, key)))
+def check_aggregator(
+    url: str, authority: Path | None, certificate: Path | None, key: Path | None, settings: Path | None = None
+) -> Check:
+    """Whether an aggregator answers at this address, with a certificate that the authority has signed. `settings`: of
+    the client whose outbound proxy leads there."""
+    return _run_check("aggregator", lambda: _describe_aggregator(url, Calling(authority, certificate, key), settings))
 
 
 def _run_check(name: str, probe: Callable[[], str]) -> Check:
@@ -103,10 +106,12 @@ def _describe_settings(file: Path) -> str:
     return f"client {settings.name!r}{left}"
 
 
-def _describe_aggregator(url: str, calling: Calling) -> str:
-    url = require_url(url)
+def _describe_aggregator(url: str, calling: Calling, settings: Path | None) -> str:
+    url, proxy = require_url(url), read_outbound_proxy(settings)
     try:
-        answer = httpx.get(f"{url}/health/live", timeout=CALL_SECONDS, trust_env=False, verify=calling.context)
+        answer = httpx.get(
+            f"{url}/health/live", timeout=CALL_SECONDS, trust_env=False, verify=calling.context, proxy=proxy
+        )
     except httpx.TransportError as error:
         raise UnavailableError(f"{url}: expected an aggregator that answers, got {reason(error)}") from None
     return f"answers with {answer.status_code} {'by TLS' if answer.url.scheme == 'https' else 'without TLS'}"

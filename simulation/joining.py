@@ -18,6 +18,7 @@ import polars as pl
 from pydantic import ValidationError
 
 from client_service.sessions.storage import CLICKS, read_session_shard, save_session_shard
+from client_service.settings import read_outbound_proxy
 from client_service.shard import INTERACTIONS, build_shard, read_shard, save_shard, shard_head
 from client_service.shard.commit import current_file
 from client_service.shard.storage import ShardHead, stated_rating
@@ -162,8 +163,11 @@ def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
 
 def _calling(invitation: Invitation, folder: SiloFolder) -> httpx.Client:
     authority = folder.path / AUTHORITY if invitation.authority else None
-    verify = Calling(authority).context
-    return httpx.Client(base_url=invitation.url, timeout=CALL_SECONDS, trust_env=False, verify=verify)
+    verify, proxy = (
+        Calling(authority).context,
+        read_outbound_proxy(folder.settings if folder.settings.exists() else None),
+    )
+    return httpx.Client(base_url=invitation.url, timeout=CALL_SECONDS, trust_env=False, verify=verify, proxy=proxy)
 
 
 def _require_signed(answer: httpx.Response, invitation: Invitation, asked: str) -> None:

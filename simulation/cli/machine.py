@@ -31,7 +31,7 @@ def doctor(
     wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
     checks = examine_machine(shard=shard, folder=folder, ports=wanted, settings=settings)
     if aggregator_url is not None:
-        checks.append(check_aggregator(aggregator_url, ca, certificate, certificate_key))
+        checks.append(check_aggregator(aggregator_url, ca, certificate, certificate_key, settings))
     if as_json:
         options.print_json([vars(check) for check in checks])
     else:

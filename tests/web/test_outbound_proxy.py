@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from client_service.settings import client_settings
 from shared.errors import SettingsError
 from shared.web.tls import port_identity
+from simulation.cli import app as cli
 from simulation.experiment import Experiment
+from simulation.inviting import write_invitations
 from tests.support.federation import bearer
 from tests.support.forward_proxy import ForwardProxy, run_proxy
 from tests.support.questions import has_problem, read, wait_until
+from tests.support.small import small_aggregator
 
 if TYPE_CHECKING:
     from conftest import Papers, Served
@@ -85,7 +91,7 @@ async def test_a_silo_reaches_an_aggregator_by_tls_through_a_proxy_that_asks_for
 
 
 async def test_a_silo_reaches_an_aggregator_by_http_through_a_proxy_from_a_file(
-    described: Experiment, served: Served, tmp_path: Any
+    described: Experiment, served: Served, tmp_path: Path
 ) -> None:
     file = tmp_path / "proxy"
     with aggregator(described, served, BEHIND) as port, run_proxy(ForwardProxy({f"{NAME}:80": port}, LOGIN)) as proxy:
@@ -122,6 +128,28 @@ async def test_a_silo_waits_for_a_proxy_that_is_down_and_goes_on_once_it_runs(
             await wait_until(has_problem(http, words))
             with run_proxy(proxy):
                 await wait_until(lambda: follows(http))
+
+
+def test_a_silo_joins_through_the_proxy_that_its_service_will_take(
+    tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (f"u{user},i{(user * 5 + item) % 12},{1000 * user + item}\n" for user in range(12) for item in range(6))
+    (tmp_path / "data.csv").write_text("user,item,time\n" + "".join(rows))
+    settings = small_aggregator(tmp_path / "aggregator", **BEHIND)
+    monkeypatch.chdir(tmp_path)
+    with served(create_aggregator(settings), settings) as url:
+        write_invitations(settings, ["north"], f"http://{NAME}", tmp_path)
+        with run_proxy(ForwardProxy({f"{NAME}:80": int(url.rpartition(":")[2])}, LOGIN)) as proxy:
+            monkeypatch.setenv("LPSFED_CLIENT_OUTBOUND_PROXY", f"http://{IN_URL}@127.0.0.1:{proxy.port}")
+            flags = ["--data", "data.csv", "--no-start", "--allow-http"]
+            done = CliRunner().invoke(cli, ["join", "north.invite", *flags])
+            looked = CliRunner().invoke(cli, ["doctor", "--json", "--aggregator-url", f"http://{NAME}"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(looked.stdout)[-1]["found"] == "answers with 200 without TLS"
+    called = (("POST", "v1/enrolments"), ("GET", "health/live"))
+    assert proxy.asked == [f"{method} http://{NAME}/{path} HTTP/1.1" for method, path in called]
+    assert client_settings(tmp_path / "north" / "silo.toml").proxy() is not None
+    assert IN_URL not in (tmp_path / "north" / "silo.toml").read_text() + done.output
 
 
 @pytest.mark.parametrize("url", [f"https://{NAME}", f"http://{NAME}"])
@@ -163,7 +191,7 @@ def test_a_proxy_of_another_form_is_refused_without_its_url(url: str) -> None:
     assert SECRET not in str(raised.value)
 
 
-def test_the_settings_of_a_proxy_hide_its_url_and_agree_with_the_others(tmp_path: Any) -> None:
+def test_the_settings_of_a_proxy_hide_its_url_and_agree_with_the_others(tmp_path: Path) -> None:
     url = f"http://u:{SECRET}@proxy:3128"
     settings = client_settings(**NEEDED, outbound_proxy=url)
     assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json() + repr(settings.proxy())
