@@ -29,6 +29,7 @@ from audit.terminal import LiteralConsole, as_one_line
 ERR = LiteralConsole(stderr=True)
 FIRST_SECONDS = 2.0  # before the first line of a piece of work: what is over sooner needs none
 LINE_SECONDS = 10.0  # between two lines
+BEAT_SECONDS = 4.0  # before a command that tells nothing is said to go on
 TICK_SECONDS = 0.5  # between two looks at the clock
 
 Describe = Callable[[], str]
@@ -95,16 +96,20 @@ def tell_progress(line: str) -> None:
 
 
 class Heartbeat:
-    """Tells that a command goes on, where no other line or bar has for LINE_SECONDS."""
+    """Tells that a command goes on: first after BEAT_SECONDS, then where no other line or bar has for LINE_SECONDS."""
 
     def __init__(self, name: str, tell: Callable[[str], None] = tell_progress, clock: Clock = time.monotonic) -> None:
-        self._name, self._tell, self._clock, self._began = name, tell, clock, clock()
+        self._name, self._tell, self._clock = name, tell, clock
+        self._began = clock()
+        self._due = self._began + BEAT_SECONDS
 
     def look(self) -> None:
         """To be called every now and then."""
-        now = self._clock()
-        if visibility.bars == 0 and now - max(visibility.told_at, self._began) >= LINE_SECONDS:
-            visibility.told_at = now
+        now, told_at = self._clock(), visibility.told_at
+        if told_at > self._began:
+            self._due = max(self._due, told_at + LINE_SECONDS)
+        if visibility.bars == 0 and now >= self._due:
+            self._due = now + LINE_SECONDS
             self._tell(f"{self._name}: still at work after {now - self._began:.0f} s")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -45,6 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if STARTING & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.services)
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line of progress only because the machine is busy: what a command writes on stderr is compared."""
+    for seconds in ("FIRST_SECONDS", "BEAT_SECONDS"):
+        monkeypatch.setattr(f"simulation.progress.{seconds}", math.inf)
 
 
 @pytest.fixture(autouse=True)

@@ -86,6 +86,7 @@ class LazyCommands(TyperGroup):
     ) -> tuple[str | None, TyperCommand | TyperGroup | None, list[str]]:
         """The command that is called, as it is defined."""
         name, _, rest = super().resolve_command(ctx, args)
+        command = None if name is None else load_command(name)
         if name is not None and name not in SILENT:
             ctx.with_resource(heartbeats(name))
-        return name, None if name is None else load_command(name), rest
+        return name, command, rest

@@ -28,10 +28,22 @@ class Time:
         return self.now
 
 
+USUAL = {name: getattr(progress, name) for name in ("FIRST_SECONDS", "BEAT_SECONDS")}
+
+
+@pytest.fixture(autouse=True)
+def usual_seconds(no_progress: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are for users; other tests see no progress."""
+    del no_progress
+    for name, seconds in USUAL.items():
+        monkeypatch.setattr(progress, name, seconds)
+
+
 @pytest.fixture
 def told_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is worth a line however short it is."""
+    """Work is worth a line at its end however short it is, and the clock tells none."""
     monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "TICK_SECONDS", 3600.0)
 
 
 def test_the_first_line_comes_after_two_seconds_and_the_others_every_ten() -> None:
@@ -64,11 +76,16 @@ def test_a_command_that_tells_nothing_else_is_said_to_go_on(monkeypatch: pytest.
     for now in range(25):
         clock.now = float(now)
         beat.look()
-    assert told == ["doctor: still at work after 10 s", "doctor: still at work after 20 s"]
+    assert told == [f"doctor: still at work after {seconds} s" for seconds in (4, 14, 24)]
     progress.visibility.bars = 1
     clock.now = 60.0
     beat.look()
-    assert len(told) == 2, "a bar says it"
+    assert len(told) == 3, "a bar says it"
+    progress.visibility.bars, progress.visibility.told_at = 0, 60.0
+    for now in (61, 69, 70):
+        clock.now = float(now)
+        beat.look()
+    assert told[3:] == ["doctor: still at work after 70 s"]
 
 
 def waiting(**fields: Any) -> RunHistoryOut:
