@@ -28,6 +28,7 @@ PHASES = (
     "finished",
     "failed",
     "cancelled",
+    "refused",
 )
 
 

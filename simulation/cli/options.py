@@ -142,7 +142,7 @@ Columns = Annotated[
     str | None,
     typer.Option(
         "--columns",
-        help=f"names in the file, as user=customer_id,item=product_id,rating=stars; of {', '.join(COLUMNS)}",
+        help=f"names in the file, as user=buyer,item=sku; of {', '.join(COLUMNS)}",
     ),
 ]
 Delimiter = Annotated[

@@ -17,6 +17,7 @@ from shared.errors import SettingsError
 from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
+from shared.strategies.agreement import settle_similarity
 from shared.strategies.server.choice import build_optimiser
 
 Space = dict[str, BaseDistribution]
@@ -88,7 +89,8 @@ def _server_space(strategy: str, base: MethodSettings) -> Space:
 
 
 def initial_value(name: str, strategy: str, base: MethodSettings) -> Any:
-    """The value that a searched setting has before the search."""
+    """The value that a searched setting has before the search. Trials are no secure runs."""
+    base = settle_similarity(base, secure=False)
     group, _, field = name.rpartition(".")
     built = build_strategy(strategy, base)
     if group == "server_step":
