@@ -127,8 +127,8 @@ class BestModel:
         """The model that answers where this one was judged."""
         if self._refit is None:
             return judged
-        found: AtRest = self._refit(head, dict(self._training.model.named_parameters()))
-        return as_kept(found, head)
+        found: AtRest | None = self._refit(head, dict(self._training.model.named_parameters()))
+        return judged if found is None else as_kept(found, head)
 
     def _serve(self, judged: AtRest, answering: AtRest) -> None:
         self.served, self._answers.served = judged, answering
@@ -186,8 +186,9 @@ def load_version(
         tensors = load_tensors(folder, head)
         if tensors is None:
             raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
-        refitted: AtRest = task.refit(shard, folder, device)(head, tensors)
-        return as_kept(refitted, head)
+        refitted: AtRest | None = task.refit(shard, folder, device)(head, tensors)
+        if refitted is not None:
+            return as_kept(refitted, head)
     training = task.rebuild(head, shard, folder, device)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")

@@ -18,6 +18,7 @@ from client_service.basis.storage import FOLDER, load_basis
 from client_service.learning.beginning import common_start
 from client_service.learning.local import LocalTraining
 from client_service.learning.spectra import cached_spectrum
+from client_service.logs import LOGGER
 from client_service.models.carrying import MatchedRows, are_alike
 from client_service.models.start import start_at
 from client_service.serving.checkpoint import ModelHead
@@ -46,13 +47,18 @@ class Refit:
         self._shard, self._folder, self._device = shard, folder, device
         self._begun: tuple[ModelHead, LocalTraining, Tensor] | None = None
 
-    def __call__(self, head: ModelHead, trained: Mapping[str, Tensor]) -> Served:
-        """The model of this head with the parameters that its file has. Slow. DataError for those of another model."""
+    def __call__(self, head: ModelHead, trained: Mapping[str, Tensor]) -> Served | None:
+        """The model of this head with the parameters that its file has. Slow.
+
+        None where they do not fit all pairs, whose graph may have fewer frequencies than that of the training pairs: a
+        few users who have nearly everything. The judged model answers then.
+        """
         training, start = self._begin(head)
         model, encoder = training.model, training.model.encoder
         own = dict(model.named_parameters())
         if not are_alike(model, {}, trained) or any(own[name].shape != value.shape for name, value in trained.items()):
-            raise DataError(f"{self._folder}: expected the parameters of the kept model, got those of another one")
+            LOGGER.warning("model_not_refitted", reason="its parameters do not fit the graph of all pairs")
+            return None
         with torch.no_grad():
             for name, value in trained.items():
                 own[name].copy_(value)
@@ -71,6 +77,9 @@ class Refit:
         if known is None or not _choose_alike(known[0], head):
             folder = self._folder / f"{EVERYTHING}-{self._shard.digest[:SHORT]}"
             spectrum = cached_spectrum(self._shard.everything, head.method.cutoff, folder)
+            # A small graph has fewer frequencies than the cut-off; what was trained has a weight for each of its own.
+            trained_on = cached_spectrum(self._shard, head.method.cutoff, self._folder)
+            spectrum = spectrum.cut(len(trained_on.singular))
             training = LocalTraining(
                 self._shard.everything,
                 spectrum,

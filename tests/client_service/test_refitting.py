@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -24,10 +25,12 @@ from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served, freeze
 from client_service.settings import ClientSettings
 from client_service.shard import Shard, build_shard, read_shard, save_shard
+from client_service.shard.events import SPLIT_TYPE, clean_events
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists, judge_validation_lists
 from client_service.tasks.task import Place
 from shared.errors import SettingsError
 from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings
 from shared.strategies.local_client import PLAIN
 from tests.support.given import Until
 from tests.support.kept import keep_first_model
@@ -46,9 +49,11 @@ def everything(settings: ClientSettings, planted: Shard) -> ClientSettings:
     return settings.model_copy(update={"fit_everything": True, "method": CLOSED})
 
 
-def run_on(shard: Shard, folder: Path, *, fit_everything: bool, rounds: int = 0) -> tuple[ModelHead, Recommender]:
+def run_on(
+    shard: Shard, folder: Path, *, fit_everything: bool, rounds: int = 0, method: MethodSettings = CLOSED
+) -> tuple[ModelHead, Recommender]:
     """A run of so many rounds, and who answers after it."""
-    place = Place("shop", "run-1", 0, CLOSED, folder, fit_everything=fit_everything)
+    place = Place("shop", "run-1", 0, method, folder, fit_everything=fit_everything)
     training, known = begin_training(place, shard, CPU, NEVER)
     answers = Recommender(shard.everything if fit_everything else shard)
     refit = Refit(shard, folder, CPU) if fit_everything else None
@@ -100,6 +105,27 @@ def test_a_user_s_held_out_items_are_his_history_and_are_not_recommended(planted
         listed = {one.item for one in answers.for_user(user, Limits(40)).items}
         assert len(had) == 8 and not had & listed and len(listed) == 32
         assert {one.item for one in answers.history(user, 40)[0]} == had
+
+
+@pytest.mark.parametrize("everybody_likes_everything", [False, True])
+def test_a_graph_of_fewer_or_more_frequencies_with_all_pairs_is_answered_from(
+    everybody_likes_everything: bool, tmp_path: Path
+) -> None:
+    rng, users, items = np.random.default_rng(0), 12, 9
+    rows = [(f"u{user:02}", f"i{item}") for user in range(users) for item in range(items)]
+    splits = rng.permutation(["train"] * 40 + ["valid"] * 34 + ["test"] * 34)
+    table = pl.DataFrame(rows, schema=["user", "item"], orient="row").with_columns(split=pl.Series(splits))
+    few = pl.col("item").is_in(["i7", "i8"]) & (pl.col("split") == "train")  # i7 and i8 are held out alone
+    table = table.filter(~few)
+    if not everybody_likes_everything:
+        table = table.filter(pl.Series(rng.random(len(table)) < 0.8) | (pl.col("split") == "train"))
+    clean, _ = clean_events(table.with_columns(pl.col("split").cast(SPLIT_TYPE)), tmp_path)
+    shard = build_shard("shop", clean, None)
+    method = CLOSED.model_copy(update={"cutoff": 64})
+    _, answers = run_on(shard, tmp_path, fit_everything=True, rounds=1, method=method)
+    before, after = (len(cached_spectrum(one, 64, None).singular) for one in (shard, shard.everything))
+    assert before > after if everybody_likes_everything else before < after
+    assert answers.served is not None and np.isfinite(all_scores(answers.served)).all()
 
 
 def test_without_held_out_data_a_trained_model_stays_what_it_is(planted: Shard, tmp_path: Path) -> None:
