@@ -61,7 +61,7 @@ def test_no_secret_stands_in_a_file_that_people_copy() -> None:
 
 
 def test_the_search_for_secrets_finds_one() -> None:
-    assert SECRETS == "operator_token|application_key|operator_key"
+    assert SECRETS == "operator_token|application_key|operator_key|outbound_proxy"
     for line in (
         'LPSFED_CLIENT_OPERATOR_KEY: "abcdefgh01"',
         "OPERATOR_TOKEN=abcdefgh01",
