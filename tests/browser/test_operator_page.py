@@ -156,7 +156,7 @@ def test_a_run_is_cancelled_by_its_button_and_the_next_one_started_by_the_form(b
     browser.keep_all("operator-cancel")
     browser.driver.find_element("css selector", "#cancel button").click()
     browser.until(lambda: browser.driver.current_url.endswith("?run=run-1"))  # the page before may say so as well
-    browser.until(lambda: browser.text("#phase").startswith("Failed"))
+    browser.until(lambda: browser.text("#phase").startswith("Cancelled"))
     assert "the operator has cancelled it" in browser.text("#phase") and stage.phase()[0] == "cancelled"
     assert browser.run(GRID)["north"] == ["cut off", "received"] and browser.run(GRID)["south"][0] == "cut off"
     browser.driver.find_element("css selector", "#start summary").click()
