@@ -6,8 +6,9 @@ import codecs
 import gzip
 import io
 import os
+import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -21,14 +22,47 @@ from shared.new_files import PRIVATE, sync_path
 GZIP = b"\x1f\x8b"  # its first two bytes
 CELL_BYTES = 32  # of memory that one cell of a table takes, while it is read and cleaned
 TEXT_SHARE, TABLE_SHARE = 8, 2  # one byte of usable memory in so many may be unpacked text, or cells of a table
+VALUE_SHARE = 4  # or values of a table, each counted as often as it stands there
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content, or a DataError naming it."""
+    """The file's content, or a DataError naming it.
+
+    A pipe or a device is none: of it could come anything, without end, or nothing for ever.
+    """
     try:
-        return path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise DataError(f"{path}: expected a regular file, got {_describe_kind(found.st_mode)}")
+            _require_memory(path, found.st_size)
+            return file.read()
     except OSError as error:
         raise DataError(f"{path}: expected a readable file, got {error.strerror}") from None
+
+
+def _describe_kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a device"
+
+
+def _require_memory(path: Path, size: int) -> None:
+    if size > (most := usable_memory() // TABLE_SHARE):
+        expected = f"expected at most {most:,} bytes, half of this machine's memory"
+        raise DataError(f"{path}: {expected}, got {size:,}: divide the file")
+
+
+def require_text_memory(path: Path, text: str, separator: str) -> None:
+    """DataError, before a line is split, where the cells that the text would make would fill the memory.
+
+    Each line counts as three cells more: of itself, of its number, and of the list of its fields.
+    """
+    cells = text.count(separator) + 4 * (text.count("\n") + 1)
+    if cells > (most := usable_memory() // TABLE_SHARE // CELL_BYTES):
+        expected = f"expected lines of at most {most:,} fields together, for which this machine has memory"
+        raise DataError(f"{path}: {expected}, got {cells:,}, with the lines: divide the file")
 
 
 def unpack_content(path: Path, packed: bytes) -> bytes:
@@ -62,7 +96,10 @@ def _unpack_gzip(path: Path, packed: bytes) -> bytes:
 
 def decode_text(path: Path, data: bytes, *, latin: bool = False) -> str:
     """Text in UTF-8 or UTF-16, with or without a byte order mark, its lines ending in "\\n" alone. `latin`: else in
-    latin-1. DataError with the line of the first byte that is none."""
+    latin-1. DataError with the line of the first byte that is none, and for more than there is memory to work on."""
+    if len(data) > (most := usable_memory() // TEXT_SHARE):
+        expected = f"expected text of at most {most:,} bytes, an eighth of this machine's memory"
+        raise DataError(f"{path}: {expected}, got {len(data):,}: divide the file")
     encoding = _find_encoding(data)
     try:
         text = data.decode(encoding)
@@ -103,16 +140,28 @@ def parse_table(path: Path, content: bytes) -> pl.DataFrame:
         return pl.read_parquet(io.BytesIO(content))
 
 
-def parse_foreign_table(path: Path, content: bytes) -> pl.DataFrame:
-    """Likewise. DataError, before a row is read, where the rows that the file announces would fill the memory: equal
-    values take no room in such a file."""
+def parse_foreign_table(path: Path, content: bytes, is_read: Callable[[str], bool]) -> tuple[pl.DataFrame, pl.Schema]:
+    """Likewise the columns of names that are read, but no lists and structures; and the kinds of all columns.
+
+    DataError, before a row is read, where the rows that the file announces would fill the memory, and before a value is
+    worked on, where the values would: equal values take no room in such a file.
+    """
     with _parquet_errors(path, content):
         announced = pl.scan_parquet(io.BytesIO(content))
-        cells = announced.select(pl.len()).collect().item() * len(announced.collect_schema())
-    if cells > (most := usable_memory() // TABLE_SHARE // CELL_BYTES):
+        kinds = announced.collect_schema()
+        alone = len(kinds) == 1  # of a list of ids, under whatever name
+        names = [name for name, kind in kinds.items() if (is_read(name) or alone) and not kind.is_nested()]
+        rows = announced.select(pl.len()).collect().item()
+    most = usable_memory() // TABLE_SHARE // CELL_BYTES
+    if (cells := rows * max(1, len(names))) > most:
         expected = f"expected at most {most:,} cells, for which this machine has memory"
         raise DataError(f"{path}: {expected}, got {cells:,}: divide the file, or leave columns out")
-    return parse_table(path, content)
+    with _parquet_errors(path, content):
+        table = pl.read_parquet(io.BytesIO(content), columns=names)
+    if (size := int(table.estimated_size())) > (most := usable_memory() // VALUE_SHARE):
+        expected = f"expected values of at most {most:,} bytes together, for which this machine has memory"
+        raise DataError(f"{path}: {expected}, got {size:,}: divide the file, or use shorter ids")
+    return table, kinds
 
 
 @contextmanager

@@ -135,12 +135,15 @@ def read_id_list(path: Path, field: Literal["user", "item"]) -> pl.Series:
 
 
 def _listed_in_parquet(path: Path, field: str) -> pl.Series:
-    table = parse_foreign_table(path, unpack_content(path, read_bytes(path)))
-    named = [name for name in table.columns if name.lower() in LISTED[field]]
-    if not named and table.width != 1:
-        raise DataError(f"{path}: expected a column {field!r}, got {table.width} columns of other names")
+    table, kinds = parse_foreign_table(
+        path, unpack_content(path, read_bytes(path)), lambda name: name.lower() in LISTED[field]
+    )
+    named = [name for name in kinds if name.lower() in LISTED[field]]
+    if not named and len(kinds) != 1:
+        raise DataError(f"{path}: expected a column {field!r}, got {len(kinds)} columns of other names")
+    place = named[0] if named else kinds.names()[0]
     try:
-        ids = ids_of_column(table[named[0] if named else table.columns[0]])
+        ids = ids_of_column(table[place]) if place in table.columns else None
     except ValueError as error:
         raise DataError(f"{path}: expected {error}") from None
     if ids is None:

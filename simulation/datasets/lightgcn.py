@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from client_service.shard.files import require_text_memory
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.content import line_error, read_text, split_lines
 from simulation.datasets.tables import Table, require_no_delimiter
@@ -22,6 +23,7 @@ def read_lightgcn(path: Path, file_options: FileOptions) -> Table:
     """
     require_no_delimiter(path, file_options)
     whole = read_text(path).rstrip()
+    require_text_memory(path, whole, " ")
     _check_characters(path, np.frombuffer(whole.encode(), dtype=np.uint8))
     numbers = pl.Series(split_lines(whole), dtype=pl.String).str.extract_all(r"[0-9]+")
     _check_lines(path, numbers)

@@ -17,18 +17,21 @@ from simulation.datasets.tables import MOST_NAMES, Table, require_no_delimiter, 
 def read_parquet(path: Path, file_options: FileOptions) -> Table:
     """A row's "line" is its number. Ids may be strings, categories or whole numbers, times dates."""
     require_no_delimiter(path, file_options)
-    table = parse_foreign_table(path, read_content(path))
-    if table.is_empty():
+    table, kinds = parse_foreign_table(path, read_content(path), lambda name: file_options.is_read(name.lower()))
+    for name, kind in kinds.items():
+        if kind.is_nested() and file_options.is_id(name.lower()):
+            raise DataError(f"{path}: expected strings or whole numbers in column {name!r}, got {kind.base_type()}")
+    if table.is_empty() and table.columns:
         raise line_error(path, 1, "expected data, got a table without rows")
     columns, details = {}, {name for of in DETAIL_FIELDS for name in file_options.names(of)}
     for column in table.get_columns():
         name = column.name.lower()
         if file_options.is_id(name):
             columns[name] = _id_column(path, column)
-        elif name in details or (file_options.is_read(name) and column.dtype == pl.String):
+        elif name in details or column.dtype == pl.String:
             columns[name] = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
-    others = tuple(name for one in table.columns if (name := one.lower()) not in columns)
-    return Table(path, columns, row_lines(len(table)), file_options, others, table.width <= MOST_NAMES)
+    others = tuple(name for one in kinds if (name := one.lower()) not in columns)
+    return Table(path, columns, row_lines(len(table)), file_options, others, len(kinds) <= MOST_NAMES)
 
 
 def _id_column(path: Path, column: pl.Series) -> pl.Series:

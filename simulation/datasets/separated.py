@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from client_service.shard.files import require_text_memory
 from client_service.shard.ids import BLANKS
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.content import format_extension, line_error, read_text, split_lines
@@ -47,18 +48,30 @@ def read_recbole(path: Path, file_options: FileOptions) -> Table:
 def read_json_lines(path: Path, file_options: FileOptions) -> Table:
     """An object a line, whose keys name the columns. Numbers keep all their digits; lists and objects are not read."""
     require_no_delimiter(path, file_options)
-    lines = split_lines(read_text(path))
-    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
-    records = [_parse_object(path, number, lines[number - 1]) for number in numbers]
-    names = dict.fromkeys(name for one in records for name in one)
-    wanted = {name: name.strip().lower() for name in names if file_options.is_read(name.strip().lower())}
+    whole = read_text(path)
+    require_text_memory(path, whole, ":")
+    numbers: list[int] = []
+    wanted: dict[str, list[str | None]] = {}
+    others: dict[str, None] = {}
+    for number, line in enumerate(split_lines(whole), 1):
+        if not line.strip():
+            continue
+        record = _parse_object(path, number, line)  # and not kept: it takes twenty times its line
+        for name in record:
+            if name not in wanted and name not in others:
+                if file_options.is_read(name.strip().lower()):
+                    wanted[name] = [None] * len(numbers)
+                else:
+                    others[name] = None
+        numbers.append(number)
+        for name, values in wanted.items():
+            values.append(_text_of(record.get(name)))
     columns = {
-        lower: pl.Series([_text_of(one.get(name)) for one in records], dtype=pl.String).str.strip_chars()
-        for name, lower in wanted.items()
+        name.strip().lower(): pl.Series(values, dtype=pl.String).str.strip_chars() for name, values in wanted.items()
     }
-    others = tuple(one.lower() for one in names if one not in wanted)
-    has_names = len(names) <= MOST_NAMES
-    return Table(path, columns, pl.Series(numbers), file_options, others, has_names)
+    has_names = len(wanted) + len(others) <= MOST_NAMES
+    unread = tuple(name.lower() for name in others)
+    return Table(path, columns, pl.Series(numbers), file_options, unread, has_names)
 
 
 def _parse_object(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -94,11 +107,13 @@ def read_u_item(path: Path, _reading: FileOptions) -> Table:
 
 def _without_header(path: Path, whole: str, separator: str, names: Sequence[str]) -> Table:
     """Text without quoting; `names` are the fields that every line must have."""
+    require_text_memory(path, whole, separator)
     line, records = _split_plain(whole, separator)
     return table_of_fields(path, names, records, line)
 
 
 def _with_header(path: Path, whole: str, separator: str, file_options: FileOptions) -> Table:
+    require_text_memory(path, whole, separator)
     quoted = format_extension(path) in QUOTING and '"' in whole
     line, records = _split_quoted(path, whole, separator) if quoted else _split_plain(whole, separator)
     names = [name.strip(BLANKS).partition(":")[0].lower() for name in records[0]]
