@@ -16,7 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 from scipy import sparse
 
-from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products, basis_of_rounds
+from client_service.basis.common_basis import (
+    CommonBasis,
+    basis_of_pairs,
+    basis_of_products,
+    basis_of_rounds,
+    require_possible,
+)
 from client_service.basis.denoising import basis_of_noised
 from client_service.basis.explored import Explored, explore, first_directions
 from client_service.basis.storage import added_everything, keep_basis, note_everything
@@ -204,7 +210,7 @@ class BasisRun:
         """Keep the basis; of a run that has failed, nothing."""
         if failure is None:
             everything = added_everything(self._folder, self.place.run)
-            self.basis = replace(self._make_basis(), everything=everything)
+            self.basis = replace(require_possible(self._make_basis()), everything=everything)
             keep_basis(self._folder, self.place.run, self.basis)
         self._path.unlink(missing_ok=True)
 

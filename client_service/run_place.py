@@ -49,7 +49,14 @@ def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: P
 
 
 def _require_as_careful(own: BasisSettings, asked: BasisSettings) -> None:
-    """PrivacyError for sums of which more is handed out than with the silo's own settings."""
+    """PrivacyError for sums of which more is handed out than with the silo's own settings.
+
+    Sums over the same data with two exponents weigh users of each degree differently: their difference tells of single
+    users, and no rule counts it, because nobody's data have changed.
+    """
+    if asked.kind == "iterated" and asked.exponent != own.exponent:
+        words = f"expected a run with basis.exponent = {own.exponent:g}, as in this client's settings"
+        raise PrivacyError(f"{words} (method.basis.exponent), got {asked.exponent:g}")
     for name in ("least_pairs", "least_silos"):
         if (got := getattr(asked, name)) < (least := getattr(own, name)):
             words = f"expected a run with basis.{name} = {least} or more, as in this client's settings"

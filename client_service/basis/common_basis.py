@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from client_service.basis.explored import Explored
 from client_service.basis.subspace import finish_basis
+from shared.errors import ProtocolError
 from shared.strategies.common_basis import DEGREES, PAIRS, PRODUCTS, decode_products
+
+MOST_USERS = 1 << 31  # of an item, over all silos: beyond it a sum has wrapped around
+ROWS = 512  # items whose pairs are looked at at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +56,40 @@ class CommonBasis:
         """Its arrays by name, without those that it does not have."""
         named = {"degrees": self.degrees, "pairs": self.pairs, "vectors": self.vectors, "values": self.values}
         return {name: value for name, value in named.items() if value is not None}
+
+
+def require_possible(basis: CommonBasis) -> CommonBasis:
+    """The basis, or a ProtocolError for one that no data can have: somebody added false numbers, or a false sum came.
+
+    A silo that trained with it would score by what is no number. What is false and possible is for each silo's
+    validation to weigh.
+    """
+    if (wrong := _find_impossible(basis)) is not None:
+        words = "a silo or the aggregator gave false numbers; sum anew (lpsfed run --renew-basis), or train without it"
+        raise ProtocolError(f"expected sums of the common basis that data can have, got {wrong}: {words}")
+    return basis
+
+
+def _find_impossible(basis: CommonBasis) -> str | None:
+    degrees, values = basis.degrees, basis.values
+    if ((degrees < 0) | (degrees >= MOST_USERS)).any():
+        return "numbers of users below 0 or beyond 2^31"
+    if basis.pairs is not None and not degrees.any():
+        return "no user of any item"
+    if basis.pairs is not None and any((row > most).any() for row, most in _rows(basis.pairs, degrees)):
+        return "a pair of items with more users than one of them"
+    if values is not None and not (len(values) and np.isfinite(values).all() and values[0] > 0):
+        return "no frequency that is a positive number"
+    if basis.vectors is not None and not np.isfinite(basis.vectors).all():
+        return "directions that are no numbers"
+    return None
+
+
+def _rows(pairs: NDArray[np.float32], degrees: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.float32], ...]]:
+    """Blocks of rows of the pairs, each with the most that they can be."""
+    rounded = degrees.astype(np.float32)  # as the pairs are
+    for first in range(0, len(pairs), ROWS):
+        yield pairs[first : first + ROWS], np.minimum(rounded[first : first + ROWS, None], rounded)
 
 
 def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> CommonBasis:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
 from client_service.basis.common_basis import CommonBasis
+from shared.errors import ProtocolError
 from shared.strategies.common_basis import NOISE, WEIGHTED, decode_products
 
 Float64 = NDArray[np.float64]
@@ -25,7 +26,10 @@ EXPONENT = 0.0  # of the items' degrees: few items have a degree that stands out
 def basis_of_noised(sums: Mapping[str, NDArray[np.uint32]], items: int, rank: int) -> CommonBasis:
     """At most `rank` vectors and values of H, and degrees, which are the row sums of H."""
     variance = float(decode_products(sums[NOISE])[0])
-    values, vectors = leading_frequencies(symmetric_matrix(decode_products(sums[WEIGHTED]), items), rank)
+    matrix = symmetric_matrix(decode_products(sums[WEIGHTED]), items)
+    if not (variance > 0.0 and matrix.any()):
+        raise ProtocolError("expected a sum of the common basis with noise of a variance above 0, got one without")
+    values, vectors = leading_frequencies(matrix, rank)
     edge = np.sqrt(2.0 * items * variance)
     kept = max(1, int(np.count_nonzero(values > edge)))  # popularity alone stands out wherever anything does
     values, vectors = shrink(values[:kept], edge), vectors[:, :kept]
