@@ -18,7 +18,7 @@ from client_service.serving.checkpoint import REFRESH, read_version
 from client_service.serving.messages import MOST_USERS, ModelOut, RecommendationsIn, RecommendationsOut
 from client_service.serving.next_items import NextItems
 from client_service.serving.next_messages import NextIn, NextListOut
-from client_service.serving.questions import Basket, Limits
+from client_service.serving.questions import MOST_LISTED, Basket, Limits
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.streaming import NDJSON, stream_lists
@@ -44,7 +44,7 @@ class Answering:
         self._feedback: Feedback | None = None
         self._following: asyncio.Task[None] | None = None
         self.baskets = Together(self._recommend_baskets)
-        self.visits = Together(self._answer_visits)
+        self.visits = Together(self._answer_visits, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
 
     @property
     def answers(self) -> Answerer:
@@ -106,6 +106,9 @@ class Answering:
         users = message.users or ()
         if len(users) > MOST_USERS:
             raise ProtocolError(f"body.users: expected at most {MOST_USERS} without {NDJSON}, got {len(users)}")
+        if (listed := len(users) * message.k) > MOST_LISTED:
+            words = f"expected at most {MOST_LISTED} items in all lists together (users x k) without {NDJSON}"
+            raise ProtocolError(f"body.users: {words}, got {listed}")
         recommender = self.recommender
         return await run_in_threadpool(recommender.for_users, users, await _read_limits(recommender, message))
 

@@ -20,13 +20,19 @@ class Together(Generic[Asked, Answer]):
     """Answers requests in a worker thread, a group of them at a time, in the order in which they came.
 
     compute: a group's answers in its order, or an error of one request alone. What it raises reaches everybody in the
-    group. most: requests in one.
+    group. most: requests in one. weigh, heaviest: what a request takes, and what a group of several takes at most.
     """
 
     def __init__(
-        self, compute: Callable[[Sequence[Asked]], Sequence[Answer | FederationError]], most: int = MOST
+        self,
+        compute: Callable[[Sequence[Asked]], Sequence[Answer | FederationError]],
+        most: int = MOST,
+        *,
+        weigh: Callable[[Asked], int] = lambda _: 1,
+        heaviest: int | None = None,
     ) -> None:
         self._compute, self._most = compute, most
+        self._weigh, self._heaviest = weigh, most if heaviest is None else heaviest
         self._waiting: deque[tuple[Asked, asyncio.Future[Answer]]] = deque()
         self._working: asyncio.Task[None] | None = None
 
@@ -48,10 +54,15 @@ class Together(Generic[Asked, Answer]):
     def _next_group(self) -> list[tuple[Asked, asyncio.Future[Answer]]]:
         """Of those who still wait."""
         group: list[tuple[Asked, asyncio.Future[Answer]]] = []
+        weight = 0
         while self._waiting and len(group) < self._most:
-            asked, future = self._waiting.popleft()
+            asked, future = self._waiting[0]
             if not future.done():
+                weight += self._weigh(asked)
+                if group and weight > self._heaviest:
+                    break
                 group.append((asked, future))
+            self._waiting.popleft()
         return group
 
     async def _answer(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from client_service.serving.filters import LONGEST_FILTER, MOST_FILTERS
-from client_service.serving.questions import DEEPEST, POOL
+from client_service.serving.questions import DEEPEST, MOST_LISTED, POOL
 from client_service.shard.ids import normalise_id
 from shared.message import Message
 
@@ -22,8 +22,8 @@ FILTER = (
 )
 MOST_USERS, MOST_STREAMED = 1000, 100_000  # in one answer, and where each is a line of its own
 USERS = (
-    f"ids of users, each answered by a list; at most {MOST_USERS}, or with `Accept: application/x-ndjson` "
-    f"{MOST_STREAMED}"
+    f"ids of users, each answered by a list; at most {MOST_USERS} and users x k at most {MOST_LISTED}, or with "
+    f"`Accept: application/x-ndjson` {MOST_STREAMED}"
 )
 OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
 EXCLUDE = "none of these items; unknown ones change nothing"

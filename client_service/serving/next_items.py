@@ -26,6 +26,7 @@ from client_service.sessions.training import SessionTraining
 from shared.method.parameters import Float32
 
 SCORES = 1 << 22  # that are computed at a time
+SESSIONS = 256  # whose graphs are computed at a time: some 200 kB each, however few items there are
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class NextItems:
 
     def _blocks(self, known: NDArray[np.bool_]) -> Iterator[Int64]:
         """Sessions that have known items, and those that have none, so many at a time as scores fit."""
-        step = max(1, SCORES // max(1, self.shown_items))
+        step = max(1, min(SESSIONS, SCORES // max(1, self.shown_items)))
         for kind in (np.flatnonzero(known), np.flatnonzero(~known)):
             yield from (kind[first : first + step] for first in range(0, len(kind), step))
 

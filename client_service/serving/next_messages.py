@@ -7,12 +7,14 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from client_service.serving.messages import Id
-from client_service.serving.questions import DEEPEST
+from client_service.serving.questions import DEEPEST, MOST_LISTED
 from shared.message import Message
 
 LONGEST_SESSION, MOST_SESSIONS = 200, 1000
+LEAST_WEIGHT = MOST_LISTED // MOST_SESSIONS  # of a session: it is computed for all items, however few are listed
 Session = Annotated[tuple[Id, ...], Field(min_length=1, max_length=LONGEST_SESSION)]
 NextFallback = Literal["no model yet", "no known item in the session", "the model's scores are no numbers"]
+SEVERAL = f"several sessions, each answered by a list; sessions x k is at most {MOST_LISTED}"
 NEXT_SCORE = (
     "probability from 0 to 1 that the item is clicked next, as the model gives it; without a model the share of what "
     "followed the last click, and for a session without a known item the share of all clicks"
@@ -27,9 +29,7 @@ class NextIn(Message):
     session: Session | None = Field(
         None, description="ids of items, the last click last, repeats and all", examples=[["boots", "socks", "boots"]]
     )
-    sessions: tuple[Session, ...] | None = Field(
-        None, min_length=1, max_length=MOST_SESSIONS, description="several sessions, each answered by a list"
-    )
+    sessions: tuple[Session, ...] | None = Field(None, min_length=1, max_length=MOST_SESSIONS, description=SEVERAL)
     k: int = Field(20, ge=1, le=DEEPEST, description="length of each list")
     exclude_seen: bool = Field(False, description="leave out the items of the session itself")
     exclude: tuple[Id, ...] = Field(
@@ -40,7 +40,14 @@ class NextIn(Message):
     def _one_of_both(self) -> NextIn:
         if (self.session is None) == (self.sessions is None):
             raise ValueError("expected either session or sessions, got both or neither")
+        if (listed := len(self.all_sessions) * self.k) > MOST_LISTED:
+            raise ValueError(f"expected at most {MOST_LISTED} items in all lists together (sessions x k), got {listed}")
         return self
+
+    @property
+    def weight(self) -> int:
+        """What it takes of the MOST_LISTED that are computed together."""
+        return len(self.all_sessions) * max(self.k, LEAST_WEIGHT)
 
     @property
     def all_sessions(self) -> tuple[tuple[str, ...], ...]:

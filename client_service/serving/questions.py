@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from shared.errors import Fault, ProtocolError
 
 DEEPEST = 1000  # items down to which a list can be asked for
+MOST_LISTED = 100_000  # items of all lists of one answer together: some 60 MB while it is written
 POOL = 200  # best items that are put into another order by mmr and freshness: as many as a list holds
 
 Mask = NDArray[np.bool_]

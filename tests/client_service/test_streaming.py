@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from client_service import streaming
 from client_service.serving.messages import MOST_STREAMED, MOST_USERS, RecommendationsOut
+from client_service.serving.questions import MOST_LISTED
 from client_service.streaming import NDJSON, stream_lists, wants_lines
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +37,9 @@ async def test_more_users_than_one_answer_holds_are_taken_as_lines_alone(silo: h
     assert refused.status_code == 422 and f"at most {MOST_USERS} without {NDJSON}" in refused.json()["detail"]
     answer = await silo.post("/v1/recommendations", json=body, headers=LINES)
     assert len(answer.text.splitlines()) == MOST_USERS + 1
+    deep = {"users": ["nobody"] * MOST_USERS, "k": MOST_LISTED // MOST_USERS + 1}
+    refused = await silo.post("/v1/recommendations", json=deep)
+    assert refused.status_code == 422 and "at most 100000 items in all lists together" in refused.json()["detail"]
     many = {"users": ["u"] * (MOST_STREAMED + 1)}
     assert (await silo.post("/v1/recommendations", json=many, headers=LINES)).status_code == 422
 
