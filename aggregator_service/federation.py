@@ -28,6 +28,9 @@ from shared.protocol.signing.keys import PrivateKey, raw_hex, read_private
 OWN = "aggregator"  # the name of its key's two files
 
 
+STATE_OF_UPDATES = 8  # bodies of updates that a kept state is no longer than: a mean, moments, what was reported
+
+
 @dataclass(frozen=True)
 class OpenFederation:
     """What exists only while the coordinator is running."""
@@ -88,9 +91,8 @@ def _open_blobs(database: Database, settings: AggregatorSettings, key: PrivateKe
     if settings.blobs is None:
         return Blobs(directory, database.disk)
     owner = raw_hex(key.public_key())
-    return BucketBlobs(
-        directory, database.disk, Bucket(read_place(settings.blobs)), owner=owner, may_hold=len(members) > 0
-    )
+    bucket, most = Bucket(read_place(settings.blobs)), STATE_OF_UPDATES * settings.longest_update
+    return BucketBlobs(directory, database.disk, bucket, owner=owner, may_hold=len(members) > 0, most=most)
 
 
 def _own_key(settings: AggregatorSettings) -> PrivateKey:

@@ -4,6 +4,9 @@ A body is spooled and looked at as a file in any case. It is kept once its objec
 one step. A copy that is missing or damaged is fetched again when it is asked for, and held against the digest like any
 file: so the directory may be lost with its machine.
 
+Who may write into the bucket can take bodies away and put others in their place. These are not used, and one that is
+longer than any body of this federation is not fetched: it would fill the disk.
+
 Everything here waits for a network: it runs in worker threads.
 """
 
@@ -19,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator_service.storage.disk import PART, WHOLE, Blob, Blobs, Disk
-from shared.errors import SettingsError
+from shared.errors import SettingsError, TooLargeError
 from shared.timeouts import OBJECT_CONNECT_SECONDS, OBJECT_SECONDS, OBJECT_SILENCE_SECONDS
 
 PLACE = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*/?")
@@ -65,9 +68,10 @@ class Bucket:
     def put(self, file: str, name: str) -> None:
         self._store.put_file(file, self._path(name), timeout=OBJECT_SECONDS)
 
-    def fetch(self, name: str, file: str) -> None:
+    def fetch(self, name: str, file: str, most: int) -> None:
+        """TooLargeError for an object of more than so many bytes, which is not fetched."""
         try:
-            self._store.get_file(self._path(name), file, timeout=OBJECT_SECONDS)
+            self._store.get_file(self._path(name), file, callback=_limit_bytes(most), timeout=OBJECT_SECONDS)
         except FileNotFoundError:
             self._require_there()
             raise
@@ -93,12 +97,33 @@ class Bucket:
         return f"{self._place}/{name}"
 
 
-class BucketBlobs(Blobs):
-    """As `Blobs`, kept in a bucket. `owner`: the aggregator's public key; `may_hold`: may blobs be there already?"""
+def _limit_bytes(most: int) -> Any:
+    """What the store's client tells of a download, which ends it beyond so many bytes."""
+    from fsspec.callbacks import Callback
 
-    def __init__(self, directory: Path, disk: Disk, bucket: Bucket, *, owner: str, may_hold: bool) -> None:
+    class Limit(Callback):
+        def set_size(self, size: int | None) -> None:
+            super().set_size(size)
+            self._require(size or 0)
+
+        def relative_update(self, inc: int = 1) -> None:
+            super().relative_update(inc)
+            self._require(self.value)
+
+        def _require(self, size: int) -> None:
+            if size > most:
+                raise TooLargeError(f"expected an object of at most {most} bytes, got a longer one")
+
+    return Limit()
+
+
+class BucketBlobs(Blobs):
+    """As `Blobs`, kept in a bucket. `owner`: the aggregator's public key; `may_hold`: may blobs be there already?
+    `most`: bytes of a body at most."""
+
+    def __init__(self, directory: Path, disk: Disk, bucket: Bucket, *, owner: str, may_hold: bool, most: int) -> None:
         super().__init__(directory, disk)
-        self._bucket = bucket
+        self._bucket, self._most = bucket, most
         self._translated = partial(disk.translate_refusal, others=(Exception,))  # its errors have no root of their own
         with self._translated("a bucket that can be used"):
             bucket.claim(owner, may_hold=may_hold)
@@ -109,7 +134,10 @@ class BucketBlobs(Blobs):
 
     def damage(self, name: str, digest: str) -> str | None:
         found = super().damage(name, digest)
-        return found if found is None or not self._fetch(name) else super().damage(name, digest)
+        try:
+            return found if found is None or not self._fetch(name) else super().damage(name, digest)
+        except TooLargeError as error:
+            return f"expected sha256 {digest}: {error}"
 
     def remove(self, names: Collection[str]) -> None:
         super().remove(names)
@@ -126,7 +154,7 @@ class BucketBlobs(Blobs):
         part = self.path(uuid.uuid4().hex + PART)
         with self._translated("an object to be read"):
             try:
-                self._bucket.fetch(name, part)
+                self._bucket.fetch(name, part, self._most)
                 os.replace(part, self.path(name))
             except FileNotFoundError:
                 return False

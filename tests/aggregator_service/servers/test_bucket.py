@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,8 @@ def make(tmp_path: Path, store: Store) -> Make:
     """Blobs whose copies lie in a folder of that name."""
 
     def blobs(name: str = "blobs", *, owner: str = "key", may_hold: bool = True) -> BucketBlobs:
-        return BucketBlobs(tmp_path / name, Disk(), Bucket(read_place(store.url)), owner=owner, may_hold=may_hold)
+        bucket, how = Bucket(read_place(store.url)), {"owner": owner, "may_hold": may_hold}
+        return BucketBlobs(tmp_path / name, Disk(), bucket, **how, most=1 << 20)
 
     return blobs
 
@@ -60,6 +62,28 @@ def test_an_object_that_is_another_or_missing_is_told_of(make: Make, store: Stor
     assert list(third.directory.iterdir()) == []
 
 
+@pytest.mark.parametrize("content", [b"", b"as it", b"as it came, and more", b"AS IT CAME", bytes(9 << 20)])
+def test_an_object_that_somebody_else_wrote_is_not_used_and_fills_no_disk(
+    make: Make, store: Store, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Truncated, longer, of the same length, longer than any body: the disk took all of that before a look."""
+    blob = make().save([b"as it came"])
+    store.objects()[blob.name].put(Body=content)
+    written, replace = list[int](), os.replace
+
+    def note(source: str, target: Path | str) -> None:
+        written.append(os.path.getsize(source))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", note)
+    other = make("other")
+    found = other.damage(blob.name, blob.digest)
+    assert found is not None and found.startswith(f"expected sha256 {blob.digest}")
+    assert all(size <= 1 << 20 for size in written)
+    assert sum(path.stat().st_size for path in other.directory.iterdir()) <= 1 << 20
+    assert other.damage(blob.name, blob.digest) is not None  # nor the next time
+
+
 def test_a_bucket_that_is_missing_is_no_missing_body(make: Make, store: Store) -> None:
     """Else every update of the round would be taken for lost."""
     blobs = make()
@@ -90,7 +114,7 @@ def test_a_place_belongs_to_one_aggregator(make: Make, store: Store) -> None:
 def test_a_bucket_that_is_not_there_is_refused_at_the_start(tmp_path: Path, store: Store) -> None:
     del store
     with pytest.raises(UnavailableError, match="expected a bucket that can be used, got "):
-        BucketBlobs(tmp_path, Disk(), Bucket("no-such-bucket/one"), owner="key", may_hold=True)
+        BucketBlobs(tmp_path, Disk(), Bucket("no-such-bucket/one"), owner="key", may_hold=True, most=1)
 
 
 async def test_a_refused_body_never_gets_there(running: Running, store: Store) -> None:
