@@ -6,27 +6,20 @@ import asyncio
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audit import console, evidence, flags
-from audit.case import open_case
-from audit.demonstration import plant_break
 from audit.entry import run_command_line
-from audit.evidence import PartEvidence
 from audit.flags import RoleName
-from audit.inquiry import Inquiry, Services, ignore_announcement, run_inquiry, skip_waiting
-from audit.live import ServicePlaces, read_services
 from audit.presence import WITHIN_SECONDS as WITHIN
-from audit.presence import ReportRequirements
-from audit.probes.meeting import SystemPart, leave_meeting, meet_parts, parse_peer, wait_for_others
-from audit.report import make_report
 from audit.terminal import OUT
 from shared.errors import SettingsError
 from shared.new_files import write_privately
-from shared.protocol.signing.keys import read_private
-from shared.web.calling import Calling
+
+if TYPE_CHECKING:
+    from audit.evidence import PartEvidence
+    from audit.probes.meeting import SystemPart
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON alone")]
 AggregatorUrl = Annotated[str, typer.Option(help="where the aggregator answers")]
@@ -81,6 +74,11 @@ def probe(
     as_json: AsJson = False,
 ) -> None:
     """Try what a part of the system must not be able to do, from where that part is."""
+    from audit import evidence, flags
+    from audit.inquiry import Inquiry, Services, ignore_announcement, run_inquiry, skip_waiting
+    from audit.probes.meeting import meet_parts, parse_peer, wait_for_others
+    from shared.web.calling import Calling
+
     part = flags.own_part(name, role, port, behind)
     parts = {peer.name: peer for peer in map(parse_peer, peers or ())}
     if meeting is not None:
@@ -110,6 +108,9 @@ def probe(
 
 def _record_verdict(gathered: PartEvidence, part: SystemPart, record: Path | None, meeting: Path | None) -> None:
     """Written down, where the report is to judge; else an exit code of its own."""
+    from audit import evidence
+    from audit.probes.meeting import leave_meeting
+
     if record is not None:
         evidence.merge_evidence(gathered, record)
     if meeting is not None:
@@ -119,6 +120,8 @@ def _record_verdict(gathered: PartEvidence, part: SystemPart, record: Path | Non
 
 
 def _print_probes(gathered: PartEvidence, *, as_json: bool) -> None:
+    from audit import console
+
     if as_json:
         shown = gathered.model_dump_json(indent=1, include={"name", "role", "taken_at", "probes", "sent"})
         sys.stdout.write(shown + "\n")
@@ -162,6 +165,15 @@ def privacy_report(
 
     With both, the services tell what crossed, and the evidence what the probes tried and sent.
     """
+    from audit import console, evidence, flags
+    from audit.case import open_case
+    from audit.demonstration import plant_break
+    from audit.live import ServicePlaces, read_services
+    from audit.presence import ReportRequirements
+    from audit.report import make_report
+    from shared.protocol.signing.keys import read_private
+    from shared.web.calling import Calling
+
     if not files and operator_token_file is None:
         raise SettingsError("expected evidence, or --operator-token-file and every --client, or both, got neither")
     parts = evidence.gather_evidence(files or ())

@@ -6,21 +6,19 @@ import re
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from audit.probes import addresses
-from audit.probes.expected import read_expected
-from audit.probes.meeting import PORTS, SystemPart, part_behind
-from audit.probes.network import OutsideHost
-from audit.probes.standing import PartLocation
 from shared.errors import SettingsError
 from shared.web.address import require_port
+
+if TYPE_CHECKING:
+    from audit.probes.meeting import SystemPart
+    from audit.probes.network import OutsideHost
+    from audit.probes.standing import PartLocation
 
 PLACE = re.compile(r"(?P<host>[^\s/]+):(?P<port>[0-9]{1,5})")
 CLIENT = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,62})=(?P<url>https?://[^/?#\s]+)/?")
 PROCESS = re.compile(r"self|[1-9][0-9]{0,9}")
-FIRST_PUBLISHED = PORTS["aggregator"]
 
 
 class RoleName(StrEnum):
@@ -33,6 +31,11 @@ class RoleName(StrEnum):
 
 def own_part(name: str, role: RoleName, port: int | None, behind: str | None) -> SystemPart:
     """This part, at its own addresses."""
+    from pydantic import ValidationError
+
+    from audit.probes import addresses
+    from audit.probes.meeting import PORTS, SystemPart, part_behind
+
     here = tuple(str(interface.ip) for interface in addresses.own_interfaces())
     gate = (behind or part_behind(name)) if role is RoleName.gateway else None
     number = PORTS[role.value] if port is None else port
@@ -53,6 +56,8 @@ def split_names(text: str) -> tuple[str, ...]:
 
 def parse_outside(place: str, udp: int, name: str) -> OutsideHost:
     """HOST:PORT, a UDP port and a name -> the host that stands for the internet. SettingsError for another form."""
+    from audit.probes.network import OutsideHost
+
     match = PLACE.fullmatch(place)
     if match is None or not 0 < int(match["port"]) < 65536:
         raise SettingsError(f"--outside: expected HOST:PORT, got {place!r}")
@@ -63,6 +68,9 @@ def part_location(
     part: SystemPart, root: Path, own: Iterable[Path], deployment: str, process: str, brought: Iterable[Path | None]
 ) -> PartLocation:
     """Where to look. `deployment`: none where it is not known what the part's container may have."""
+    from audit.probes.expected import read_expected
+    from audit.probes.standing import PartLocation
+
     if not PROCESS.fullmatch(process):
         raise SettingsError(f"--process: expected self or a process's number, got {process!r}")
     may = read_expected(part.role, deployment, part.name) if deployment else None
@@ -101,5 +109,7 @@ def loopback_ports(published: Iterable[int]) -> tuple[int, ...]:
 
 def likely_ports(parts: Iterable[SystemPart]) -> tuple[int, ...]:
     """Ports of a machine that publishes each of these gateways, one port after the other from the aggregator's on."""
+    from audit.probes.meeting import PORTS
+
     gateways = sum(part.role == "gateway" for part in parts)
-    return tuple(range(FIRST_PUBLISHED, FIRST_PUBLISHED + gateways))
+    return tuple(range(PORTS["aggregator"], PORTS["aggregator"] + gateways))

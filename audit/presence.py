@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from audit.case import AuditCase
-from audit.evidence import PartEvidence
-from audit.findings import AuditFinding, make_finding
-from audit.probes import kinds
 from shared.words import count_noun
+
+if TYPE_CHECKING:
+    from audit.case import AuditCase
+    from audit.evidence import PartEvidence
+    from audit.findings import AuditFinding
 
 WITHIN_SECONDS = 3600.0  # between the oldest and the newest evidence
 CLOCKS_SECONDS = 120.0  # by which the clocks of two parts may differ
@@ -31,6 +33,8 @@ RECORDS_ONLY = ReportRequirements(probed=False)
 
 def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
     """Every part that must give evidence has given it."""
+    from audit.findings import make_finding
+
     there = {part.name for part in case.parts}
     faults = [f"{name}: no evidence" for name in case.known_clients if name not in case.clients]
     faults += [f"{name}: no evidence" for name in asked.parts if name not in there and name not in case.known_clients]
@@ -47,6 +51,8 @@ def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
 def check_freshness(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
     """All evidence is of one time, after the last round had closed: older evidence describes a part that may have
     changed since."""
+    from audit.findings import make_finding
+
     return make_finding(
         "freshness",
         f"evidence of all parts within {asked.within:g} seconds, and after the last round had closed",
@@ -92,6 +98,9 @@ def _epoch_seconds(text: str) -> float | None:
 
 def check_coverage(case: AuditCase) -> AuditFinding:
     """Every part has made each kind of probe that its role demands: a probe that was not made cannot fail."""
+    from audit.findings import make_finding
+    from audit.probes import kinds
+
     anybody_s = {probe.kind for part in case.parts for probe in part.probes}
     missing = (
         f"{part.name}: no probe of {kind!r}"

@@ -32,7 +32,7 @@ from client_service.tasks.items import ITEMS, read_listed_shard
 from client_service.worth.comparison import mean_interval
 from shared.method.graph import Float64, interaction_matrix
 from shared.method.settings import MethodSettings
-from simulation.datasets import load_dataset
+from simulation.datasets.load import load_dataset
 from simulation.experiment import Experiment
 from simulation.federation import ignore_progress
 from simulation.run import simulate_experiment

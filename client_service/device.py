@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from threadpoolctl import threadpool_limits
 
 from shared.errors import SettingsError
+
+if TYPE_CHECKING:
+    import torch
 
 DeviceWish = Literal["auto", "cpu", "cuda"]
 
@@ -17,12 +19,16 @@ def pin_threads(count: int) -> None:
 
     Sums depend on how they are split: the same count in every mode is part of what makes runs repeatable.
     """
+    import torch  # which takes seconds, and who only reads settings needs none
+
     threadpool_limits(count)
     torch.set_num_threads(count)
 
 
 def choose_device(wish: DeviceWish) -> tuple[torch.device, str]:
     """Raises SettingsError when cuda is demanded and there is none."""
+    import torch
+
     available = torch.cuda.is_available()
     if wish == "cuda" and not available:
         raise SettingsError(f"device: 'cuda' is set, but torch {torch.__version__} finds no CUDA device")

@@ -6,18 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 
 from audit.terminal import LiteralConsole, as_one_line
-from client_service.schemas import StatusOut
-from shared.protocol.schemas import RunHistoryOut
 from shared.words import count_noun
-from simulation.federation import Observe
-from simulation.federation import Progress as RunProgress
-from simulation.operate import describe_round, describe_run
 from simulation.progress import (
     ERR,
     bars_shown,
@@ -28,6 +23,12 @@ from simulation.progress import (
     tell_on_stderr,
     tell_progress,
 )
+
+if TYPE_CHECKING:
+    from client_service.schemas import StatusOut
+    from shared.protocol.schemas import RunHistoryOut
+    from simulation.federation import Observe
+    from simulation.federation import Progress as RunProgress
 
 __all__ = ["ERR", "OUT", "count_bar", "tell_on_stderr"]  # what commands print with, from one place
 
@@ -70,6 +71,8 @@ def rounds_done(status: StatusOut) -> int:
 def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
     """Print a line for each round that has closed, and one that names the missing clients, as `StatusSchedule` decides.
     Beneath them a bar where there is a terminal, which says the same at any time."""
+    from simulation.operate import describe_round, describe_run
+
     schedule, bar, printed = StatusSchedule(), make_bar(), 0
     task = bar.add_task("run", total=None, phase="starting")
 

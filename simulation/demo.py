@@ -11,20 +11,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
-import httpx
 
 from shared.errors import SettingsError
 from shared.new_files import PRIVATE, write_new
-from shared.timeouts import TIMEOUT_SECONDS
-from simulation.experiment import Experiment
-from simulation.federation import Observe, Outcome, conduct_run
-from simulation.processes import Addresses, Children, connect_services, start_services
-from simulation.study import run_study
-from simulation.tasks import Example, simulated_task
-from simulation.worth import COMMON, STRICT, Ledgers, Way, federated_way, own_ways
+
+if TYPE_CHECKING:
+    from simulation.experiment import Experiment
+    from simulation.federation import Observe, Outcome
+    from simulation.processes import Addresses, Children
+    from simulation.tasks import Example
+    from simulation.worth import Ledgers, Way
 
 KEPT, TOKEN = "processes.json", "aggregator.token"
 FIRST_PORT = 8800
@@ -61,6 +60,11 @@ def run_demonstration(
     The processes are recorded in `root`, the demos' folder, and in the user's list of demos. `keep`: leave the services
     running. Whatever else ends this process, by SIGKILL too, ends them.
     """
+    from simulation.federation import Outcome
+    from simulation.processes import start_services
+    from simulation.study import run_study
+    from simulation.tasks import simulated_task
+
     outcomes = list[Outcome]()
     with _exit_at_sigterm(), start_services(experiment, places) as children, _recorded(root, places, children):
 
@@ -84,6 +88,9 @@ async def _conduct_over_loopback(
     experiment: Experiment, places: Addresses, children: Children, observe: Observe
 ) -> list[Outcome]:
     """The outcome of each training run."""
+    from simulation.federation import conduct_run
+    from simulation.processes import connect_services
+
     async with connect_services(experiment, places, children) as federation:
         outcomes = [await conduct_run(federation, experiment.strict_request(), observe)]
         if experiment.method.basis.kind != "off":
@@ -94,6 +101,8 @@ async def _conduct_over_loopback(
 def _compare_ways(
     experiment: Experiment, report: dict[str, Any], outcomes: list[Outcome], ledgers: Ledgers
 ) -> tuple[Way, ...]:
+    from simulation.worth import COMMON, STRICT, federated_way, own_ways
+
     declaration, ways = experiment.make_aggregator_settings().declaration(), own_ways(report)
     strict = STRICT if experiment.strategy == "lpsfed" else f"{experiment.strategy}, no other exchange"
     for name, outcome in zip((strict, COMMON), outcomes, strict=False):
@@ -105,6 +114,10 @@ def _compare_ways(
 
 
 def _fetch_json(url: str, key: str, **query: int) -> dict[str, Any]:
+    import httpx
+
+    from shared.timeouts import TIMEOUT_SECONDS
+
     headers = {"Authorization": f"Bearer {key}"}
     answer = httpx.get(url, params=query or None, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
     answer.raise_for_status()
@@ -113,6 +126,10 @@ def _fetch_json(url: str, key: str, **query: int) -> dict[str, Any]:
 
 
 def _ask_json(url: str, key: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    import httpx
+
+    from shared.timeouts import TIMEOUT_SECONDS
+
     if body is None:
         return _fetch_json(url, key)
     headers = {"Authorization": f"Bearer {key}"}
@@ -237,6 +254,10 @@ def _end_process(process: Mapping[str, Any]) -> bool:
 
 
 def _is_there(pid: int, began: str | None, url: str | None) -> bool:
+    import httpx
+
+    from shared.timeouts import TIMEOUT_SECONDS
+
     if began is not None:
         return process_start(pid) == began
     try:

@@ -22,7 +22,6 @@ from client_service.settings import read_outbound_proxy
 from client_service.shard import INTERACTIONS, build_shard, read_shard, save_shard, shard_head
 from client_service.shard.commit import current_file
 from client_service.shard.storage import ShardHead, stated_rating
-from client_service.tasks import task_named
 from shared.errors import (
     AuthenticationError,
     ConflictError,
@@ -47,7 +46,7 @@ from shared.protocol.signing.keys import public_key, read_private, read_public
 from shared.protocol.signing.registry import Registry
 from shared.web.calling import Calling, failure, reason
 from shared.words import count_noun
-from simulation.datasets import Dataset
+from simulation.datasets.dataset import Dataset
 from simulation.processes import free_port_from
 from simulation.progress import step
 from simulation.sessions.sessions import Sessions
@@ -212,6 +211,8 @@ def require_usable(folder: SiloFolder, invitation: Invitation, agreed: AgreedSet
         create_secret(folder.path / name)
     settings = require_startable(silo_values(folder, invitation, agreed, choices, members=()))
     if settings.catalogue is not None:
+        from client_service.tasks import task_named  # with torch, which nobody else who joins needs
+
         task_named(settings.task).read(settings)
 
 

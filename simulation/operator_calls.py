@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
 
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
-from shared.protocol.problem import ProblemOut
 from shared.web.address import require_url
-from shared.web.calling import Calling, failure, reason
 from simulation.progress import tell_progress
-from simulation.small_files import read_small_file
+
+if TYPE_CHECKING:
+    import httpx
+
+    from shared.web.calling import Calling
 
 POLL_SECONDS = 1.0
 CALL_SECONDS = 60.0  # a busy machine answers late
@@ -48,6 +48,11 @@ def open_operator(
 ) -> Iterator[Operator]:
     """A connection with the operator's token. Without `calling` the authorities of httpx are trusted. SettingsError for
     a token file that is empty or not readable."""
+    import httpx
+
+    from shared.web.calling import Calling
+    from simulation.small_files import read_small_file
+
     token = read_small_file(token_file, "the operator's token")
     url = require_url(url)
     headers = {"Authorization": f"Bearer {token}"}
@@ -73,6 +78,10 @@ def call_as_operator(operator: Operator, method: str, path: str, body: str | Non
 
 
 def _ask_once(operator: Operator, method: str, path: str, body: str | None) -> object:
+    import httpx
+
+    from shared.web.calling import failure, reason
+
     http, expected = operator.http, f"{operator.http.base_url}: expected the aggregator"
     headers = {} if body is None else {"Content-Type": "application/json"}
     try:
@@ -94,6 +103,10 @@ def _ask_once(operator: Operator, method: str, path: str, body: str | None) -> o
 
 def _refusal(answer: httpx.Response) -> str:
     """What a problem document says in words; of another answer its beginning, as it is."""
+    from pydantic import ValidationError
+
+    from shared.protocol.problem import ProblemOut
+
     try:
         return ProblemOut.model_validate_json(answer.content).detail
     except ValidationError:

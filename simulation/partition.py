@@ -20,8 +20,7 @@ from client_service.shard.events import SPLITS, row_numbers
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
-from simulation.datasets import Dataset
-from simulation.datasets.dataset import join_met
+from simulation.datasets.dataset import Dataset, join_met
 from simulation.groups import METHODS
 from simulation.naming import number_silos
 from simulation.progress import step

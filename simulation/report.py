@@ -9,8 +9,6 @@ from typing import Any
 from client_service.figures import quality_warnings
 from client_service.learning.quality import MeasureLabel, Measures
 from client_service.schemas import QualityOut, RoundQuality
-from client_service.tasks import task_named
-from client_service.tasks.items import ITEMS
 from shared.protocol.schemas import RunHistoryOut
 from shared.strategies import build_strategy
 from simulation.experiment import Experiment
@@ -32,6 +30,8 @@ def build_report(
     centralised: user means of what each silo has by itself, of what it serves after the run, and of the closed form on
     the data of all silos; None where it was not computed.
     """
+    from client_service.tasks import task_named  # with torch, which who prints a table does without
+
     qualities, statuses = outcome.qualities, outcome.statuses
     trained = {name: _trained_rounds(quality) for name, quality in qualities.items()}
     labels = task_named(experiment.task).labels
@@ -81,6 +81,9 @@ def _floor_names(bounds: Bounds) -> tuple[str, ...]:
 
 def measure_labels(report: Mapping[str, Any]) -> dict[str, MeasureLabel]:
     """The measures that a report has; one of an earlier version may lack the newest, and names no task."""
+    from client_service.tasks import task_named
+    from client_service.tasks.items import ITEMS
+
     labels = task_named(report.get("task", ITEMS.name)).labels
     return {name: label for name, label in labels.items() if label.key in report["client_mean"]}
 

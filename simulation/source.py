@@ -6,15 +6,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import DataError, SettingsError
-from simulation.chain import generate_chain
-from simulation.datasets import Dataset, LeastRating, load_dataset
-from simulation.datasets.columns import AS_NAMED, FileOptions
-from simulation.generator import generate_dataset
-from simulation.partition import Partition, partition_dataset, partition_shops, write_partition
-from simulation.split import SplitKind
+from simulation.datasets.columns import AS_NAMED
+
+if TYPE_CHECKING:
+    from simulation.datasets.columns import FileOptions
+    from simulation.datasets.dataset import Dataset
+    from simulation.datasets.likings import LeastRating
+    from simulation.partition import Partition
+    from simulation.split import SplitKind
 
 SYNTHETIC = "synthetic"
 CHAIN = "chain"
@@ -90,6 +92,8 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | No
 
 def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     """Read, divide and write a data set; the summary goes beside the shards."""
+    from simulation.partition import write_partition
+
     if cut.rules:
         raise SettingsError("--rule: expected none for interactions of users, got some")
     dataset, parts = _divided_data(data, cut)
@@ -100,6 +104,11 @@ def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
 
 
 def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
+    from simulation.chain import generate_chain
+    from simulation.datasets.load import load_dataset
+    from simulation.generator import generate_dataset
+    from simulation.partition import partition_dataset, partition_shops
+
     clients = cut.clients or USUAL_CLIENTS
     if data in (CHAIN, SYNTHETIC) and cut.split is not None:
         raise SettingsError(f"--split: expected none with {data}, whose data are generated, got {cut.split}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.table import Table
@@ -14,12 +14,14 @@ from audit.terminal import as_one_line
 from client_service.boundary.crossings import Attempt, attempts
 from client_service.boundary.masked import MESSAGES, RELAYED
 from client_service.learning.quality import TITLE
-from client_service.worth.estimate import Worth
 from shared.words import count_noun
 from simulation.console import figure_table
 from simulation.means import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few
 from simulation.report import best_floor, floor_means, measure_labels
 from simulation.worth import ALONE, Way
+
+if TYPE_CHECKING:
+    from client_service.worth.estimate import Worth
 
 BESIDE = {
     "alone": "alone",

@@ -247,7 +247,7 @@ def test_importing_the_aggregator_leaves_torch_and_the_client_out() -> None:
 
 @pytest.mark.thorough
 def test_importing_the_audit_leaves_torch_and_the_services_out() -> None:
-    found = loaded("audit.cli", "audit.__main__")
+    found = loaded("audit.cli", "audit.__main__", "audit.inquiry", "audit.live", "audit.report", "audit.console")
     assert {"audit", "shared", "client_service", "typer", "rich"} <= found
     assert found & (HEAVY | {"matplotlib", "aggregator_service", "simulation", "fastapi"}) == set()
 
@@ -304,7 +304,14 @@ def lengths() -> Iterator[tuple[str, int, int]]:
         yield name, len(path.read_text(encoding="utf-8").splitlines()), LONGEST_FILE
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{name}:{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1, LONGEST_FUNCTION
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1 - imported_lines(node)
+                yield f"{name}:{node.name}", lines, LONGEST_FUNCTION
+
+
+def imported_lines(function: ast.AST) -> int:
+    """How many lines of a function import, with the empty one below: a command imports when it is called."""
+    found = [node for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in found) + bool(found)
 
 
 BARE_PARTICIPLES = frozenset(

@@ -18,7 +18,7 @@ from client_service.shard import Shard, shard_of_matrices
 from client_service.shard.events import SPLITS, row_numbers
 from shared.errors import DataError
 from shared.method.graph import Float64, interaction_matrix
-from simulation.datasets import load_dataset
+from simulation.datasets.load import load_dataset
 from simulation.generator import generate_dataset
 from simulation.source import SYNTHETIC
 

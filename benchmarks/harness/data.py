@@ -16,7 +16,8 @@ import polars as pl
 from benchmarks.harness.plan import Block
 from client_service.shard import read_shard, write_shard
 from shared.errors import DataError, SettingsError
-from simulation.datasets import Dataset, load_dataset
+from simulation.datasets.dataset import Dataset
+from simulation.datasets.load import load_dataset
 from simulation.generator import generate_dataset
 from simulation.source import Cut, Shards, cut_shards, find_shards
 

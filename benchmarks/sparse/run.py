@@ -28,7 +28,7 @@ from client_service.shard import Shard, read_shard
 from client_service.shard.files import replace_file
 from shared.errors import DataError
 from shared.method.settings import MethodSettings
-from simulation.datasets import Dataset
+from simulation.datasets.dataset import Dataset
 from simulation.floors import FLOORS, START, VERSION, floor_tops
 from simulation.generator import generate_dataset
 from simulation.partition import partition_dataset, write_partition

@@ -13,9 +13,8 @@ import polars as pl
 
 from benchmarks.harness.data import without_thin
 from shared.errors import DataError
-from simulation.datasets import Dataset, load_dataset
-from simulation.datasets.dataset import WHOLE, assemble_dataset
-from simulation.datasets.load import read_events
+from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
+from simulation.datasets.load import load_dataset, read_events
 
 KINDS = ("pairs", "fields", "sessions")
 

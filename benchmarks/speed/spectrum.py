@@ -17,7 +17,7 @@ from scipy.sparse.linalg import eigsh
 
 from shared.method.graph import interaction_matrix, normalise
 from shared.method.spectrum import low_spectrum
-from simulation.datasets import load_dataset
+from simulation.datasets.load import load_dataset
 
 
 def read_graph(path: Path) -> sparse.csr_array:

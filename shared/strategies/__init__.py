@@ -1,4 +1,4 @@
-"""The registry: name -> builder. A new algorithm is one file here, one line below, one test."""
+"""The registry: name -> builder. A new algorithm is one file here, a line below, its name in the options, a test."""
 
 from __future__ import annotations
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from audit.console import plain_text
-from audit.report import PrivacyReport
 from shared.errors import SettingsError
 from shared.words import count_noun
-from simulation.breaks import plant
-from simulation.breaks.engine import Engine, require_engine
-from simulation.breaks.federation import ComposeFederation, find_federation
-from simulation.breaks.kinds import Break, known_breaks
+from simulation.breaks.kinds import known_breaks
 from simulation.console import OUT, tell_on_stderr
+
+if TYPE_CHECKING:
+    from audit.report import PrivacyReport
+    from simulation.breaks.federation import ComposeFederation
+    from simulation.breaks.kinds import Break
 
 LISTED = known_breaks(4)  # as in the checked-in file; which silo a kind changes follows from the number of silos
 
@@ -34,6 +34,9 @@ def break_(
     Whatever it leaves is taken away: the states of all parts are as they were before. Exit code 1 where the report does
     not name a break, or does not hold afterwards.
     """
+    from simulation.breaks.engine import Engine, require_engine
+    from simulation.breaks.federation import find_federation
+
     if shown:
         return _print_kinds()
     _require_kinds(kinds or (), mending=mending)
@@ -62,6 +65,8 @@ def _print_kinds() -> None:
 
 def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, keep: bool) -> bool:
     """Plant, and print what the report names: true where that is every break. After an error, mend what is planted."""
+    from simulation.breaks import plant
+
     breaks = known_breaks(federation.silos)
     for kind in kinds:
         OUT.print(Text(kind, "bold"), f": {breaks[kind].description}", sep="")
@@ -78,6 +83,9 @@ def _plant_and_report(federation: ComposeFederation, kinds: Sequence[str], *, ke
 
 def _print_faults(report: PrivacyReport, breaks: Mapping[str, Break]) -> bool:
     """Print the verdict, and of each kind the lines that name it. True where none lacks one."""
+    from audit.console import plain_text
+    from simulation.breaks import plant
+
     _print_verdict(report)
     matches = [(kind, *match) for kind, planted in breaks.items() for match in plant.match_faults(planted, report)]
     for kind, wanted, line in matches:
@@ -94,6 +102,8 @@ def _print_verdict(report: PrivacyReport) -> None:
 
 
 def _mend_and_report(federation: ComposeFederation) -> bool:
+    from simulation.breaks import plant
+
     plant.mend_breaks(federation)
     plant.repeat_probes(federation)
     report = plant.ask_report(federation)

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from client_service.shard.files import replace_file
 from shared.words import count_noun
-from simulation.catalogue import merge_items, save_catalogue
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
 
@@ -26,6 +24,9 @@ def catalogue(
     as all numbers of their trade (GTIN, ISBN, IMDb), which must hold every item of each shard. All clients know the
     list; the aggregator needs its length alone.
     """
+    from client_service.shard.files import replace_file
+    from simulation.catalogue import merge_items, save_catalogue
+
     items = merge_items(sources)
     digests = {save_catalogue(items, path) for path in out}
     if size_file is not None:

@@ -6,29 +6,19 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shared.method.settings import method_settings
-from shared.protocol.secure.messages import FEWEST_CLIENTS
 from simulation.cli import options
 from simulation.cli.experiments import next_folder
 from simulation.console import OUT, answer_table, tell_on_stderr
-from simulation.demo import FIRST_PORT, DemoResult, run_demonstration, stop_demos
-from simulation.experiment import Experiment
-from simulation.processes import Addresses, choose_addresses
-from simulation.source import CHAIN
-from simulation.tables import (
-    crossed_lines,
-    crossing_table,
-    describe_worth,
-    field_table,
-    partition_table,
-    quality_table,
-    worth_table,
-)
-from simulation.tasks import simulated_task
+from simulation.demo import FIRST_PORT
+
+if TYPE_CHECKING:
+    from simulation.demo import DemoResult
+    from simulation.experiment import Experiment
+    from simulation.processes import Addresses
 
 DemoData = Annotated[
     str | None, typer.Option(help="data set, divided by its users; by default generated shops of one chain")
@@ -66,6 +56,14 @@ def demo(
     It trains in the strict boundary and then with the common basis, in secure mode, which takes three clients; fewer
     have no common basis.
     """
+    from shared.method.settings import method_settings
+    from shared.protocol.secure.messages import FEWEST_CLIENTS
+    from simulation.demo import stop_demos
+    from simulation.experiment import Experiment
+    from simulation.source import CHAIN
+    from simulation.tables import partition_table
+    from simulation.tasks import simulated_task
+
     root = Path("demo") if folder is None else folder
     for what in [*stop_demos(folder if stop else root), *(stop_demos(root) if stop and folder is None else [])]:
         tell_on_stderr(f"ended the {what}")
@@ -106,6 +104,9 @@ def demo(
 def _run_demo(
     experiment: Experiment, edges_kept: float | None, root: Path, first_port: int, *, keep: bool, shown: bool
 ) -> DemoResult:
+    from simulation.demo import run_demonstration
+    from simulation.processes import choose_addresses
+
     places = choose_addresses(experiment, first_port)
     if first_port and (moved := _moved_services(places, first_port)):
         tell_on_stderr("\n".join(moved))
@@ -145,6 +146,8 @@ def _demo_document(seen: DemoResult) -> dict[str, Any]:
 
 
 def _print_demo(seen: DemoResult) -> None:
+    from simulation.tables import crossed_lines, crossing_table, field_table, quality_table, worth_table
+
     first = next(iter(seen.ledgers.values()))
     tables = (
         quality_table(seen.report),
@@ -158,6 +161,8 @@ def _print_demo(seen: DemoResult) -> None:
 
 def _print_end(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
     """What joining was worth, where everything answers and what opens it, and what to do next: in one block."""
+    from simulation.tables import describe_worth
+
     OUT.print(f"\n{describe_worth(seen.ways)}\n", style="bold", soft_wrap=True)
     if not keep:
         again = shlex.join(["lpsfed", *sys.argv[1:], "--keep"])

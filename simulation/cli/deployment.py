@@ -9,19 +9,14 @@ from typing import Annotated
 
 import typer
 
-from client_service.settings import client_settings
 from shared.errors import SettingsError
-from shared.protocol.signing.invitation import read_invitation
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import ERR
 from simulation.deployment import kubernetes as demo
-from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS, write_compose
-from simulation.deployment.compose_silo import SUBNET, TEMPLATE, SiloCompose, choose_owner, write_compose_silo
-from simulation.deployment.kubernetes_silo import SiloCluster, write_kubernetes_silo
+from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS
+from simulation.deployment.compose_silo import TEMPLATE
 from simulation.deployment.subnets import USUAL
-from simulation.joining import SETTINGS
-from simulation.silo_toml import parse_policy
 
 
 class Role(StrEnum):
@@ -59,6 +54,11 @@ def compose(
     All that `docker compose up` starts follows from the number. Secure aggregation, and with it the common basis, needs
     three silos or more. With --role silo it is one silo's, whose aggregator is elsewhere: `up` joins and serves.
     """
+    from shared.protocol.signing.invitation import read_invitation
+    from simulation.deployment.compose import write_compose
+    from simulation.deployment.compose_silo import SUBNET, SiloCompose, choose_owner, write_compose_silo
+    from simulation.silo_toml import parse_policy
+
     if role is Role.demo:
         return _print_paths(write_compose(silos, out or Path(MAIN), common_basis.value, subnets), silos)
     asked = read_invitation(_require_given(invitation, "--invitation", "the operator's"))
@@ -93,6 +93,10 @@ def kubernetes(
     that kind. The commands of docs/kubernetes.md name four. With --role silo it is one silo's own folder of manifests,
     for a cluster of its own, with its keys in it.
     """
+    from client_service.settings import client_settings
+    from simulation.deployment.kubernetes_silo import SiloCluster, write_kubernetes_silo
+    from simulation.joining import SETTINGS
+
     if role is Role.demo:
         return _print_paths(demo.write_kubernetes(folder, silos, common_basis.value), silos)
     own = _require_given(silo, "--silo", "the folder of a silo that has joined")

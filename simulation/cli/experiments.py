@@ -7,28 +7,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import OUT, rounds_done, tell_on_stderr
-from simulation.engines import choose_engine
-from simulation.engines.folder_of_run import command_words, find_or_cut_again, open_run_folder
-from simulation.engines.ray_engine import RayCluster
-from simulation.experiment import Experiment
-from simulation.federation import Observe, Outcome, Progress
-from simulation.plots import draw_curves, markdown_table, read_report
-from simulation.privacy import parse_privacy
-from simulation.report import measure_labels
 from simulation.source import CHAIN, SYNTHETIC
-from simulation.study import Conduct, run_study
-from simulation.tables import (
-    partition_table,
-    quality_table,
-)
-from simulation.tasks import simulated_task
+
+if TYPE_CHECKING:
+    from simulation.experiment import Experiment
+    from simulation.federation import Observe, Outcome, Progress
+    from simulation.study import Conduct
 
 PAUSE_SECONDS = 30 * 86400.0  # for which a simulation may be interrupted amid a round
 
@@ -50,6 +41,9 @@ def partition(
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
+    from simulation.tables import partition_table
+    from simulation.tasks import simulated_task
+
     file_options = options.parse_file_options(columns, delimiter)
     cut = options.choose_cut(
         data, clients, method, number, split_seed, min_rating, split, task, rules, file_options, rating_kind
@@ -100,6 +94,15 @@ def simulate(
 
     The same command with the same --out goes on where it was interrupted.
     """
+    from simulation.engines import choose_engine
+    from simulation.engines.folder_of_run import command_words, find_or_cut_again, open_run_folder
+    from simulation.engines.ray_engine import RayCluster
+    from simulation.experiment import Experiment
+    from simulation.privacy import parse_privacy
+    from simulation.study import run_study
+    from simulation.tables import quality_table
+    from simulation.tasks import simulated_task
+
     conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
     changed = options.method_changes(changes, common_basis, rank, basis_rounds)
     doing = simulated_task(task.value)
@@ -158,6 +161,10 @@ def report(
     folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: options.AsJson = False
 ) -> None:
     """Draw a run's curves (curves.png) and write its table (report.md) into its folder."""
+    from simulation.plots import draw_curves, markdown_table, read_report
+    from simulation.report import measure_labels
+    from simulation.tables import quality_table
+
     content, rows = read_report(folder)
     draw_curves(measure_labels(content), rows, folder / "curves.png")
     (folder / "report.md").write_text(markdown_table(content), encoding="utf-8")

@@ -8,10 +8,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from shared.protocol.signing.enrolment import make_pair, public_file, registered_keys
-from shared.protocol.signing.enrolment import register as register_key
-from shared.protocol.signing.invitation import remove_silo
-from shared.protocol.signing.keys import fingerprint, read_public
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT, word_table
 
@@ -29,6 +25,9 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Make a key pair. A pair that is there already is left as it is."""
+    from shared.protocol.signing.enrolment import make_pair
+    from shared.protocol.signing.keys import fingerprint, read_public
+
     pair = make_pair(name, out)
     mark = fingerprint(read_public(pair.public))
     if as_json:
@@ -41,6 +40,10 @@ def new(
 @app.command()
 def register(public: Annotated[Path, typer.Argument(help="NAME.pub")], keys: Registry, as_json: AsJson = False) -> None:
     """Let a client call. A name that has another key is left as it is."""
+    from shared.protocol.signing.enrolment import public_file
+    from shared.protocol.signing.enrolment import register as register_key
+    from shared.protocol.signing.keys import fingerprint, read_public
+
     name = register_key(public, keys)
     mark = fingerprint(read_public(public_file(name, keys)))
     if as_json:
@@ -51,6 +54,9 @@ def register(public: Annotated[Path, typer.Argument(help="NAME.pub")], keys: Reg
 @app.command("list")
 def show(keys: Registry, as_json: AsJson = False) -> None:
     """Who may call."""
+    from shared.protocol.signing.enrolment import registered_keys
+    from shared.protocol.signing.keys import fingerprint
+
     marks = {name: None if key is None else fingerprint(key) for name, key in registered_keys(keys).items()}
     if as_json:
         return print_json([{"name": name, "fingerprint": mark} for name, mark in marks.items()])
@@ -63,6 +69,8 @@ def show(keys: Registry, as_json: AsJson = False) -> None:
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="the client's")], keys: Registry, as_json: AsJson = False) -> None:
     """Let a client call no more, from its next request on. An open invitation of this name ends as well."""
+    from shared.protocol.signing.invitation import remove_silo
+
     remove_silo(name, keys)
     if as_json:
         return print_json({"name": name})

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from audit.signatures import RemadeSignatures, find_signer, read_arrivals, remake_signatures
-from client_service.records import adopt_records, rekey_records, verify_records
 from shared.errors import DataError, SettingsError
-from shared.protocol.signing.keys import PrivateKey, read_private
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
+
+if TYPE_CHECKING:
+    from audit.signatures import RemadeSignatures
+    from shared.protocol.signing.keys import PrivateKey
 
 app = typer.Typer(
     add_completion=False,
@@ -45,6 +46,8 @@ def verify(
 
     With `--arrivals` each signature that the aggregator has recorded is made again and compared.
     """
+    from client_service.records import verify_records
+
     key = _read_signing_key(state_directory, signing_key_file)
     remade = _remake_signatures(arrivals, key) if arrivals else None
     verification = verify_records(state_directory, key, records_directory)
@@ -62,6 +65,8 @@ def verify(
 
 
 def _remake_signatures(files: list[Path], key: PrivateKey | None) -> RemadeSignatures:
+    from audit.signatures import find_signer, read_arrivals, remake_signatures
+
     if key is None:
         raise SettingsError(
             "signing_key_file: expected the client's private key, by which arrivals are signed, got none"
@@ -83,6 +88,9 @@ def rekey(
     as_json: AsJson = False,
 ) -> None:
     """After a new signing key, before the client starts with it: the heads were made with the old one."""
+    from client_service.records import rekey_records
+    from shared.protocol.signing.keys import read_private
+
     path = rekey_records(state_directory, read_private(old_key_file), read_private(new_key_file), records_directory)
     if as_json:
         return print_json({"heads": str(path)})
@@ -100,6 +108,8 @@ def adopt(
 ) -> None:
     """Take records for whole that are not as their heads say, where the right ones are lost. The privacy report shows
     it."""
+    from client_service.records import adopt_records
+
     key = _read_signing_key(state_directory, signing_key_file)
     if key is None:
         raise SettingsError("signing_key_file: expected the client's private key, got none")
@@ -111,5 +121,7 @@ def adopt(
 
 def _read_signing_key(state_directory: Path, given: Path | None) -> PrivateKey | None:
     """The key in the file, or the only one in the state directory; None where there is none."""
+    from shared.protocol.signing.keys import read_private
+
     files = [given] if given is not None else sorted(state_directory.glob("*.key"))
     return read_private(files[0]) if len(files) == 1 else None

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import httpx
 import typer
-from pydantic import ValidationError
 
-from client_service.schemas import AcceptedMembersIn, MemberKeyOut, MembersOut
-from client_service.settings_file import read_file_beneath_environment
 from shared.errors import ConflictError, FederationError, NotFoundError, ProtocolError, SettingsError, UnavailableError
-from shared.protocol.problem import ProblemOut
-from shared.protocol.signing.enrolment import registered_files
-from shared.protocol.signing.keys import fingerprint
-from shared.protocol.signing.registry import Registry, read_registry, write_registry
-from shared.web.calling import Calling, reason
 from simulation.cli.options import AsJson, Authority, print_json
 from simulation.console import OUT, tell_on_stderr, word_table
-from simulation.silo_address import read_silo_address
-from simulation.small_files import read_small_file
+
+if TYPE_CHECKING:
+    import httpx
+
+    from client_service.schemas import AcceptedMembersIn, MemberKeyOut, MembersOut
+    from shared.protocol.signing.registry import Registry
 
 MembersFile = Annotated[Path, typer.Argument(help="the file of members")]
 
@@ -39,6 +34,9 @@ def write(
     as_json: AsJson = False,
 ) -> None:
     """Write the file of these keys. Compare its fingerprint with the other operators before anybody uses it."""
+    from shared.protocol.signing.enrolment import registered_files
+    from shared.protocol.signing.registry import read_registry, write_registry
+
     if file.exists() and not replace:
         raise ConflictError(f"{file}: expected no file there, got one; nothing was changed (--replace)")
     write_registry(file, aggregator, registered_files(keys))
@@ -48,6 +46,8 @@ def write(
 @app.command()
 def show(file: MembersFile, as_json: AsJson = False) -> None:
     """Show whose keys a file holds, and the fingerprint by which two silos see whether theirs is the same."""
+    from shared.protocol.signing.registry import read_registry
+
     _print_members(file, read_registry(file), as_json=as_json)
 
 
@@ -67,6 +67,8 @@ def accept(
 
     A silo that trusts on first use takes part in no sum with names that came later, or with new keys of known ones.
     """
+    from client_service.schemas import AcceptedMembersIn, MembersOut
+
     with _open_client(silo, client_url, operator_key_file, ca) as http:
         found = MembersOut.model_validate(_ask(http, "GET"))
         chosen = _choose_waiting(found, names)
@@ -107,6 +109,13 @@ def _confirm() -> bool:
 
 
 def _open_client(silo: Path, url: str | None, key_file: Path | None, ca: Path | None) -> httpx.Client:
+    import httpx
+
+    from client_service.settings_file import read_file_beneath_environment
+    from shared.web.calling import Calling
+    from simulation.silo_address import read_silo_address
+    from simulation.small_files import read_small_file
+
     values = read_file_beneath_environment(silo) if silo.is_file() else {}
     given = key_file or (Path(str(values["operator_key_file"])) if values.get("operator_key_file") else None)
     if url is None and not values:
@@ -118,6 +127,12 @@ def _open_client(silo: Path, url: str | None, key_file: Path | None, ca: Path | 
 
 
 def _ask(http: httpx.Client, method: str, body: AcceptedMembersIn | None = None) -> object:
+    import httpx
+    from pydantic import ValidationError
+
+    from shared.protocol.problem import ProblemOut
+    from shared.web.calling import reason
+
     try:
         path = "/v1/members" if body is None else "/v1/members/accept"
         answer = http.request(method, path, json=None if body is None else body.model_dump())
@@ -133,6 +148,8 @@ def _ask(http: httpx.Client, method: str, body: AcceptedMembersIn | None = None)
 
 
 def _print_members(file: Path, registry: Registry, *, as_json: bool) -> None:
+    from shared.protocol.signing.keys import fingerprint
+
     marks = {name: fingerprint(key) for name, key in sorted(registry.clients.items())}
     own = fingerprint(registry.aggregator)
     if as_json:

@@ -7,21 +7,23 @@ import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from audit.cli import AsJson, Authority, Certificate, CertificateKey
-from client_service.shard.ratings import MEANINGS
 from shared.errors import SettingsError
-from shared.strategies import STRATEGIES
 from simulation.console import ERR
-from simulation.datasets import FileOptions, LeastRating
-from simulation.datasets.columns import AS_NAMED, COLUMNS
+from simulation.datasets.columns import AS_NAMED, COLUMNS, FileOptions
 from simulation.source import CHAIN, SYNTHETIC, USUAL_CLIENTS, Cut
-from simulation.split import SplitKind
+
+if TYPE_CHECKING:
+    from simulation.datasets.likings import LeastRating
+    from simulation.split import SplitKind
 
 INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
+LIST_FILES = (".parquet", ".csv", ".ndjson")  # the names of simulation.lists_file.SINKS
+USUAL_DRAWS = 4  # client_service.worth.estimate.DRAWS
 
 
 class Method(StrEnum):
@@ -38,8 +40,28 @@ class Method(StrEnum):
     device = "device"
 
 
-StrategyName = StrEnum("StrategyName", {name: name for name in STRATEGIES})  # type: ignore[misc]
-WHICH_STRATEGY = typer.Option(metavar="<name>", help=", ".join(STRATEGIES))
+class StrategyName(StrEnum):
+    """The algorithms, by the names of shared.strategies.STRATEGIES."""
+
+    lpsfed = "lpsfed"
+    fedavg = "fedavg"
+    local = "local"
+    fedprox = "fedprox"
+    fedper = "fedper"
+    fedpub = "fedpub"
+    fedssp = "fedssp"
+    fedmf = "fedmf"
+    f2mf = "f2mf"
+    pfedrec = "pfedrec"
+    fedrap = "fedrap"
+    fedpergnn = "fedpergnn"
+    fedhgnn = "fedhgnn"
+    fedadam = "fedadam"
+    fedyogi = "fedyogi"
+    fedga = "fedga"
+
+
+WHICH_STRATEGY = typer.Option(metavar="<name>", help=", ".join(StrategyName))
 
 
 class PresetName(StrEnum):
@@ -82,7 +104,16 @@ class SplitName(StrEnum):
     global_time = "global-time"
 
 
-RatingKindName = StrEnum("RatingKindName", {kind: kind for kind in MEANINGS})  # type: ignore[misc]
+class RatingKindName(StrEnum):
+    """What ratings mean, by the names of client_service.shard.ratings.MEANINGS."""
+
+    stars = "stars"
+    ten = "ten"
+    hundred = "hundred"
+    binary = "binary"
+    signed = "signed"
+    counts = "counts"
+    any = "any"
 
 
 class Device(StrEnum):
@@ -136,7 +167,9 @@ MinRating = Annotated[
 ]
 KindOfRating = Annotated[
     RatingKindName | None,
-    typer.Option("--rating-kind", metavar="<kind>", help=f"what ratings are: {', '.join(MEANINGS)}; by default found"),
+    typer.Option(
+        "--rating-kind", metavar="<kind>", help=f"what ratings are: {', '.join(RatingKindName)}; by default found"
+    ),
 ]
 Columns = Annotated[
     str | None,
@@ -214,7 +247,7 @@ def least_rating(least: float | None, kind: RatingKindName | None, otherwise: Le
     if least is not None and kind is not None:
         raise SettingsError("--min-rating, --rating-kind: expected one of them, got both")
     if kind is not None:
-        return kind.value  # type: ignore[return-value]
+        return kind.value
     return otherwise if least is None else least
 
 

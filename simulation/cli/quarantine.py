@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.protocol.schemas import MemberOut
-from shared.web.calling import Calling
-from simulation import operate
 from simulation.cli import options
 from simulation.console import OUT, word_table
-from simulation.operator_calls import open_operator
+
+if TYPE_CHECKING:
+    from shared.protocol.schemas import MemberOut
 
 app = typer.Typer(
     add_completion=False,
@@ -32,6 +31,10 @@ def show(
     as_json: options.AsJson = False,
 ) -> None:
     """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
+    from shared.web.calling import Calling
+    from simulation import operate
+    from simulation.operator_calls import open_operator
+
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         members = operate.list_members(operator)
     if as_json:
@@ -57,6 +60,10 @@ def impose(
     as_json: options.AsJson = False,
 ) -> None:
     """Shut a client out: nothing of it is taken, and no round waits for it."""
+    from shared.web.calling import Calling
+    from simulation import operate
+    from simulation.operator_calls import open_operator
+
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         _print_member(operate.quarantine_client(operator, name, reason), "quarantined", as_json=as_json)
 
@@ -72,6 +79,10 @@ def lift(
     as_json: options.AsJson = False,
 ) -> None:
     """Let a client in again, from the round at hand on."""
+    from shared.web.calling import Calling
+    from simulation import operate
+    from simulation.operator_calls import open_operator
+
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         _print_member(operate.lift_quarantine(operator, name), "not quarantined", as_json=as_json)
 

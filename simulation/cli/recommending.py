@@ -6,22 +6,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from audit.terminal import as_one_line
-from client_service.shard import read_shard
-from client_service.shard.ids import read_id_list
-from lpsfed import ListOptions, Recommendations
 from shared.errors import DataError, SettingsError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import ERR, OUT, answer_table, count_bar
-from simulation.lists_file import SINKS, require_format, save_lists
 from simulation.progress import step
-from simulation.silo_address import SiloAddress, read_silo_address
-from simulation.silo_calls import open_silo
+
+if TYPE_CHECKING:
+    from lpsfed import Recommendations
+    from simulation.silo_address import SiloAddress
 
 Users = Annotated[list[str] | None, typer.Argument(help="ids of users")]
 SETTINGS = Path("silo.toml")
@@ -46,11 +44,16 @@ def recommend(
     explain: Annotated[
         bool, typer.Option("--explain", help="say which of the user's items count most; not in a file")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help=f"a file for the lists: {', '.join(SINKS)}")] = None,
+    out: Annotated[Path | None, typer.Option(help=f"a file for the lists: {', '.join(options.LIST_FILES)}")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="a user whom the silo does not know is an error")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Ask a silo for recommendations: for some users, or for very many into a file."""
+    from lpsfed import ListOptions
+    from simulation.lists_file import require_format
+    from simulation.silo_address import read_silo_address
+    from simulation.silo_calls import open_silo
+
     wanted = ListOptions(k=k, filter=filter or [])
     if out is not None:
         require_format(out)
@@ -74,6 +77,8 @@ def recommend(
 def _choose_users(
     users: Sequence[str] | None, file: Path | None, place: SiloAddress, *, everyone: bool
 ) -> Sequence[str]:
+    from client_service.shard import read_shard
+
     if (bool(users), file is not None, everyone).count(True) != 1:
         raise SettingsError("expected one of: ids of users, --users FILE, --all")
     if everyone:
@@ -83,6 +88,8 @@ def _choose_users(
 
 
 def _read_users(file: Path | None) -> list[str]:
+    from client_service.shard.ids import read_id_list
+
     assert file is not None
     return read_id_list(file, "user").to_list()
 
@@ -101,6 +108,8 @@ def _count_unknown(lists: Iterable[Recommendations], *, strict: bool) -> Iterato
 
 
 def _save(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: bool) -> None:
+    from simulation.lists_file import save_lists
+
     with count_bar("users", total, shown=not as_json) as advance:
 
         def observe() -> Iterator[Recommendations]:

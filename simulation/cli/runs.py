@@ -7,32 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shared.errors import ConflictError, FederationError, NotFoundError
-from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
-from shared.protocol.schemas import ENDED, RunHistoryOut, RunIn
-from shared.web.calling import Calling
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import OUT, round_lines, tell_on_stderr
-from simulation.operate import (
-    Observe,
-    agree_on_basis,
-    cancel_run,
-    describe_run,
-    fetch_run,
-    follow_run,
-    hold_basis_run,
-    latest_run,
-    start_run,
-    start_run_if_none,
-    watch_run,
-)
-from simulation.operator_calls import PATIENCE_SECONDS, Operator, open_operator
+from simulation.operator_calls import PATIENCE_SECONDS
 from simulation.progress import tell_progress
+
+if TYPE_CHECKING:
+    from shared.protocol.schemas import RunHistoryOut
+    from simulation.operate import Observe
+    from simulation.operator_calls import Operator
 
 IfNone = Annotated[
     bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
@@ -71,6 +60,12 @@ def run(
 
     With a common basis it holds the basis run first, unless one like that has finished before.
     """
+    from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
+    from shared.protocol.schemas import RunIn
+    from shared.web.calling import Calling
+    from simulation.operate import agree_on_basis, follow_run, hold_basis_run, start_run, start_run_if_none
+    from simulation.operator_calls import open_operator
+
     asked = {
         "rounds": rounds or PRESET_ROUNDS[preset.value],
         "seed": seed,
@@ -137,6 +132,9 @@ def ignore_history(history: RunHistoryOut) -> None:
 @contextmanager
 def _explain_going_on(operator: Operator, words: OperatorWords) -> Iterator[Callable[[Observe], Observe]]:
     """Where Ctrl-C ends the command, or another run is active, say how to follow that run and how to end it."""
+    from shared.protocol.schemas import ENDED
+    from simulation.operate import latest_run
+
     seen: list[RunHistoryOut] = []
 
     def note(observe: Observe) -> Observe:
@@ -176,6 +174,11 @@ def status(
     as_json: options.AsJson = False,
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
+    from shared.protocol.schemas import ENDED
+    from shared.web.calling import Calling
+    from simulation.operate import describe_run, fetch_run, watch_run
+    from simulation.operator_calls import open_operator
+
     calling = Calling(ca, certificate, certificate_key)
     words = OperatorWords(operator_token_file, aggregator_url, ca, certificate, certificate_key)
     with (
@@ -204,6 +207,10 @@ def cancel(
     as_json: options.AsJson = False,
 ) -> None:
     """End a run before its time. Each silo stops at its next call, and goes on answering by the best model it has."""
+    from shared.web.calling import Calling
+    from simulation.operate import cancel_run, describe_run, latest_run
+    from simulation.operator_calls import open_operator
+
     calling = Calling(ca, certificate, certificate_key)
     with open_operator(aggregator_url, operator_token_file, calling) as operator:
         name = run or (newest.run if (newest := latest_run(operator)) else None)

@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aggregator_service.__main__ import serve as serve_aggregator
-from aggregator_service.settings import AggregatorSettings, aggregator_settings
-from client_service.__main__ import serve as serve_client
-from client_service.settings import client_settings
 from shared.new_files import create_secret
 from shared.web.address import require_guarded
-from shared.web.loopback import write_address
 from simulation.cli import options
 from simulation.console import tell_on_stderr
-from simulation.detached import require_free_port, serve_detached
-from simulation.inviting import write_invitations
-from simulation.small_files import read_small_file
+
+if TYPE_CHECKING:
+    from aggregator_service.settings import AggregatorSettings
 
 OF_INVITING = ("invite", "url", "ca", "allow_http", "detach")
 """Options of `lpsfed aggregator` that are no settings of the service."""
@@ -51,7 +46,13 @@ def aggregator(
 
     With a state directory and no operator token, the token is made there: operator.token.
     """
-    flags = options.given_flags(locals())
+    flags = options.given_flags(locals())  # before anything else has a name here
+    from aggregator_service.__main__ import serve as serve_aggregator
+    from aggregator_service.settings import aggregator_settings
+    from shared.web.loopback import write_address
+    from simulation.detached import require_free_port, serve_detached
+    from simulation.small_files import read_small_file
+
     flags = {name: value for name, value in flags.items() if name not in OF_INVITING}
     if made := _made_token(flags):
         flags["operator_token_file"] = made
@@ -77,6 +78,8 @@ def aggregator(
 def _write_invitations(
     settings: AggregatorSettings, names: list[str] | None, url: str | None, authority: str | None
 ) -> None:
+    from simulation.inviting import write_invitations
+
     for path in write_invitations(settings, names or (), url, Path(), authority):
         tell_on_stderr(f"{path}: an invitation, for that silo alone")
 
@@ -113,6 +116,9 @@ def client(
     tls_client_authority: PortAuthority = None,
 ) -> None:
     """Serve one silo's client. Settings also come from LPSFED_CLIENT_* and a TOML file; flags win."""
-    flags = options.given_flags(locals())
+    flags = options.given_flags(locals())  # before anything else has a name here
+    from client_service.__main__ import serve as serve_client
+    from client_service.settings import client_settings
+
     flags.pop("settings", None)
     serve_client(client_settings(settings, **flags))

@@ -5,27 +5,21 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import polars as pl
 import typer
 
-from client_service.feedback.absorb import absorb_feedback
-from client_service.feedback.database import NAME as FEEDBACK
-from client_service.feedback.store import FeedbackStore
-from client_service.shard import Shard, change_shard, hold_shard, save_shard, shard_head
-from client_service.shard.changes import append_events, count_unknown, erase_events, erase_users
-from client_service.shard.ids import read_id_list
-from client_service.shard.storage import read_catalogue
 from shared.errors import DataError, SettingsError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.cli.options import AsJson, print_json, print_notes
 from simulation.console import OUT
-from simulation.datasets import read_events, read_titles
-from simulation.datasets.dataset import WHOLE
-from simulation.datasets.likings import choose_likings, join_splits
 from simulation.progress import step
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from client_service.shard import Shard
 
 app = typer.Typer(
     add_completion=False,
@@ -53,6 +47,12 @@ def append(
 
     A rating means what the shard's ratings do; a later low one takes a liking back.
     """
+    from client_service.shard import change_shard
+    from client_service.shard.changes import append_events
+    from simulation.datasets.dataset import WHOLE
+    from simulation.datasets.likings import choose_likings, join_splits
+    from simulation.datasets.load import read_events, read_titles
+
     least = options.least_rating(min_rating, rating_kind, "usual")
     found, notes = read_events(events, options.parse_file_options(columns, delimiter)), list[str]()
     titles = None if items is None else read_titles(items)
@@ -90,6 +90,13 @@ def erase(
 
     Models that were trained before are not made to forget: no client serves them for the new shard.
     """
+    import polars as pl
+
+    from client_service.shard import change_shard
+    from client_service.shard.changes import count_unknown, erase_events, erase_users
+    from client_service.shard.ids import read_id_list
+    from simulation.datasets.load import read_events
+
     ids = [*(user or []), *([] if users is None else read_id_list(users, "user"))]
     if bool(ids) == (events is not None):
         raise SettingsError("shard erase: expected either users (--user, --users) or --events")
@@ -132,6 +139,12 @@ def absorb(
     The client may run meanwhile: it goes on with the shard that it has read, and works with the new one from its next
     start on.
     """
+    from client_service.feedback.absorb import absorb_feedback
+    from client_service.feedback.database import NAME as FEEDBACK
+    from client_service.feedback.store import FeedbackStore
+    from client_service.shard import hold_shard, save_shard
+    from client_service.shard.storage import read_catalogue
+
     if not (state_directory / FEEDBACK).is_file():
         raise SettingsError(f"{state_directory}: expected a client's state directory with {FEEDBACK}, got none")
     listed = None if catalogue is None else read_catalogue(catalogue).to_list()
@@ -149,6 +162,8 @@ def absorb(
 def _print_change(before: Shard, after: Shard, *, as_json: bool, unknown: int | None = None) -> None:
     """Sizes, digests and the clean-ups of this change; never an id. unknown: how many of those asked for were not
     there."""
+    from client_service.shard import shard_head
+
     heads = {"before": shard_head(before), "after": shard_head(after)}
     if as_json:
         said = {when: head.model_dump(mode="json", exclude_none=True) for when, head in heads.items()}

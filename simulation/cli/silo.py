@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lpsfed import Client, ShardRefresh
 from shared.errors import FederationError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.console import OUT
 from simulation.progress import step
-from simulation.silo_address import SiloAddress
-from simulation.silo_calls import open_silo
+
+if TYPE_CHECKING:
+    from lpsfed import Client, ShardRefresh
 
 Url = Annotated[str, typer.Option("--client-url", help="of the client")]
 OperatorKey = Annotated[Path, typer.Option(help="whose content is the silo's operator key")]
@@ -27,6 +27,9 @@ LOOK_SECONDS = 0.2
 
 @contextmanager
 def _open_as_operator(url: str, key_file: Path, ca: Path | None) -> Iterator[Client]:
+    from simulation.silo_address import SiloAddress
+    from simulation.silo_calls import open_silo
+
     with open_silo(url, SiloAddress(url, key_file).read_key(), ca) as silo:
         yield silo
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.table import Table
 
-from shared.method.settings import MethodSettings
 from simulation.cli import options
 from simulation.console import ERR, OUT, count_bar, tell_on_stderr
-from simulation.source import find_or_cut_shards
-from simulation.tasks import simulated_task
-from simulation.tuning.blind import write_blind_shards
-from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search, write_best_settings
-from simulation.tuning.spaces import initial_value, search_space
+
+if TYPE_CHECKING:
+    from shared.method.settings import MethodSettings
+    from simulation.tuning.search import Search
 
 USUAL = ("--task items", "--preset default")  # need not be said
 
@@ -48,6 +46,12 @@ def tune(
     as_json: options.AsJson = False,
 ) -> None:
     """Search a strategy's settings by validation alone. A setting given with --set stays as it is."""
+    from simulation.source import find_or_cut_shards
+    from simulation.tasks import simulated_task
+    from simulation.tuning.blind import write_blind_shards
+    from simulation.tuning.search import Search, open_study, summarise_search, write_best_settings
+    from simulation.tuning.spaces import search_space
+
     options.ensure_folder(out)
     fixed, doing = options.parse_pairs(changes or []), simulated_task(task.value)
     chosen, named = options.text_or(strategy, doing.strategy), options.text_or(preset, doing.preset)
@@ -80,6 +84,8 @@ def tune(
 
 def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:
     """Run the trials with a bar, and print the failed ones. True where Ctrl-C ended the search."""
+    from simulation.tuning.search import open_study, run_search, spent_trials
+
     study = open_study(plan, out)
     with count_bar("trials", max(0, trials - len(spent_trials(study))), shown=shown) as observe:
         try:
@@ -94,6 +100,8 @@ def _run_with_bar(plan: Search, out: Path, trials: int, *, shown: bool) -> bool:
 
 def _values_table(best: Mapping[str, Any], base: MethodSettings) -> Table:
     """The best values beside those that the search began with."""
+    from simulation.tuning.spaces import initial_value
+
     spent = f"{best['trials']} trials: {best['pruned']} ended early, {best['failed']} failed"
     spent += f"\n{best['epochs']} epochs a client in all"
     table = Table(title="Chosen by validation", caption=spent, box=box.SIMPLE, padding=0, pad_edge=False)

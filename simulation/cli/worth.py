@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client_service.shard import Shard, read_shard
-from client_service.worth.estimate import DRAWS, estimate_worth
-from client_service.worth.trials import trainings
-from shared.method.settings import method_settings
 from simulation.cli import options
 from simulation.cli.options import AsJson, print_json, print_notes
 from simulation.console import OUT, count_bar
-from simulation.datasets import FileOptions, LeastRating, load_dataset
-from simulation.partition import build_part, partition_dataset
 from simulation.progress import step
-from simulation.tables import forecast_table
+
+if TYPE_CHECKING:
+    from client_service.shard import Shard
+    from simulation.datasets.columns import FileOptions
+    from simulation.datasets.likings import LeastRating
 
 
 def worth(
     shard: Annotated[Path, typer.Argument(help="the silo's shard, a folder with interactions.parquet; or a file")],
-    draws: Annotated[int, typer.Option(min=2, max=32, help="how often the users are cut anew")] = DRAWS,
+    draws: Annotated[int, typer.Option(min=2, max=32, help="how often the users are cut anew")] = options.USUAL_DRAWS,
     min_rating: options.MinRating = None,
     rating_kind: options.KindOfRating = None,
     columns: options.Columns = None,
@@ -35,6 +33,11 @@ def worth(
     Nothing is sent and nothing is written. Validation items alone are read, no test items. The forecast holds for silos
     that sell the same items to users of the same kind; the interval is where the gain lies in nine cases of ten.
     """
+    from client_service.worth.estimate import estimate_worth
+    from client_service.worth.trials import trainings
+    from shared.method.settings import method_settings
+    from simulation.tables import forecast_table
+
     least = options.least_rating(min_rating, rating_kind, "usual")
     file_options = options.parse_file_options(columns, delimiter)
     found = _whole_silo(shard, least, file_options, as_json=as_json) if shard.is_file() else _read_silo(shard)
@@ -51,11 +54,16 @@ def worth(
 
 @step("reading the shard")
 def _read_silo(folder: Path) -> Shard:
+    from client_service.shard import read_shard
+
     return read_shard(folder)
 
 
 def _whole_silo(path: Path, least: LeastRating, file_options: FileOptions, *, as_json: bool) -> Shard:
     """All interactions of a file as one silo's shard, in memory."""
+    from simulation.datasets.load import load_dataset
+    from simulation.partition import build_part, partition_dataset
+
     dataset = load_dataset(path, 0, least, file_options=file_options)
     if not as_json:
         print_notes(dataset.notes)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shared.protocol.secure.messages import FEWEST_CLIENTS
-from simulation.deployment.files import BasisKind, render_template, require_silos, write_files
-from simulation.deployment.subnets import USUAL, assign_subnets
-from simulation.naming import number_silos
+if TYPE_CHECKING:
+    from simulation.deployment.files import BasisKind
 
 MAIN = "docker-compose.yml"
 ADDED = (".gpu.yml", ".start-interval.yml")  # ends of the names of the files that may be added to it
@@ -40,6 +39,11 @@ def compose_files(
     subnets: a range of addresses for all networks; by default of more than eight silos one is stated, and for fewer the
     engine chooses.
     """
+    from shared.protocol.secure.messages import FEWEST_CLIENTS
+    from simulation.deployment.files import render_template, require_silos
+    from simulation.deployment.subnets import USUAL
+    from simulation.naming import number_silos
+
     numbers = number_silos(require_silos(silos, MOST_SILOS, "on one machine"))
     within = subnets or (USUAL if silos > IN_POOLS else None)
 
@@ -56,6 +60,8 @@ def compose_files(
 
 def compose_networks(numbers: Sequence[str], within: str | None) -> tuple[ComposeNetwork, ...]:
     """Every network: four for all silos, three for each. SettingsError for a range of addresses that is too small."""
+    from simulation.deployment.subnets import assign_subnets
+
     kinds = {"door": "closed", "watch": "closed", "loopback": "loopback", "loopback-grafana": "loopback"}
     kinds |= {f"{name}-{number}": "closed" for number in numbers for name in CLOSED}
     kinds |= {f"{name}-{number}": "loopback" for number in numbers for name in WITH_A_PORT}
@@ -65,6 +71,8 @@ def compose_networks(numbers: Sequence[str], within: str | None) -> tuple[Compos
 
 def write_compose(silos: int, out: Path, basis: BasisKind = "exact", subnets: str | None = None) -> tuple[Path, ...]:
     """Write `out` and the two files beside it, whose names begin as its own. Their paths."""
+    from simulation.deployment.files import write_files
+
     return write_files(compose_files(silos, out, basis, subnets))
 
 

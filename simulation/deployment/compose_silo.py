@@ -6,15 +6,15 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shared.errors import SettingsError
 from shared.new_files import PRIVATE, replace_file
-from shared.protocol.signing.invitation import Invitation
 from shared.web.address import require_guarded
-from simulation.deployment.files import render_template, write_files
-from simulation.deployment.subnets import PREFIX, assign_subnets
+
+if TYPE_CHECKING:
+    from shared.protocol.signing.invitation import Invitation
 
 TEMPLATE = "docker-compose.silo.yml"
 SUBNET = "10.202.0.0/28"  # of the client, the exit and, once, `join`
@@ -49,6 +49,8 @@ def choose_owner() -> tuple[int, int]:
 
 def compose_silo(silo: SiloCompose, invitation: Invitation, out: Path = Path(TEMPLATE)) -> str:
     """The file's text. SettingsError for data that containers cannot read, and for a path that no mount names."""
+    from simulation.deployment.files import render_template
+
     _require_readable(silo.data, silo.owner)
     secure = invitation.federation is not None and invitation.federation.secure
     require_guarded(invitation.url, allow_http=silo.allow_http, secure=secure)
@@ -57,6 +59,8 @@ def compose_silo(silo: SiloCompose, invitation: Invitation, out: Path = Path(TEM
 
 def write_compose_silo(silo: SiloCompose, invitation: Invitation, out: Path) -> Path:
     """Write the file, and the invitation into the silo's folder, which is made. The file's path."""
+    from simulation.deployment.files import write_files
+
     text = compose_silo(silo, invitation, out)
     silo.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     inner = silo.folder / "invitation"
@@ -69,6 +73,8 @@ def write_compose_silo(silo: SiloCompose, invitation: Invitation, out: Path) -> 
 
 
 def _template_values(silo: SiloCompose, invitation: Invitation, out: Path) -> dict[str, Any]:
+    from simulation.deployment.subnets import PREFIX, assign_subnets
+
     address, data = urlsplit(invitation.url), _require_plain(silo.data)
     (subnet,) = assign_subnets(["link"], silo.subnet).values()
     return {

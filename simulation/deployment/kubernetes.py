@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shared.errors import SettingsError
-from simulation.chain import generate_chain
-from simulation.deployment.files import BasisKind, require_silos, write_files
-from simulation.partition import partition_shops
+
+if TYPE_CHECKING:
+    from simulation.deployment.files import BasisKind
 
 MOST_SILOS = 9  # the tenth client of a partition is called client-10, and then the first one client-01
 OVERLAYS = ("overlays/demo", "overlays/tls")  # each with a folder for each silo
@@ -27,6 +28,8 @@ CATALOGUE = re.compile(r'(?<=value: ")\d+(?=")')
 
 def kubernetes_files(folder: Path, silos: int, basis: BasisKind = "exact") -> dict[Path, str]:
     """Every file below `folder` (k8s/) that depends on the number of silos or the kind of basis -> its text."""
+    from simulation.deployment.files import require_silos
+
     numbers = range(1, require_silos(silos, MOST_SILOS, "whose names have one digit") + 1)
     listed = "".join(f"  - silo-{number}\n" for number in numbers)
     texts: dict[Path, str] = {}
@@ -45,6 +48,9 @@ def kubernetes_files(folder: Path, silos: int, basis: BasisKind = "exact") -> di
 
 def count_items(silos: int) -> int:
     """Items that the shops of the generated chain have sold, which are those of the list that each silo makes."""
+    from simulation.chain import generate_chain
+    from simulation.partition import partition_shops
+
     chain = generate_chain(0, silos)
     parts = partition_shops(chain.dataset, chain.shops).parts
     return len({item for part in parts for item in part.items})
@@ -52,6 +58,8 @@ def count_items(silos: int) -> int:
 
 def write_kubernetes(folder: Path, silos: int, basis: BasisKind = "exact") -> tuple[Path, ...]:
     """Write the files, and take away the folders of silos beyond the number. The paths that were written."""
+    from simulation.deployment.files import write_files
+
     paths = write_files(kubernetes_files(folder, silos, basis))
     for overlay in OVERLAYS:
         for silo in (folder / overlay).glob("silo-*"):

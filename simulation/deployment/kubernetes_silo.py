@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from client_service.settings import ClientSettings
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings
 from shared.new_files import PRIVATE, PUBLIC, replace_file
-from shared.protocol.signing.enrolment import KeyFiles
-from simulation.deployment.files import render_template
+
+if TYPE_CHECKING:
+    from client_service.settings import ClientSettings
 
 KUSTOMIZATION, SCRIPT = "kustomization.yaml", "apply.sh"
 TEMPLATES = {KUSTOMIZATION: "kubernetes-silo.yml", SCRIPT: "kubernetes-silo.sh"}
@@ -39,6 +38,8 @@ def write_kubernetes_silo(settings: ClientSettings, cluster: SiloCluster, out: P
 
     SettingsError for an aggregator that is not at https://NAME, no address, or no manifests.
     """
+    from simulation.deployment.files import render_template
+
     _require_usable(settings, cluster)
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, source in _copied_files(settings).items():
@@ -51,6 +52,8 @@ def write_kubernetes_silo(settings: ClientSettings, cluster: SiloCluster, out: P
 
 def _copied_files(settings: ClientSettings) -> dict[str, Path]:
     """Name in the folder -> what is copied there."""
+    from shared.protocol.signing.enrolment import KeyFiles
+
     key = settings.signing_key_file or KeyFiles.of(settings.name, settings.state_directory).private
     found = {
         "key": key,
@@ -84,6 +87,8 @@ def _template_values(settings: ClientSettings, cluster: SiloCluster, out: Path) 
 
 def _config_values(settings: ClientSettings) -> Iterator[tuple[str, str]]:
     """What the silo's settings say beside places and ports, which are the pod's."""
+    from shared.method.settings import MethodSettings
+
     yield "NAME", settings.name
     yield "AGGREGATOR_URL", settings.aggregator_url
     yield "STRATEGY", settings.strategy

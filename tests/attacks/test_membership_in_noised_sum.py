@@ -19,7 +19,7 @@ from client_service.privacy.basis_guard import entry_deviations, noise_deviation
 from client_service.shard import Shard, read_shard
 from client_service.shard.storage import with_places
 from shared.strategies.common_basis import STEP, WEIGHTED
-from simulation.datasets import load_dataset
+from simulation.datasets.load import load_dataset
 from simulation.joining import SiloFolder, keep_shard
 
 USERS, ITEMS = 60, 40

@@ -226,7 +226,7 @@ def test_what_earlier_probes_sent_stays_told(tmp_path: Path) -> None:
 def test_a_probe_without_a_record_ends_with_its_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: Parts
 ) -> None:
-    monkeypatch.setattr("audit.flags.addresses.own_interfaces", lambda: ())
+    monkeypatch.setattr("audit.probes.addresses.own_interfaces", lambda: ())
     code, said = run("probe", "gateway", "--name", "gateway-7", "--json")
     assert code == 0 and {one["held"] for one in json.loads(said)["probes"]} == {True}
     peer = ("--peer", "client-7=client@192.0.2.7:8801")  # out of reach for its own gateway: the control fails
@@ -244,7 +244,7 @@ def test_a_probe_without_a_record_ends_with_its_verdict(
 def test_parts_that_meet_are_probed_and_those_that_do_not_come_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("audit.flags.addresses.own_interfaces", lambda: ())
+    monkeypatch.setattr("audit.probes.addresses.own_interfaces", lambda: ())
     (tmp_path / "client-7.json").write_text(PARTS["client-2"].model_copy(update={"name": "client-7"}).model_dump_json())
     monkeypatch.setenv("LPSFED_PROBE_MEET", str(tmp_path))
     monkeypatch.setenv("LPSFED_PROBE_EXPECT", "gateway-6,client-7")

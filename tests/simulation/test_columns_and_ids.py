@@ -25,8 +25,8 @@ from simulation.catalogue import merge_items
 from simulation.cli import app
 from simulation.cli.options import parse_file_options
 from simulation.cli.recommending import UNKNOWN, _count_unknown
-from simulation.datasets import FileOptions, load_dataset
-from simulation.datasets.load import read_events
+from simulation.datasets.columns import FileOptions
+from simulation.datasets.load import load_dataset, read_events
 
 PAIRS = {("7", "10"), ("7", "11"), ("8", "10")}
 ROWS = [("7", "10", "4,5"), ("7", "11", "5"), ("8", "10", "4")]

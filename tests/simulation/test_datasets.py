@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from client_service.shard.events import SPLIT_TYPE
-from simulation.datasets import Dataset, load_dataset
+from simulation.datasets.dataset import Dataset
+from simulation.datasets.load import load_dataset
 
 if TYPE_CHECKING:
     from conftest import Write

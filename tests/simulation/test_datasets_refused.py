@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import DataError
-from simulation.datasets import load_dataset
+from simulation.datasets.load import load_dataset
 
 if TYPE_CHECKING:
     from conftest import Write

@@ -116,7 +116,7 @@ def test_keys_are_listed_with_whole_fingerprints(tmp_path: Path, monkeypatch: py
 
 def test_the_doctor_shows_a_path_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     found = f"/somewhere/{LONG_NAME}/{LONG_NAME}/interactions.parquet: expected a readable file"
-    monkeypatch.setattr(machine, "examine_machine", lambda **_: [Check("shard", False, found)])
+    monkeypatch.setattr("simulation.doctor.examine_machine", lambda **_: [Check("shard", False, found)])
     monkeypatch.setattr(machine, "OUT", Console(width=80))
     shown = CliRunner().invoke(app, ["doctor"]).stdout
     assert CUT not in shown and unfold(found) in unfold(shown)

@@ -12,7 +12,7 @@ from client_service.shard import Shard, read_shard
 from shared.errors import DataError
 from shared.method.graph import Float64, degrees
 from shared.method.spectrum import low_spectrum
-from simulation.datasets import Dataset
+from simulation.datasets.dataset import Dataset
 from simulation.generator import COMMUNITIES, generate_dataset
 from simulation.partition import partition_dataset, write_partition
 

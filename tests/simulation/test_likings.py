@@ -9,7 +9,7 @@ import pytest
 
 from client_service.shard import read_shard
 from shared.errors import DataError, SettingsError
-from simulation.datasets import load_dataset
+from simulation.datasets.load import load_dataset
 from simulation.source import Cut, cut_shards, find_or_cut_shards
 
 STARS = "user,item,rating\na,x,1\na,y,5\na,z,\nb,x,4\nb,y,3.5\n"

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from client_service.shard import read_shard
 from shared.errors import DataError
-from simulation.datasets import Dataset, load_dataset
+from simulation.datasets.dataset import Dataset
+from simulation.datasets.load import load_dataset
 from simulation.generator import generate_dataset
 from simulation.groups import METHODS, Groups
 from simulation.partition import Partition, partition_dataset, write_partition

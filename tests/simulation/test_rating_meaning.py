@@ -18,8 +18,8 @@ from client_service.shard import Shard, read_shard
 from client_service.shard.ratings import MEANINGS, choose_least_rating
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
-from simulation.datasets import load_dataset
 from simulation.datasets.likings import learn_meaning
+from simulation.datasets.load import load_dataset
 
 SCALES = {  # ratings of a silo, and of each value posted later whether it is a liking
     "stars": ([1, 2, 3, 4, 5], {1: False, 3.5: False, 4: True, 5: True}),

@@ -17,7 +17,7 @@ from client_service.shard import read_shard
 from client_service.shard.digests import list_digest
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
-from simulation.datasets import load_dataset
+from simulation.datasets.load import load_dataset
 from simulation.generator import generate_dataset
 from simulation.split import draw_pairs, split_by_user, split_validation
 

@@ -12,7 +12,8 @@ from scipy import sparse
 
 from shared.errors import DataError
 from simulation.clustering import joint_labels, user_labels
-from simulation.datasets import Dataset, load_dataset
+from simulation.datasets.dataset import Dataset
+from simulation.datasets.load import load_dataset
 from simulation.groups import METHODS
 from simulation.partition import partition_dataset
 from simulation.strays import least_users
