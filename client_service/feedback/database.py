@@ -17,8 +17,12 @@ from pathlib import Path
 from client_service.feedback.told import event_mark
 from client_service.shard.ids import normalise_id
 from shared.errors import DataError, UnavailableError
+from shared.new_files import make_private_folder
 
-NAME = "feedback.sqlite"
+FOLDER = "feedback"  # of the state directory: a replica elsewhere is given it, and not the ledger and the keys beside
+EARLIER_NAME = "feedback.sqlite"  # where earlier versions kept it
+NAME = f"{FOLDER}/{EARLIER_NAME}"
+JOURNAL = "-journal"  # beside it, while a transaction lasts or where a process was killed in one
 VERSION = 3
 BUSY_SECONDS = 10.0
 KEY_BYTES = 32
@@ -63,12 +67,16 @@ class FeedbackDatabase:
         self.path, self._lock = folder / NAME, threading.Lock()
         address = f"{self.path.absolute().as_uri()}?mode={'rwc' if writing else 'ro'}"
         try:
+            if writing:
+                _make_place(folder)
             self._rows = sqlite3.connect(
                 address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             self._prepare(writing=writing)
         except sqlite3.Error as error:
             raise DataError(f"{self.path}: expected a database of interactions ({_name_of(error)})") from None
+        except OSError as error:
+            raise DataError(f"{self.path}: expected a folder for the log of interactions ({error.strerror})") from None
 
     def close(self) -> None:
         with self._lock:
@@ -159,6 +167,21 @@ class FeedbackDatabase:
             yield
         except sqlite3.Error as error:
             raise UnavailableError(f"the log of interactions cannot be used now ({_name_of(error)})") from None
+
+
+def is_kept(folder: Path) -> bool:
+    """Is there a log in this state directory, where this version or an earlier one keeps it?"""
+    return (folder / NAME).is_file() or (folder / EARLIER_NAME).is_file()
+
+
+def _make_place(folder: Path) -> None:
+    """The folder, and in it what an earlier version kept beside it: first the journal, without which the rows of a
+    process that was killed are not whole."""
+    make_private_folder(folder / FOLDER)
+    for end in (JOURNAL, ""):
+        earlier = folder / f"{EARLIER_NAME}{end}"
+        if earlier.is_file() and not (folder / NAME).exists():
+            earlier.replace(folder / f"{NAME}{end}")
 
 
 def _name_of(error: sqlite3.Error) -> str:

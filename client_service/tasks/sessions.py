@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from client_service.feedback.database import FOLDER
 from client_service.learning.interrupt import Interrupt
 from client_service.learning.quality import Measures
 from client_service.models.relevance import UNFITTED, Relevance
@@ -27,6 +28,7 @@ from client_service.tasks.task import Followed, Opened, Place, Task, follow_noth
 from client_service.worth.sessions import compare_with_counts
 from shared.errors import SettingsError
 from shared.method.declaration import Counts
+from shared.new_files import make_private_folder
 
 JUDGED = 4000  # validation examples by which a round is chosen, the same in every round
 
@@ -125,8 +127,8 @@ def describe_nothing(training: SessionTraining) -> dict[str, Any]:
 
 
 def open_next_items(settings: ClientSettings, shard: SessionShard) -> Opened:
-    """Answers alone: applications tell a silo of sessions nothing yet."""
-    del settings
+    """Answers alone: applications tell a silo of sessions nothing yet. Replicas that mount the folder find it."""
+    make_private_folder(settings.state_directory / FOLDER)
     return Opened(NextItems(shard), None)
 
 

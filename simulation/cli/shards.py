@@ -141,11 +141,12 @@ def absorb(
     """
     from client_service.feedback.absorb import absorb_feedback
     from client_service.feedback.database import NAME as FEEDBACK
+    from client_service.feedback.database import is_kept
     from client_service.feedback.store import FeedbackStore
     from client_service.shard import hold_shard, save_shard
     from client_service.shard.storage import read_catalogue
 
-    if not (state_directory / FEEDBACK).is_file():
+    if not is_kept(state_directory):
         raise SettingsError(f"{state_directory}: expected a client's state directory with {FEEDBACK}, got none")
     listed = None if catalogue is None else read_catalogue(catalogue).to_list()
     with step("changing the shard"), closing(FeedbackStore(state_directory)) as store, hold_shard(folder) as before:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from client_service.feedback.database import FeedbackDatabase
+from client_service.feedback.database import NAME, FeedbackDatabase
 from client_service.feedback.messages import InteractionIn
 from client_service.feedback.overlay import Overlay, follow_feedback
 from client_service.feedback.store import FeedbackStore
@@ -123,7 +123,7 @@ async def test_a_file_that_cannot_be_compacted_now_holds_no_erasure_up_and_is_co
         for one in answers:
             await until(lambda one=one: is_erased(http, one["receipt"]))
         assert await is_unknown(http, user) and "fallback" not in await items_of(http, shard.user_ids[4])
-    assert CANARY.encode() not in (settings.state_directory / "feedback.sqlite").read_bytes()
+    assert CANARY.encode() not in (settings.state_directory / NAME).read_bytes()
 
 
 def refuse(*_: object) -> None:

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from client_service.feedback.database import NAME
+from client_service.feedback.database import EARLIER_NAME, NAME
 from client_service.feedback.feedback import Feedback
 from client_service.feedback.messages import InteractionIn, InteractionsIn, ItemIn
 from client_service.feedback.overlay import Overlay
@@ -296,12 +296,12 @@ def test_a_log_that_is_full_takes_nothing_and_says_what_to_do(tmp_path: Path) ->
 
 
 def test_a_file_that_is_no_such_database_or_of_a_later_version_is_refused_and_stays(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b"something else" * 100)
+    (tmp_path / EARLIER_NAME).write_bytes(b"something else" * 100)
     with pytest.raises(DataError, match="expected a database of interactions"):
         FeedbackStore(tmp_path, most=3)
     assert (tmp_path / NAME).read_bytes() == b"something else" * 100
     later = tmp_path / "later"
-    later.mkdir()
+    (later / NAME).parent.mkdir(parents=True)
     with sqlite3.connect(later / NAME) as rows:
         rows.execute("PRAGMA user_version = 7")
     with pytest.raises(DataError, match="expected version 3, got 7"):

@@ -16,7 +16,7 @@ import pytest
 from client_service import rebuilding
 from client_service import refresh as refreshing
 from client_service.answering import Answering
-from client_service.feedback.database import NAME
+from client_service.feedback.database import EARLIER_NAME, JOURNAL, NAME
 from client_service.feedback.erasures import ErasureRegister
 from client_service.feedback.feedback import Feedback
 from client_service.feedback.messages import InteractionIn
@@ -463,7 +463,7 @@ PRAGMA user_version = 2;
 
 @pytest.mark.parametrize("scripts", [(VERSION_1,), (VERSION_1, VERSION_2)])
 def test_a_log_of_a_version_before_is_taken_over(tmp_path: Path, scripts: tuple[str, ...]) -> None:
-    with closing(sqlite3.connect(tmp_path / NAME)) as rows:
+    with closing(sqlite3.connect(tmp_path / EARLIER_NAME)) as rows:
         for script in scripts:
             rows.executescript(script)
     store = FeedbackStore(tmp_path)
@@ -476,7 +476,25 @@ def test_a_log_of_a_version_before_is_taken_over(tmp_path: Path, scripts: tuple[
     later = InteractionIn(event="f", user="u", item="i", time=None, rating=None)
     assert [one.sequence for one in store.append([again, later])] == [3]
     store.compact()
-    assert b"canary" not in (tmp_path / NAME).read_bytes()
+    assert b"canary" not in (tmp_path / NAME).read_bytes() and not (tmp_path / EARLIER_NAME).exists()
+    store.close()
+
+
+def test_a_log_that_was_killed_in_a_transaction_moves_with_its_journal(tmp_path: Path) -> None:
+    """Else its rows would be half of what they were, and half of what they were to be."""
+    before = FeedbackStore(tmp_path)
+    before.append([InteractionIn(event=f"e{n}", user="u", item="i", time=None, rating=None) for n in range(2000)])
+    before.close()
+    (tmp_path / NAME).replace(tmp_path / EARLIER_NAME)
+    with closing(sqlite3.connect(tmp_path / EARLIER_NAME, isolation_level=None)) as rows:
+        rows.executescript("PRAGMA cache_size = 1; BEGIN IMMEDIATE; UPDATE interactions SET user = 'someone else';")
+        killed = {end: (tmp_path / f"{EARLIER_NAME}{end}").read_bytes() for end in ("", JOURNAL)}
+        rows.execute("ROLLBACK")
+    for end, content in killed.items():
+        (tmp_path / f"{EARLIER_NAME}{end}").write_bytes(content)
+    assert b"someone else" in killed[""]
+    store = FeedbackStore(tmp_path)
+    assert {one.user for one in store.interactions()} == {"u"}
     store.close()
 
 

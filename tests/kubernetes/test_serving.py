@@ -13,6 +13,7 @@ import yaml
 from fastapi import FastAPI
 
 from client_service.app import create_replica
+from client_service.feedback.database import FOLDER
 from client_service.policy import Policy
 from client_service.settings import client_settings
 from tests.support.small import small_client
@@ -63,7 +64,8 @@ def mounts(pod: Document) -> dict[str, Document]:
 
 
 def test_a_replica_reads_the_model_and_the_shard_and_can_write_neither(replica: Document, client: Document) -> None:
-    """Nor read the ledger, or a key that signs."""
+    """Nor read the ledger, or a key that signs. What applications have told is in a folder of its own: without it a
+    replica answered with the lists of erased users, and with what users had met since, until the next shard."""
     claims = {
         one["name"]: one["persistentVolumeClaim"]
         for one in replica["spec"]["volumes"]
@@ -75,8 +77,9 @@ def test_a_replica_reads_the_model_and_the_shard_and_can_write_neither(replica: 
     }
     found = mounts(replica)
     assert {path for path, one in found.items() if not one.get("readOnly")} == {"/tmp"}
-    assert set(found) == {"/state/model", "/shards", "/secrets/api", "/tmp"}
-    assert found["/state/model"]["subPath"] == "model"
+    assert set(found) == {"/state/model", f"/state/{FOLDER}", "/shards", "/secrets/api", "/tmp"}
+    for name in ("model", FOLDER):
+        assert (found[f"/state/{name}"]["subPath"], found[f"/state/{name}"]["name"]) == (name, "state")
     assert mounts(client)["/state"]["name"] == found["/state/model"]["name"]
 
 
