@@ -22,9 +22,12 @@ def list_cautions(
     declaration = settings.declaration()
     late = settings.limits().shortcomings(signature=signature_seconds, deadline=state.deadline_seconds)
     shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
-    noised = warn_of_noised_magnitudes(settings.privacy, build_strategy(declaration.strategy, method), method)
+    strategy = build_strategy(declaration.strategy, method)
+    noised = warn_of_noised_magnitudes(settings.privacy, strategy, method)
+    rows = warn_of_moved_rows(strategy, method, settings.task, secure=declaration.secure)
     pairs = warn_of_rare_pairs(method) if state.part == "basis" else ()
-    return (*few_clients(state.joined), *warn_of_unlike_starts(declaration, method), *noised, *pairs, *late, *shut_out)
+    unlike = warn_of_unlike_starts(declaration, method)
+    return (*few_clients(state.joined), *unlike, *rows, *noised, *pairs, *late, *shut_out)
 
 
 def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
@@ -36,6 +39,15 @@ def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> t
         "with a similarity_floor below 1 an aggregator that lies about the mean can tell one client's update from"
         " a sum: policy.least_similarity = 1 refuses such runs",
     )
+
+
+def warn_of_moved_rows(strategy: Strategy, method: MethodSettings, task: str, *, secure: bool) -> tuple[str, ...]:
+    """A warning, where masks hide whose the rows of items are that a sum has moved, and other sums tell."""
+    of_sessions = task == "sessions"
+    if not secure or not strategy.shares_items(method) or (of_sessions and method.sessions.candidates == "catalogue"):
+        return ()
+    others = "; with sessions.candidates = catalogue all rows move" if of_sessions else ""
+    return ("rows of items leave: sums with and without this silo tell which items it alone has" + others,)
 
 
 def warn_of_rare_pairs(method: MethodSettings) -> tuple[str, ...]:
