@@ -35,7 +35,7 @@ test test-fast rounding faults engines engine-ray engine-flower storage e2e-comp
 # What `make test` leaves out for its length lies in these as well.
 FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attacks/test_round_under_abuse.py \
 	tests/aggregator_service/test_federation_machine.py tests/client_service/secure/test_killed_in_a_round.py \
-	tests/web/test_described.py
+	tests/simulation/engines/test_plain.py tests/web/test_described.py
 
 .PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage generated-client soak benchmark guard \
 	e2e-compose site notebook dist lock sbom audit platforms images base-digest clean

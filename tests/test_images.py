@@ -79,6 +79,6 @@ def test_an_image_is_made_of_its_lock_in_stages_upon_a_base_that_can_be_moved(na
 def test_the_command_line_loads_no_plots_until_it_draws() -> None:
     code = "import sys, simulation.cli; print([m for m in ('matplotlib', 'optuna') if m in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=True
     )
     assert "matplotlib" not in done.stdout

@@ -23,6 +23,7 @@ from simulation.experiment import Experiment
 from tests.attacks.hasty import LEAST, Answer, Attacked, Hasty, VirtualTime
 from tests.attacks.liar import Liar
 from tests.attacks.misled import MOVING, Mislead, Misled, make_liar, members_of, settings_of
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_client
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def attacked(silos: Silos, tmp_path: Path, opened: Opened, monkeypatch: pytest.M
         own = {"clock": time.clock, "sleep": time.sleep, "draw": random.Random(seed).uniform}
         monkeypatch.setattr(aggregator, "Pace", partial(Pace, **own))
         way, settings = Hasty(time, answer), small_client(shard, tmp_path, state_directory=state, poll_seconds=LEAST)
-        async with opened(settings, way), asyncio.timeout(20.0):  # a bound alone
+        async with opened(settings, way), asyncio.timeout(LONGEST_SECONDS):
             await way.over.wait()
         return way, state
 

@@ -22,6 +22,7 @@ from client_service.logs import LOGGER as CLIENT_LOGGER
 from shared.protocol.signing.enrolment import kept_pair
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import small_aggregator, small_client
 
@@ -49,7 +50,10 @@ def call_each(url: str, methods: tuple[str, ...], paths: list[str]) -> None:
     """Each path by each method, on one connection."""
     port = httpx.URL(url).port
     for path in paths:
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as line, line.makefile("rb") as answers:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=LONGEST_SECONDS) as line,
+            line.makefile("rb") as answers,
+        ):
             for method in methods:
                 line.sendall(f"{method} {path} HTTP/1.1\r\nHost: silo\r\n\r\n".encode())
                 pass_over(answers, body=method != "HEAD")

@@ -18,6 +18,7 @@ from client_service.app import create_app as create_client
 from shared.protocol.signing.enrolment import kept_pair
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import small_aggregator, small_client
 
@@ -91,7 +92,7 @@ def port(request: pytest.FixtureRequest, silos: Silos, tmp_path: Path) -> Iterat
 
 def said_to(port: int, request: bytes) -> bytes:
     """All that is answered until the other side hangs up. TimeoutError where it does not."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
+    with socket.create_connection(("127.0.0.1", port), timeout=LONGEST_SECONDS) as line:
         line.sendall(request)
         found = bytearray()
         while piece := line.recv(1 << 16):
@@ -119,7 +120,7 @@ def test_what_has_one_reading_is_read_and_so_is_what_follows(port: int) -> None:
 
 
 def test_what_is_malformed_after_its_answer_gets_no_other_one(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
+    with socket.create_connection(("127.0.0.1", port), timeout=LONGEST_SECONDS) as line:
         line.sendall(CHUNKED.replace(b"/v1/recommendations", b"/nowhere") + b"2\r\n{}\r\n")
         answer = line.recv(1 << 16)
         while b"}" not in answer.partition(b"\r\n\r\n")[2]:

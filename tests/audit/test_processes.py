@@ -17,6 +17,7 @@ from client_service.app import create_app as create_client
 from simulation.experiment import Experiment
 from simulation.federation import conduct_run
 from simulation.processes import Addresses, connect_services
+from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 def audit(*arguments: str) -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "audit", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "audit", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_SECONDS
     )
     return done.returncode, done.stdout, done.stderr
 

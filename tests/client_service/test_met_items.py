@@ -21,8 +21,8 @@ from client_service.settings import ClientSettings
 from client_service.shard import Shard, change_shard, read_shard
 from client_service.shard.changes import append_events
 from tests.support.kept import absorb_and_forget, keep_first_model
+from tests.support.questions import LONGEST_SECONDS
 
-SECONDS = 20.0
 GRUMP, NOBODY = "user-grump", "user-nobody"
 ALL = Limits(1000)
 Met = dict[str, set[str]]
@@ -51,7 +51,7 @@ def items_of(answer: object) -> list[str]:
 
 
 def wait_for(question: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + LONGEST_SECONDS
     while not question():
         assert time.monotonic() < until
         time.sleep(0.01)

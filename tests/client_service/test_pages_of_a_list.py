@@ -25,8 +25,9 @@ from client_service.serving.recommender import Recommender
 from client_service.serving.served import Served, freeze
 from client_service.shard import Shard, shard_of_matrices
 from shared.method.settings import MethodSettings
+from tests.support.questions import LONGEST_SECONDS
 
-ITEMS, USERS, SECONDS = 900, 150, 60.0
+ITEMS, USERS = 900, 150
 WAYS = [
     "looked up",
     "computed",
@@ -91,7 +92,7 @@ def recommender(
 
 
 def wait_for(question: Callable[[], bool]) -> None:
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + LONGEST_SECONDS
     while not question():
         assert time.monotonic() < until
         time.sleep(0.01)

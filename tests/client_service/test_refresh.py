@@ -242,8 +242,7 @@ async def test_in_an_open_run_it_waits_for_the_round_and_the_run_goes_on_with_th
         await asyncio.to_thread(stop.reached.wait, LONGEST_SECONDS)
         await post(silo, event("new", "item-00"), event("new", "item-02"))
         assert (await silo.post("/v1/refresh")).status_code == 202
-        await asyncio.sleep(0.3)
-        assert (await read(silo, "refresh"))["phase"] == "waiting"
+        await until(lambda: waits_for_the_round(silo))
         assert "new" not in read_shard(running.clients[0].shard).user_ids
         stop.released.set()
         await until(lambda: rests(silo))
@@ -254,6 +253,10 @@ async def test_in_an_open_run_it_waits_for_the_round_and_the_run_goes_on_with_th
         assert quality["finished"] and quality["test_users"] and user["model"].startswith("run-1.")
         head = read_head(running.clients[0].state_directory / "model")
         assert head is not None and head.shard == read_shard(running.clients[0].shard).digest
+
+
+async def waits_for_the_round(silo: httpx.AsyncClient) -> bool:
+    return bool((await read(silo, "refresh"))["phase"] == "waiting")
 
 
 async def took_part_in_all(running: Federation) -> None:
@@ -278,8 +281,7 @@ async def test_a_round_that_is_trained_and_cannot_be_sent_is_sent_before_the_sha
         await until(has_problem(silo, "cannot be reached"))
         await post(silo, event("new", "item-00"))
         assert (await silo.post("/v1/refresh")).status_code == 202
-        await asyncio.sleep(0.3)
-        assert (await read(silo, "refresh"))["phase"] == "waiting"
+        await until(lambda: waits_for_the_round(silo))
         line.app = running.app
         await until(lambda: rests(silo))
         assert (await read(silo, "refresh"))["changed"]

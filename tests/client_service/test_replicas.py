@@ -236,10 +236,7 @@ def answers(port: int) -> bool:
 
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="children are looked for in /proc")
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_serving_processes_are_kept_alive_and_end_with_the_client(
-    settings: ClientSettings, end: signal.Signals
-) -> None:
+def test_serving_processes_are_kept_alive_and_end_with_the_client(settings: ClientSettings) -> None:
     kept_pair(settings.name, settings.state_directory)
     port, serving_port = free_ports(2)
     changes = {"workers": 2, "port": port, "serving_port": serving_port}
@@ -251,10 +248,34 @@ def test_serving_processes_are_kept_alive_and_end_with_the_client(
         assert b'"event": "replica_ended"' in log.read_bytes()
         wait_for(lambda: answers(port) and answers(serving_port))
         left = children(process.pid)
-        process.send_signal(end)
+        process.send_signal(signal.SIGTERM)
         process.wait(LONGEST_SECONDS)
-        wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in left))
+        wait_for(lambda: not any(is_running(pid) for pid in left))
     assert not answers(serving_port)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="children are looked for in /proc")
+def test_serving_processes_end_with_a_client_that_is_killed(settings: ClientSettings) -> None:
+    kept_pair(settings.name, settings.state_directory)
+    port, serving_port = free_ports(2)
+    with running(settings.model_copy(update={"workers": 1, "port": port, "serving_port": serving_port})) as (
+        process,
+        _,
+    ):
+        wait_for(lambda: answers(serving_port))
+        left = children(process.pid)
+        process.kill()
+        wait_for(lambda: not any(is_running(pid) for pid in left))
+    assert len(left) == 1 and not answers(serving_port)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended. One whose parent has yet to ask for its end has ended."""
+    with suppress(OSError):
+        stat = (Path("/proc") / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+        return stat.rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 @pytest.mark.anyio

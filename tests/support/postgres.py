@@ -17,7 +17,7 @@ from tests.support.serving import HOST
 
 USER, PASSWORD = "lpsfed", "s3cret-of-postgres"
 ACCOUNT = "postgres"  # the server refuses root
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 
 
 def find_binaries() -> Path | None:

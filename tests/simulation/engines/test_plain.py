@@ -22,7 +22,10 @@ PRIVATE = {"mechanism": "laplace", "clip_norm": 1.0, "round_epsilon": 1.0, "budg
 STEPS = 2 + 2 * (2 + 2) + 2  # two clients: begin, twice fit and apply, finish
 
 
-@pytest.mark.parametrize("strategy", ["lpsfed", "fedavg", "fedper", "fedpub", "fedrap", "fedpergnn", "f2mf"])
+FURTHER = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "fedper", "fedrap", "fedpergnn")]
+
+
+@pytest.mark.parametrize("strategy", ["lpsfed", "fedpub", "f2mf", *FURTHER])
 def test_an_outcome_is_that_of_the_services(experiment: Described, found: Found, strategy: str) -> None:
     there = simulate_experiment(experiment("services", strategy=strategy), ignore_progress)
     here = conduct_plainly(experiment("plain", strategy=strategy), ignore_progress)
@@ -59,9 +62,17 @@ def test_a_run_goes_on_where_it_was_interrupted(
     assert again.seen <= STEPS
 
 
+@pytest.fixture(scope="module")
+def wholes() -> dict[str, Any]:
+    """What an uninterrupted run has given, once for all tests: its shards and its seed are the same in each."""
+    return {}
+
+
 @pytest.fixture
-def whole(experiment: Described) -> Any:
-    return conduct_plainly(experiment("whole"), ignore_progress)
+def whole(experiment: Described, wholes: dict[str, Any]) -> Any:
+    if "whole" not in wholes:
+        wholes["whole"] = conduct_plainly(experiment("whole"), ignore_progress)
+    return wholes["whole"]
 
 
 def test_a_basis_run_goes_on_where_it_was_interrupted(experiment: Described, found: Found, interrupt: Any) -> None:
