@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -11,6 +11,7 @@ import anyio
 
 from aggregator_service.aggregation import computation
 from aggregator_service.aggregation.bodies import Body
+from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from aggregator_service.federation import OpenFederation, open_federation
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
@@ -26,7 +27,7 @@ from aggregator_service.settings import AggregatorSettings
 from aggregator_service.storage import runs
 from aggregator_service.storage.clients import add_client
 from aggregator_service.storage.rows import Anchor, Receipt
-from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, UnavailableError
+from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, SettingsError, UnavailableError
 from shared.method.anchor import choose_size, draw_anchor
 from shared.method.settings import complete_settings
 from shared.protocol.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
@@ -54,6 +55,7 @@ class Coordinator:
     async def running(self) -> AsyncIterator[None]:
         """Resume from the state directory and conduct the rounds meanwhile."""
         federation = self._federation = await off_loop(open_federation, self.settings, self.metrics, clock=self._clock)
+        await self._end_costly_run(federation)
         disk = federation.archive.database.disk
         self.metrics.watch_state(self.settings.state_directory, lambda: self.hindrance, lambda: disk.refusal)
         conducting = asyncio.create_task(federation.conductor.conduct_rounds())
@@ -64,6 +66,23 @@ class Coordinator:
             await conducting  # it ends by itself, after the step that it is in
             self._federation = None
             federation.close()
+
+    async def _end_costly_run(self, here: OpenFederation) -> None:
+        """End a run that an earlier process began, where it takes more memory than there is: its round would end each
+        process that aggregates it."""
+        run = here.conductor.run
+        if run is not None and run.active:
+            try:
+                self._require_affordable(here, run.request, run.clients)
+            except SettingsError as error:
+                await here.conductor.fail_run(run.name, str(error))
+
+    def _require_affordable(self, here: OpenFederation, request: RunIn, clients: Set[str]) -> None:
+        """SettingsError for a run that is too large for this machine with these clients, or as many as it needs."""
+        counts = [one for one in (here.members[name].counts for name in sorted(clients)) if one is not None]
+        most = max(len(clients), request.clients)
+        costs = estimate_costs(self.declaration, request.method, request.part, most, counts)
+        require_affordable(costs, self.settings.most_memory_bytes)
 
     @property
     def federation(self) -> OpenFederation:
@@ -135,6 +154,7 @@ class Coordinator:
         self.settings.require_time(request)
         self.settings.require_summable(request)
         here = self.federation
+        self._require_affordable(here, request, here.members.names)
         request = computation.request_with_start(here.archive, request)
         request = await off_loop(settle_request, here.archive.database, request)
         async with here.conductor.lock:
@@ -207,7 +227,17 @@ class Coordinator:
         key = number if run.request.method.anchor.every_round else 0
         async with self._drawing:
             held = await off_loop(runs.stored_anchor, here.archive.database, name, number=key)
-            return held if held is not None else await off_loop(_draw_anchor, here, run, key)
+            return held if held is not None else await self._draw_anchor(here, run, key)
+
+    async def _draw_anchor(self, here: OpenFederation, run: Run, key: int) -> Anchor:
+        """ConflictError where the anchor, whose size clients may have said since the run was begun, is too large: the
+        run has failed then."""
+        try:
+            self._require_affordable(here, run.request, run.clients)
+        except SettingsError as error:
+            await here.conductor.fail_run(run.name, str(error))
+            raise ConflictError(f"{run.name} has failed: {error}") from None
+        return await off_loop(_draw_anchor, here, run, key)
 
     async def receive_update(self, address: Address, body: AsyncIterator[bytes]) -> tuple[Receipt, bool]:
         """Take one update in, masked where the federation is secure -> its receipt, and whether it is new."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aggregator_service.aggregation import computation
+from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from aggregator_service.process import Clock
 from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.members import Members, Quarantines
@@ -22,6 +23,7 @@ from aggregator_service.storage.nonces import Nonces
 from aggregator_service.storage.objects import Bucket, BucketBlobs, read_place
 from aggregator_service.storage.runs import blob_names
 from shared.errors import SettingsError
+from shared.method.declaration import PARTS
 from shared.protocol.signing.enrolment import kept_pair
 from shared.protocol.signing.keys import PrivateKey, raw_hex, read_private
 
@@ -51,7 +53,11 @@ class OpenFederation:
 
 
 def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *, clock: Clock) -> OpenFederation:
-    """All that the directory holds, once what a crash has left in it is cleared away."""
+    """All that the directory holds, once what a crash has left in it is cleared away. SettingsError also where runs of
+    these settings take more memory than there is."""
+    for part in PARTS if settings.declaration().basis is not None else PARTS[:1]:
+        costs = estimate_costs(settings.declaration(), settings.method, part, clients=1)
+        require_affordable(costs, settings.most_memory_bytes)
     database = Database(settings.state_directory, settings.declaration(), settings.database_url())
     try:
         return _resume_federation(database, settings, metrics, clock)

@@ -17,7 +17,7 @@ from shared.errors import ProtocolError, SettingsError
 from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Declaration, describe_difference
 from shared.method.settings import MethodSettings
-from shared.protocol.lengths import least_update, longest_update
+from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update, longest_update
 from shared.protocol.schemas import RunIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.messages import FEWEST_CLIENTS
@@ -63,7 +63,12 @@ class AggregatorSettings(Listening):
     )
     start: Path | None = Field(None, description="a safetensors file with tensors that runs begin with")
     secure: bool = Field(False, description="updates arrive masked, and nothing but their sum can be read")
-    max_upload_bytes: int = Field(64 << 20, ge=1, description="limit of one update's body")
+    max_upload_bytes: int = Field(MOST_UPDATE_BYTES, ge=1, description="limit of one update's body")
+    most_memory_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="of a run's aggregation, by an estimate; else 3/4 of the memory that there is",
+    )
     quarantine_refusals: int = Field(
         5, ge=0, le=10_000, description="refused updates of a client in one run that shut it out; 0: no number does"
     )

@@ -15,6 +15,7 @@ from client_service.boundary.aggregator import Aggregator
 from client_service.cautions import list_cautions
 from client_service.figures import kept_quality
 from client_service.giving_way import GaveWay, RoundPatience
+from client_service.killed_runs import KilledRuns
 from client_service.learning.interrupt import Interrupted
 from client_service.learning.local import Moment
 from client_service.logs import LOGGER
@@ -40,6 +41,7 @@ T = TypeVar("T")
 TAKES_PART = ("expected", "received")
 LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
 FAILURES = {"failed": "the aggregator ended the run as failed", "cancelled": "the operator cancelled the run"}
+WORK = {"fit": "training", "apply": "evaluating", "skip_round": "evaluating", "accept": "drawing the anchor"}
 ERROR_SECONDS = 0.2  # after an unforeseen error
 
 
@@ -83,7 +85,8 @@ class Agent:
             basis_guard=silo.basis_guard,
             patience=self._patience,
         )
-        self._opening = RunOpening(silo, aggregator, self._off_loop, self._patience)
+        self._killed = KilledRuns(silo.settings.state_directory)
+        self._opening = RunOpening(silo, aggregator, self._work, self._patience)
         self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
         self._part: RunPart | None = None
@@ -180,7 +183,7 @@ class Agent:
     def _begin_anew(self, silo: Silo) -> None:
         """Go on with this silo and with what is kept of the run at hand, as a new process would."""
         self.silo = silo
-        self._opening = RunOpening(silo, self._aggregator, self._off_loop, self._patience)
+        self._opening = RunOpening(silo, self._aggregator, self._work, self._patience)
         self._part, self.training_run = None, None
         self._amid, self._joined, self._asked = False, False, None  # the silo's counts may be others
 
@@ -241,11 +244,11 @@ class Agent:
         self._note(phase="preparing", run=run)
         part = await self._opening.open_run(state, run)
         number = _last_closed_round(state)
-        if not await self._off_loop(part.resume, number):
+        if not await self._work(part.resume, number):
             await self._opening.fetch_missing(part, number)
             found = await self._personalised(part, number) if number else await self._opening.starting_parameters(part)
             received = await self._sending.received(part, None, found, number)
-            await self._off_loop(part.begin, received, number)
+            await self._work(part.begin, received, number)
         self._note(shared_digest=part.shared_digest)
         self._part = part
         if isinstance(part, TrainingRun):
@@ -264,7 +267,7 @@ class Agent:
         elif part.applied < number:
             await self._opening.fetch_missing(part, number)
             received = await self._sending.received(part, None, await self._personalised(part, number), number)
-            await self._off_loop(part.skip_round, received, number)
+            await self._work(part.skip_round, received, number)
             self._note(shared_digest=part.shared_digest)
 
     async def _round(self, part: RunPart, state: RunOut, number: int) -> None:
@@ -287,7 +290,7 @@ class Agent:
             bytes_down=traffic.down - before.down,
         )
         self._note(phase="evaluating")
-        await self._off_loop(part.apply, received, costs)
+        await self._work(part.apply, received, costs)
         self._note(phase="waiting", shared_digest=part.shared_digest)
         self.silo.metrics.end_round()
         self._amid = False
@@ -297,14 +300,14 @@ class Agent:
         anchor = await self._anchor(part.place, state, number) if strategy.spectral_scalar else None
         moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
         self._note(phase="training" if part.part == "training" else "summing")
-        return await self._off_loop(part.fit, strategy, moment, part.received)
+        return await self._work(part.fit, strategy, moment, part.received)
 
     async def _anchor(self, place: Place, state: RunOut, number: int) -> Float64:
         """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
         would be compared with more anchors than the silo's policy allows."""
         said = await self._aggregator.anchor(place.run, number)
         anchors, question = self.silo.anchors, AnchorQuestion(place.method, state.seed, number, place.run)
-        return await self._off_loop(anchors.accept, question, said)
+        return await self._work(anchors.accept, question, said)
 
     async def _personalised(self, part: RunPart, number: int) -> Parameters:
         """Wait for the round to be aggregated."""
@@ -314,11 +317,17 @@ class Agent:
     async def _finish(self, part: RunPart, phase: Phase | None) -> None:
         self._note(phase="evaluating")
         self._sending.forget()
-        await self._off_loop(part.finish, FAILURES.get(phase or "failed"))
+        await self._work(part.finish, FAILURES.get(phase or "failed"))
         self._note(phase=phase or "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
         self._part, self.training_run, self._done, self._amid = None, None, part.place.run, False
         await self._off_loop(return_free_memory)
+
+    async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Work of the run at hand, likewise. SettingsError where the system has killed too many processes amid it."""
+        assert self._asked is not None, "expected a run at hand"
+        with self._killed.amid(self._asked, WORK.get(name := getattr(function, "__name__", "preparing"), name)):
+            return await self._off_loop(function, *args, **kwargs)
 
     async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In the worker thread: requests go on being answered meanwhile."""

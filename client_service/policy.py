@@ -10,7 +10,7 @@ from shared.errors import PrivacyError
 from shared.message import Message
 from shared.method.declaration import Counts, Declaration
 from shared.method.settings import MethodSettings
-from shared.protocol.lengths import least_update
+from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.strategies.strategy import Strategy
@@ -59,7 +59,7 @@ class Policy(Message):
     least_similarity: float = Field(
         1.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
     )
-    max_upload_bytes: int = Field(64 << 20, ge=1)
+    max_upload_bytes: int = Field(MOST_UPDATE_BYTES, ge=1)
     most_memory_bytes: int | None = Field(
         None, ge=1, description="that a run may take, by an estimate before it begins; none: 3/4 of what there is"
     )

@@ -4,43 +4,38 @@ An aggregator chooses a run's settings, within the ranges that each setting has.
 combinations take more memory than any machine has: the system then ends the process, and with it everything that the
 silo serves. So a client estimates first, and refuses what its policy does not bear.
 
-The estimates count the large arrays and the long loops alone. They are right to a factor of about two.
+An estimate of memory is an upper bound of what a run takes beside what the process has before it, by a small factor
+(tests/client_service/test_run_cost.py measures). Estimates of time are right to a factor of about two.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from client_service.memory import usable_memory
+from client_service.learning.evaluate import VALIDATION_USERS
+from client_service.learning.fusing import ONE_RIDGE_SIDE
+from client_service.learning.judging import MOST_SCORES
+from client_service.learning.mean_margin import ALL_SCORED_NUMBERS, BLOCK_PAIRS, SCORED_NUMBERS
+from client_service.models.full_spectrum import DENSE_ITEMS
+from client_service.models.own_scorers import MOST_PAIRS
 from client_service.policy import Policy
 from shared.errors import SettingsError
 from shared.method.anchor import declared_size
 from shared.method.declaration import Counts, Declaration, Part
 from shared.method.exchange import EXCHANGES, ITEM_TABLE
+from shared.method.run_memory import SPARSE, Cost, allowed_memory, anchor_cost, describe_bytes, spectrum_cost
 from shared.method.settings import MethodSettings
 from shared.protocol.lengths import least_update
+from shared.strategies.lpsfed import MARGIN
 from shared.strategies.strategy import Strategy
 
-SHARE = 0.75  # of the memory that there is; the rest is for what the silo serves
 RATE = 1e10  # products and sums of dense arrays in a second
-SPARSE = 20.0  # one of a sparse array takes as long as so many
 STEP = 1e7  # what a step of training takes beside its arithmetic
-BLOCK_NUMBERS = 40_000_000  # of a block Lanczos basis (shared.method.block_lanczos)
-DENSE_SIDE = 256  # up to which a spectrum is computed from a dense array (shared.method.spectrum)
-DIRECTION_STEPS = 6  # vectors that the iterative solver tries for each one that it finds
-PAIRS_SIDE = 12_000  # users or items up to which all their pairs are computed (learning.fusing.ONE_RIDGE_SIDE)
+FIXED = 190e6  # bytes of code that the first training run loads, and of blocks of a fixed size
+FIXED_OF_SUMS = 40e6
+COMMON_KEPT = 0.5  # of what it takes to make the scores of a common basis
 FUSED_DIRECTIONS = 168  # of the closed-form factors that are fused with the trained score
 LONGEST_VISIT = 64  # clicks of a padded session
 WHOLE_GRAPH = ("ngcf", "attention", "metapath")  # models that compute every node in each step
 MLP_HEADS = ("lgcn", "masked", "frequency", "ngcf")
-
-
-class Cost(NamedTuple):
-    """Of one part of a run: bytes that it holds at once, and operations of one round."""
-
-    what: str
-    bytes: float
-    operations: float = 0.0
 
 
 def require_affordable(
@@ -57,10 +52,12 @@ def require_affordable(
     """
     costs = estimate_costs(strategy, method, shard, policy.anchor_size, declaration, part)
     largest, longest = max(costs, key=lambda one: one.bytes), max(costs, key=lambda one: one.operations)
-    allowed = policy.most_memory_bytes or int(SHARE * usable_memory())
+    allowed = allowed_memory(policy.most_memory_bytes)
     if (needed := total_bytes(costs)) > allowed:
-        expected = f"expected a run that takes at most {_bytes(allowed)} of memory here (policy.most_memory_bytes)"
-        raise SettingsError(f"policy: {expected}, got one of about {_bytes(needed)}, mostly for {largest.what}")
+        expected = (
+            f"expected a run that takes at most {describe_bytes(allowed)} of memory here (policy.most_memory_bytes)"
+        )
+        raise SettingsError(f"policy: {expected}, got one of about {describe_bytes(needed)}, mostly for {largest.what}")
     if (seconds := total_seconds(costs)) > policy.most_round_seconds:
         expected = f"expected a round of at most {policy.most_round_seconds:,.0f} s (policy.most_round_seconds)"
         raise SettingsError(f"policy: {expected}, got one of about {seconds:,.0f} s, mostly for {longest.what}")
@@ -91,32 +88,12 @@ def estimate_costs(
     model = strategy.model or method.model
     training = _session_costs if EXCHANGES[model].task == "sessions" else _item_costs
     costs = [*training(model, method, shard), update]
+    if MARGIN in strategy.scalars and model in MLP_HEADS and method.margin_strength > 0:
+        costs.append(_margin_cost(model, method, shard))
     if strategy.spectral_scalar:
         size = declared_size(method.anchor) if method.anchor.size == "declared" else agreed
-        costs += [] if size is None else [_anchor_cost(size, method.cutoff)]
+        costs += [] if size is None else [anchor_cost(size, method.cutoff)]
     return costs
-
-
-def _anchor_cost(size: Counts, cutoff: int) -> Cost:
-    """The graph is drawn, normalised, and its spectrum computed."""
-    pairs = float(size.users) * size.items
-    edges = min(float(size.edges), pairs)
-    drawn = 8.0 * pairs if edges > pairs / 20.0 or pairs <= 10_000 else 32.0 * edges  # as numpy draws without repeats
-    found = _spectrum_cost("", Counts(users=size.users, items=size.items, edges=max(1, int(edges))), cutoff)
-    words = f"the anchor (anchor.users {size.users:,}, anchor.items {size.items:,}, anchor.edges {size.edges:,})"
-    return Cost(words, max(drawn + 24.0 * edges, found.bytes), SPARSE * 4.0 * edges + found.operations)
-
-
-def _spectrum_cost(what: str, graph: Counts, cutoff: int) -> Cost:
-    """Of a graph's lowest frequencies (shared.method.spectrum)."""
-    short, long = sorted((graph.users, graph.items))
-    count = max(1, min(cutoff, short - 1))
-    if short <= max(DENSE_SIDE, 2 * count):
-        return Cost(what, 8.0 * 4.0 * short * long, 8.0 * short * short * long)
-    basis = min(max(float(BLOCK_NUMBERS), 2.0 * (count + 32) * short), DIRECTION_STEPS * float(count) * short)
-    vectors = DIRECTION_STEPS * float(count)
-    operations = vectors * (SPARSE * 4.0 * graph.edges + 4.0 * (basis / short) * short)
-    return Cost(what, 80.0 * graph.edges + 8.0 * basis + 24.0 * (short + long) * count, operations)
 
 
 def _item_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:
@@ -125,14 +102,26 @@ def _item_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]
     nodes, kept = users + items, min(method.cutoff, max(1, min(users, items) - 1))
     exact = method.start != "random" and EXCHANGES[model].starts_at_filter
     width = max(method.width, min(kept, 128)) if exact else method.width
-    held = nodes * (12.0 * kept + 4.0 * 6.0 * width)
+    held = FIXED + 150.0 * shard.edges + nodes * (36.0 * kept + 4.0 * 12.0 * width)
     if ITEM_TABLE in EXCHANGES[model].names:
         held += 4.0 * 12.0 * method.catalogue * method.width
     found = [Cost(f"the model (width {method.width:,}, cutoff {method.cutoff:,})", held)]
-    found.append(_spectrum_cost(f"the own spectrum (cutoff {method.cutoff:,})", shard, method.cutoff))
-    if exact and method.fusion:
-        found.append(_fusion_cost(users, items))
+    found.append(spectrum_cost(f"the own spectrum (cutoff {method.cutoff:,})", shard, method.cutoff))
+    found.append(_closed_form_cost(users, items))
+    if exact and method.fusion and method.basis.kind != "off":
+        made = _common_cost(method, users, items)
+        # While weights are chosen, both are there: the silo's own closed forms, and those of the basis once made.
+        found[-1] = Cost(f"{found[-1].what} and {made.what}", found[-1].bytes + COMMON_KEPT * made.bytes)
+        found.append(made)
     return [*found, _step_cost(model, method, shard, width)]
+
+
+def _margin_cost(model: str, method: MethodSettings, shard: Counts) -> Cost:
+    """Of the mean margin, a block of pairs at a time: without a base path the MLP scores all of them."""
+    pairs = min(max(BLOCK_PAIRS, shard.items), shard.users * shard.items)
+    is_residual = method.start != "random" and EXCHANGES[model].starts_at_filter
+    scored = min(float(pairs) * method.width, float(SCORED_NUMBERS if is_residual else ALL_SCORED_NUMBERS))
+    return Cost(f"the margins of pairs (width {method.width:,})", 40.0 * pairs + 32.0 * scored)
 
 
 def _step_cost(model: str, method: MethodSettings, shard: Counts, width: int) -> Cost:
@@ -153,11 +142,23 @@ def _step_cost(model: str, method: MethodSettings, shard: Counts, width: int) ->
     )
 
 
-def _fusion_cost(users: int, items: int) -> Cost:
-    """Of the closed-form scores, which are of the silo's own size whatever the settings are."""
-    short = min(users, items)
-    pairs = 16.0 * short**2 if short <= PAIRS_SIDE else 0.0
-    return Cost("the closed-form scores (fusion)", pairs + 8.0 * FUSED_DIRECTIONS * (users + items))
+def _closed_form_cost(users: int, items: int) -> Cost:
+    """Of the closed-form scores among which weights are chosen: those that are fused with a model's own, and those of
+    the silo alone, with which every model is compared. They are of the silo's own size whatever the settings are."""
+    short = float(min(users, items))
+    pairs = 16.0 * (items if items <= MOST_PAIRS else short) ** 2 if short <= ONE_RIDGE_SIDE else 0.0
+    dense = 28.0 * items**2 + 8.0 * users * items if items <= DENSE_ITEMS else 0.0
+    scores = 12.0 * 4.0 * min(float(min(users, VALIDATION_USERS)) * items, float(MOST_SCORES))
+    return Cost("the closed-form scores", pairs + dense + scores + 12.0 * FUSED_DIRECTIONS * (users + items))
+
+
+def _common_cost(method: MethodSettings, users: int, items: int) -> Cost:
+    """Of the scores that follow from the sums of a common basis, and of taking the silo's own part out of these."""
+    catalogue, scores = float(method.catalogue), 16.0 * min(float(min(users, VALIDATION_USERS)) * items, MOST_SCORES)
+    words = f"the scores of the common basis ({method.catalogue:,} items)"
+    if method.basis.kind == "exact" and method.basis.epsilon is None:
+        return Cost(words, 72.0 * catalogue**2 + scores)
+    return Cost(words, 60.0 * catalogue * method.basis.directions + scores)
 
 
 def _session_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:
@@ -181,15 +182,13 @@ def _basis_costs(method: MethodSettings, shard: Counts) -> list[Cost]:
     basis, items = method.basis, float(method.catalogue)
     if basis.kind == "exact":
         square = (24.0 if basis.epsilon is None else 40.0) * items**2
-        return [Cost("the sums", 4.0 * items**2), Cost(f"pairs of {method.catalogue:,} items", square, 10.0 * items**2)]
+        return [
+            Cost("the sums", FIXED_OF_SUMS + 4.0 * items**2),
+            Cost(f"pairs of {method.catalogue:,} items", square, 10.0 * items**2),
+        ]
     columns = float(basis.directions)
     kept = 4.0 * items * (basis.words or basis.rank) * basis.sums_needed
     words = f"{basis.directions:,} directions (basis.rank, basis.words, basis.rounds) of {method.catalogue:,} items"
     held = 8.0 * (5.0 * items * columns + 3.0 * columns**2 + 2.0 * shard.users * (basis.words or basis.rank))
     operations = SPARSE * 4.0 * shard.edges * columns + 8.0 * items * columns**2 + 10.0 * columns**3
-    return [Cost("the sums", kept), Cost(words, held, operations)]
-
-
-def _bytes(count: float) -> str:
-    """Of a size, in words."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+    return [Cost("the sums", FIXED_OF_SUMS + kept), Cost(words, held, operations)]

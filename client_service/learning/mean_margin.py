@@ -17,6 +17,8 @@ from shared.method.settings import MethodSettings
 EXACT_PAIRS = 50_000_000  # up to so many user-item pairs the mean is exact
 SAMPLED_PAIRS = 1_000_000
 BLOCK_PAIRS = 1 << 20  # pairs that are looked at at a time
+SCORED_NUMBERS = 1 << 21  # pairs x width that the MLP scores at a time beside a base path, some 70 MB
+ALL_SCORED_NUMBERS = 1 << 26  # and without one, where all pairs are scored: some 2 GB
 
 
 @torch.no_grad()
@@ -64,7 +66,7 @@ def _exact_total(
         block, shift = _rows(users, rows), tables.at(shifts, rows[:, None], every_item[None, :])
         base = head.base_all(block, items) if head.residual else None
         u, i = _may_be_limited(head, base, shift).nonzero(as_tuple=True)
-        scores = head.score(_rows(block, u), _rows(items, i))
+        scores = _score_pairs(head, (block, items), u, i)
         found = shift.index_put((u, i), margin(shift[u, i], scores, 1.0))
         total += float(found.double().sum())
     return total
@@ -74,9 +76,17 @@ def _sampled_total(head: PooledMLPs, users: Pooled, items: Pooled, shift: Tensor
     """Sum over the pairs (B,) given, in the same way."""
     base = head.base(users, items) if head.residual else None
     limited = _may_be_limited(head, base, shift).nonzero()[:, 0]
-    scores = head.score(_rows(users, limited), _rows(items, limited))
+    scores = _score_pairs(head, (users, items), limited, limited)
     found = shift.index_put((limited,), margin(shift[limited], scores, 1.0))
     return float(found.double().sum())
+
+
+def _score_pairs(head: PooledMLPs, sides: tuple[Pooled, Pooled], u: Tensor, i: Tensor) -> Tensor:
+    """f of the rows u (B,) of the users with the rows i (B,) of the items, part by part."""
+    users, items = sides
+    step = max(1, (SCORED_NUMBERS if head.residual else ALL_SCORED_NUMBERS) // head.width)
+    parts = zip(u.split(step), i.split(step), strict=True)
+    return torch.cat([head.score(_rows(users, left), _rows(items, right)) for left, right in parts])
 
 
 def _may_be_limited(head: PooledMLPs, base: Tensor | None, shift: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from uuid import uuid4
 
 import polars as pl
 
-from client_service.memory import usable_memory
 from shared.errors import DataError
+from shared.method.run_memory import usable_memory
 from shared.new_files import PRIVATE, sync_path
 
 GZIP = b"\x1f\x8b"  # its first two bytes

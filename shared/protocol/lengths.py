@@ -17,6 +17,7 @@ from shared.protocol.secure import messages
 from shared.protocol.secure.group import BYTES
 from shared.protocol.secure.keys import NONCE_BYTES, TAG_BYTES
 
+MOST_UPDATE_BYTES = 160 << 20  # by default; sums of all pairs of the longest list for them, 8,192 items, are 134 MB
 ROOM_FACTOR = 2
 ROOM_BYTES = 16 << 10
 UPDATE_ROOM_BYTES = 256 << 10

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from client_service import memory
 from client_service.agent import Agent
-from client_service.memory import usable_memory
 from client_service.policy import Policy
 from client_service.rebuilding import ModelRenewal
 from client_service.run_cost import require_affordable
 from client_service.training_run import TrainingRun
 from shared.errors import SettingsError
+from shared.method import run_memory
 from shared.method.declaration import Counts, Part
+from shared.method.run_memory import usable_memory
 from shared.method.setting_groups import AnchorSettings
 from shared.method.settings import method_settings
 from shared.strategies import build_strategy, strategy_of_part
@@ -125,7 +125,7 @@ def test_usual_settings_are_never_refused_on_an_ordinary_machine(shard: Counts, 
 def test_without_a_policy_the_bound_is_a_part_of_what_the_container_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(run_memory, "CGROUPS", tmp_path)
     machine = usable_memory()
     (tmp_path / "memory.max").write_text("max\n")
     assert usable_memory() == machine

@@ -1,0 +1,87 @@
+"""Settings of a run -> the memory that it takes, before any of it is allocated; and the memory that there is.
+
+A service estimates a run before it begins it, and refuses one that takes more than `allowed_memory`: the system ends a
+process that takes too much, again after each start. An estimate is an upper bound, by a small factor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from shared.method.block_lanczos import BLOCK, MOST_NUMBERS
+from shared.method.declaration import Counts
+from shared.method.spectrum import BLOCK_COUNT, BLOCK_SHARE, DENSE_LIMIT
+
+CGROUPS = Path("/sys/fs/cgroup")
+CGROUP_FILES = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2 and of version 1
+SHARE = 0.75  # of the memory that there is; the rest is for what a service does beside a run
+SPARSE = 20.0  # an operation of a sparse array takes as long as so many
+DIRECTION_STEPS = 6  # vectors that the iterative solver tries for each one that it finds
+
+
+class Cost(NamedTuple):
+    """Of one part of a run: bytes that it holds at once, and operations of one round."""
+
+    what: str
+    bytes: float
+    operations: float = 0.0
+
+
+def usable_memory() -> int:
+    """Bytes of the machine, or of this process's control group where that has a lower limit."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """Of the process's control group and of those above it; none where nothing is limited."""
+    own = ""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        own = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+    inner = CGROUPS / own
+    for folder in (inner, *inner.parents):
+        if folder.is_relative_to(CGROUPS):
+            for name in CGROUP_FILES:
+                with suppress(OSError, ValueError):  # no such file, or "max"
+                    yield int((folder / name).read_text(encoding="ascii"))
+
+
+def allowed_memory(setting: int | None) -> int:
+    """Bytes that a run may take: what the operator has set, or a part of what there is."""
+    return setting or int(SHARE * usable_memory())
+
+
+def anchor_cost(size: Counts, cutoff: int) -> Cost:
+    """Of a random graph that is drawn and normalised, and of its spectrum."""
+    pairs = float(size.users) * size.items
+    edges = min(float(size.edges), pairs)
+    drawn = 8.0 * pairs if edges > pairs / 20.0 or pairs <= 10_000 else 32.0 * edges  # as numpy draws without repeats
+    found = spectrum_cost("", Counts(users=size.users, items=size.items, edges=max(1, int(edges))), cutoff)
+    words = f"the anchor (anchor.users {size.users:,}, anchor.items {size.items:,}, anchor.edges {size.edges:,})"
+    return Cost(words, max(drawn + 24.0 * edges, found.bytes), SPARSE * 4.0 * edges + found.operations)
+
+
+def spectrum_cost(what: str, graph: Counts, cutoff: int) -> Cost:
+    """Of a graph's lowest frequencies (shared.method.spectrum)."""
+    short, long = sorted((graph.users, graph.items))
+    count = max(1, min(cutoff, short - 1))
+    if short <= max(DENSE_LIMIT, 2 * count):
+        return Cost(what, 8.0 * 8.0 * short * long, 8.0 * short * short * long)
+    size = float(2 * count + 1)  # vectors of the basis, and of its projection
+    if count >= BLOCK_COUNT and short >= BLOCK_SHARE * count:
+        size = max(2.0 * (count + 2 * BLOCK), min(MOST_NUMBERS / short, float(short)))
+    vectors = DIRECTION_STEPS * float(count)
+    tried = min(max(MOST_NUMBERS, 2.0 * (count + 32) * short), vectors * short)
+    operations = vectors * (SPARSE * 4.0 * graph.edges + 4.0 * tried)
+    held = 8.0 * (size * short + 2.0 * size**2) + 28.0 * (short + long) * count
+    return Cost(what, 80.0 * graph.edges + held, operations)
+
+
+def describe_bytes(count: float) -> str:
+    """A size in words."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,124 @@
+"""One run of a silo with drawn data, in a process of its own -> its peak of memory, and what was estimated.
+
+    python -m tests.support.peak_of_run '{"users": 2500, "items": 4500, "method": {"model": "masked"}}'
+
+JSON of: users, items; strategy (lpsfed), part (training), method: what differs from the default.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from scipy import sparse
+
+from client_service.basis.common_basis import CommonBasis, basis_of_pairs
+from client_service.basis.storage import keep_basis
+from client_service.basis.sums import catalogue_matrix, count_pairs
+from client_service.basis_run import BasisRun
+from client_service.learning.local import Moment
+from client_service.memory import return_free_memory
+from client_service.run_cost import estimate_costs, total_bytes
+from client_service.run_part import RunPart
+from client_service.schemas import RoundCosts
+from client_service.serving.recommender import Recommender
+from client_service.shard import Shard, build_shard
+from client_service.shard.events import SPLIT_TYPE, clean_events
+from client_service.tasks.items import ITEMS
+from client_service.tasks.task import Place
+from client_service.training_run import TrainingRun
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings, method_settings
+from shared.strategies import build_strategy, strategy_of_part
+from shared.strategies.strategy import Strategy
+
+ITEMS_A_USER = 40
+CPU = torch.device("cpu")
+
+
+def drawn_shard(users: int, items: int, folder: Path) -> Shard:
+    """Each item has a user, most have few; a tenth is held out for each of validation and test."""
+    rng = np.random.default_rng(0)
+    weights = 1.0 / (np.arange(items) + 5.0)
+    taken = rng.choice(items, size=users * ITEMS_A_USER, p=weights / weights.sum())
+    rows = np.concatenate([np.repeat(np.arange(users), ITEMS_A_USER), rng.integers(0, users, items)])
+    columns = np.concatenate([taken, np.arange(items)])
+    table = pl.DataFrame({"user": [f"u{row:06}" for row in rows], "item": [f"i{column:06}" for column in columns]})
+    table = table.unique(maintain_order=True)
+    split = pl.Series(rng.choice(["train"] * 8 + ["valid", "test"], size=len(table))).cast(SPLIT_TYPE)
+    clean, _ = clean_events(table.with_columns(split=split), folder)
+    return replace(build_shard("shop", clean, None), places=np.arange(items, dtype=np.int64))
+
+
+def peak_bytes() -> int:
+    """The most that this process has had since `forget_peak`."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def basis_of_shard(shard: Shard, method: MethodSettings) -> CommonBasis | None:
+    if method.basis.kind == "off":
+        return None
+    if method.basis.kind == "exact":
+        whole = basis_of_pairs(count_pairs(catalogue_matrix(shard.everything, method.catalogue)), 0.25)
+        return replace(whole, everything=True)
+    rng = np.random.default_rng(1)
+    vectors = np.linalg.qr(rng.standard_normal((method.catalogue, method.basis.rank)))[0].astype(np.float32)
+    by_item = np.diff(sparse.csc_array(shard.train).indptr).astype(np.int64)
+    return CommonBasis("iterated", 0.25, by_item, vectors=vectors, values=np.linspace(9.0, 1.0, vectors.shape[1]))
+
+
+def run_once(run: RunPart, strategy: Strategy, rounds: int) -> None:
+    for number in range(1, rounds + 1):
+        update, _ = run.fit(strategy, Moment(number, rounds, 0, None), run.received)
+        kept = {name: np.array(value) for name, value in update.arrays.items()}
+        run.apply(Parameters(kept), RoundCosts(round=number))
+    run.finish()
+
+
+def measure(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
+    shard, part, name = drawn_shard(asked["users"], asked["items"], folder), asked["part"], asked["strategy"]
+    method = method_settings(**{"catalogue": asked["items"], **asked["method"]})
+    base, strategy = build_strategy(name, method), strategy_of_part(part, name, method)
+    declared = (strategy if part == "basis" else base).declaration(method)
+    costs = estimate_costs(strategy, method, ITEMS.count(shard), None, declared, part)
+    basis = basis_of_shard(shard, method) if part == "training" else None
+    if basis is not None:
+        keep_basis(folder / "basis", "run-0", basis)
+    place = Place("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_everything=True)
+    answers = Recommender(shard)
+    return_free_memory()
+    forget_peak()
+    before = peak_bytes()
+    if part == "basis":
+        interactions = ITEMS.count_in_catalogue(ITEMS.everything(shard), method.catalogue)
+        summed = BasisRun(place, interactions, folder, 3, ITEMS.digest_summed(shard))
+        run_once(summed, strategy, method.basis.rounds_needed)
+    else:
+        run = TrainingRun(place, ITEMS, shard, answers, CPU)
+        run.begin(Parameters(strategy.start(method, 0)), 0)
+        run_once(run, strategy, 1)
+    found = {"peak": peak_bytes() - before, "estimate": total_bytes(costs)}
+    return found | {"costs": {one.what: one.bytes for one in costs}}
+
+
+def main() -> None:
+    asked = {"strategy": "lpsfed", "part": "training", "method": {}} | json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        sys.stdout.write(json.dumps(measure(asked, Path(folder))) + "\n")
+
+
+if __name__ == "__main__":
+    main()
