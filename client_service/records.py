@@ -12,12 +12,15 @@ from client_service.boundary.headed_ledger import ADOPTED, HeadedLedger, find_fa
 from client_service.boundary.ledger import LEDGER, Ledger, follow_chain, parse_entry, read_lines
 from client_service.boundary.ledger_heads import NAME, HeadsFile, LedgerHead, LedgerHeads, read_heads_file
 from client_service.privacy.account import ACCOUNT, SECRET, find_shortfall
+from client_service.privacy.basis_guard import SECRET as BASIS_SECRET
+from client_service.privacy.basis_guard import find_basis_shortfall
 from shared.errors import DataError, SettingsError
 from shared.ownership import lock_directory
 from shared.protocol.signing.keys import PrivateKey, fingerprint
 
 LONGEST_REASON = 200  # characters of an operator's words
 NOTHING = HeadsFile(key="")
+SECRETS = (SECRET, BASIS_SECRET)  # of noise
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ def verify_records(state_directory: Path, key: PrivateKey | None, directory: Pat
     else:
         faults += [_find_any(state_directory / name, said, name, file) for name in _names(state_directory, said)]
         faults += [] if heads is None else [find_stranger(heads, name) for name in heads]
-        faults.append(_replaced_secret(state_directory / SECRET, said, file))
-    faults.append(find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT))
+        faults += [_replaced_secret(state_directory, name, said, file) for name in SECRETS]
+    faults += _find_shortfalls(state_directory)
     entries = {name: sum(1 for _ in read_lines(state_directory / name)) for name in _names(state_directory, said)}
     return RecordsReport(entries, tuple(filter(None, faults)), authentic=said is not None and key is not None)
 
@@ -83,7 +86,7 @@ def adopt_records(
     if not 0 < len(reason) <= LONGEST_REASON:
         raise SettingsError(f"reason: expected 1 to {LONGEST_REASON} characters, got {len(reason)}")
     with lock_directory(state_directory):
-        if shortfall := find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT):
+        if shortfall := next(filter(None, _find_shortfalls(state_directory)), None):
             raise DataError(f"{shortfall}; put back the newest account; nothing was changed")
         file = (directory or state_directory) / NAME
         if file.exists():
@@ -92,8 +95,9 @@ def adopt_records(
         for name in _names(state_directory, None):
             ledger = Ledger(state_directory / name)
             heads.note(name, LedgerHead(len(ledger), ledger.last_hash))
-        if (secret := state_directory / SECRET).exists():
-            heads.require_digest(SECRET, secret.read_bytes())
+        for name in SECRETS:
+            if (secret := state_directory / name).exists():
+                heads.require_digest(name, secret.read_bytes())
         heads.save()
         gave_up = {} if give_up is None else {"gave_up": give_up}
         HeadedLedger(heads, LEDGER).append(ADOPTED, seal=True, reason=reason, **gave_up)
@@ -119,8 +123,13 @@ def _find_any(path: Path, said: HeadsFile | None, name: str, file: Path) -> str 
     return None if broken is None else f"{path}, line {count}: expected the chain to hold, got another hash"
 
 
-def _replaced_secret(path: Path, said: HeadsFile | None, file: Path) -> str | None:
-    digest = (said or NOTHING).digests.get(SECRET)
+def _find_shortfalls(state_directory: Path) -> list[str | None]:
+    """What the accounts lack, of updates and of noised sums."""
+    return [find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT), find_basis_shortfall(state_directory)]
+
+
+def _replaced_secret(state_directory: Path, name: str, said: HeadsFile | None, file: Path) -> str | None:
+    path, digest = state_directory / name, (said or NOTHING).digests.get(name)
     if digest is None:
         return None
     if not path.exists():

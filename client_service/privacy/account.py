@@ -23,7 +23,7 @@ from shared.new_files import PRIVATE, sync_path, write_new
 FOLDER = "privacy"
 ACCOUNT, SECRET = f"{FOLDER}/account.jsonl", f"{FOLDER}/secret"  # in the state directory
 SECRET_BYTES = 32
-TOLD = b'"privacy":'  # in the ledger's line of a release
+TOLD = "privacy"  # what the ledger's entry of a release says of its charge
 ROUNDING = 1e-9  # of epsilon, relative
 OTHERS = 0o077  # permissions of everybody but the owner
 
@@ -100,12 +100,13 @@ def silo_secret(heads: LedgerHeads, name: str = SECRET) -> bytes:
     return content
 
 
-def find_shortfall(ledger: Path, account: Path) -> str | None:
-    """What the account lacks of the last release that the ledger tells of, if it does."""
-    told = [parse_entry(line) for line in deque((line for line in read_lines(ledger) if TOLD in line), maxlen=1)]
-    if not told or "privacy" not in told[0]:
+def find_shortfall(ledger: Path, account: Path, told: str = TOLD) -> str | None:
+    """What the account lacks of the last release that the ledger tells of, under the name `told`, if it does."""
+    name = f'"{told}":'.encode()
+    last = [parse_entry(line) for line in deque((line for line in read_lines(ledger) if name in line), maxlen=1)]
+    if not last or told not in last[0]:
         return None
-    release, charges = told[0]["privacy"], [parse_entry(line) for line in read_lines(account)]
+    release, charges = last[0][told], [parse_entry(line) for line in read_lines(account)]
     expected = f"{account}: expected the charge of the last release that {ledger} tells of"
     end = release.get("account")
     if end is not None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import LedgerHeads
-from client_service.privacy.account import FOLDER, ROUNDING, Account, silo_secret
+from client_service.privacy.account import FOLDER, ROUNDING, Account, find_shortfall, silo_secret
 from client_service.privacy.accountant import Charge
 from client_service.privacy.noise import Noise
-from shared.errors import PrivacyError
+from shared.errors import DataError, PrivacyError
 from shared.method.exchanged import Parameters
 from shared.method.parameters import blocks, digest
 from shared.method.setting_groups import BasisSettings
@@ -26,6 +28,7 @@ from shared.protocol.secure.messages import RoundTerms
 from shared.strategies.common_basis import NOISE, STEP, WEIGHTED
 
 ACCOUNT, SECRET = f"{FOLDER}/basis-account.jsonl", f"{FOLDER}/basis-secret"  # in the state directory
+TOLD = "noise"  # what the ledger's entry of a noised part says of its charge
 EVERY_SHARD = ""
 Float64 = NDArray[np.float64]
 
@@ -38,11 +41,18 @@ def noise_deviation(epsilon: float, delta: float) -> float:
     return float(get_sigma_gaussian(epsilon, delta))
 
 
+def find_basis_shortfall(state_directory: Path) -> str | None:
+    """What the account of noised sums lacks of the last noised part that the ledger tells of, if it does."""
+    return find_shortfall(state_directory / LEDGER, state_directory / ACCOUNT, TOLD)
+
+
 class BasisGuard:
     """Lets only a silo's noised part of a sum through, as often as its policy's budget allows."""
 
     def __init__(self, heads: LedgerHeads, budget: float, delta: float) -> None:
-        """DataError for a damaged account or secret."""
+        """DataError for a damaged account or secret, and for an account that lacks a part that has left."""
+        if shortfall := find_basis_shortfall(heads.state_directory):
+            raise DataError(shortfall)
         (heads.state_directory / FOLDER).mkdir(parents=True, exist_ok=True)
         self._account = Account(heads, EVERY_SHARD, ACCOUNT, SECRET)
         self._secret, self._budget, self._delta = silo_secret(heads, SECRET), budget, delta
