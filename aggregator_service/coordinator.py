@@ -194,11 +194,17 @@ class Coordinator:
         return await self.run_history(name)
 
     async def run_histories(self) -> list[RunHistoryOut]:
-        return await off_loop(run_histories, self.federation.archive.database)
+        found = await off_loop(run_histories, self.federation.archive.database)
+        await self.federation.conductor.wait_until_known()
+        return found
 
     async def run_history(self, name: str) -> RunHistoryOut:
-        """A run with all its rounds. While it waits, missing is whoever is registered and has not joined."""
+        """A run with all its rounds. While it waits, missing is whoever is registered and has not joined.
+
+        Whoever asks for the current run after this is told of none that is behind it.
+        """
         found = await off_loop(run_history, self.federation.archive, name)
+        await self.federation.conductor.wait_until_known()
         if found.phase != "waiting":
             return found
         known = await self.registered_names()

@@ -77,6 +77,7 @@ class Conductor:
         self.changes, self.moves = Changes(), Changes()
         self.run, self.sequence = _load_newest(archive.database)
         self._stuck: str | None = "the aggregator is starting"
+        self._to_be_known: anyio.Event | None = None  # of the transition that is being written
         self._metrics = metrics
         self._clock = clock
         self._show_run()
@@ -104,14 +105,24 @@ class Conductor:
         if run is self.run:
             return
         moved, sequence = _is_move(self.run, run), self.sequence + _is_visible(self.run, run)
-        await off_loop(run_document.save_run, self.archive.database, run, sequence=sequence, writes=writes)
-        self.run, self.sequence = run, sequence
+        known = self._to_be_known = anyio.Event()
+        try:
+            await off_loop(run_document.save_run, self.archive.database, run, sequence=sequence, writes=writes)
+            self.run, self.sequence = run, sequence
+        finally:
+            self._to_be_known = None
+            known.set()
         self._show_run()
         if run.phase in ("failed", "cancelled"):
             self._metrics.rounds.labels(run.phase).inc()
             log = LOGGER.warning if run.phase == "failed" else LOGGER.info
             log(f"run_{run.phase}", run=run.name, reason=run.reason)
         self._announce(moved=moved)
+
+    async def wait_until_known(self) -> None:
+        """Until `run` is no older than what was read from the database before."""
+        if self._to_be_known is not None:
+            await self._to_be_known.wait()
 
     def _announce(self, *, moved: bool) -> None:
         self.changes.announce_change()

@@ -23,7 +23,7 @@ from pydantic import AwareDatetime, Field, ValidationError, model_validator
 from shared.errors import AuthenticationError, ConflictError, NotFoundError, ProtocolError, SettingsError
 from shared.message import Message
 from shared.method.settings import MethodSettings
-from shared.new_files import PRIVATE, write_new
+from shared.new_files import PRIVATE, replace_file
 from shared.protocol.schemas import ClientName
 from shared.protocol.signing.enrolment import (
     public_file,
@@ -33,6 +33,7 @@ from shared.protocol.signing.enrolment import (
     remove,
     require_name,
 )
+from shared.protocol.signing.key_index import hold_lock
 from shared.protocol.signing.keys import PrivateKey, PublicKey, public_key, raw_hex
 
 FOLDER = "invited"  # in the folder of registered keys
@@ -139,11 +140,13 @@ def open_invitation(name: str, folder: Path, days: float) -> tuple[str, datetime
     """
     require_without_key(name, folder)
     code, expires = secrets.token_urlsafe(CODE_BYTES), datetime.now(UTC) + timedelta(days=days)
-    path = _open_file(name, folder)
-    path.unlink(missing_ok=True)
     kept = OpenInvitation(digest=_digest(code), expires=expires)
-    if not write_new(path, kept.model_dump_json().encode(), PRIVATE):
-        raise ConflictError(f"{path}: expected one invitation at a time, another one was made meanwhile")
+    with hold_lock(folder / FOLDER):
+        require_without_key(name, folder)  # the earlier invitation may have been used meanwhile
+        try:
+            replace_file(_open_file(name, folder), kept.model_dump_json().encode(), PRIVATE)
+        except OSError as error:
+            raise SettingsError(f"{folder}: expected a place that can be written ({error.strerror})") from None
     return code, expires
 
 
@@ -159,6 +162,13 @@ def remove_silo(name: str, folder: Path) -> None:
     NotFoundError where it had neither.
     """
     path = _open_file(require_name(name), folder)
+    if not path.parent.is_dir():  # nobody was ever invited there
+        return remove(name, folder)
+    with hold_lock(path.parent):  # an enrolment under way ends before, and no other begins meanwhile
+        _remove_held(name, path, folder)
+
+
+def _remove_held(name: str, path: Path, folder: Path) -> None:
     if invited := path.exists():
         path.unlink(missing_ok=True)  # before the key: whoever holds the code must not follow it
     try:
@@ -206,14 +216,24 @@ def redeem(message: EnrolmentIn, folder: Path, now: datetime, aggregator: str) -
         key.verify(bytes.fromhex(message.signature), said + message.proof.encode())
     except InvalidSignature:
         raise AuthenticationError(REFUSED) from None
-    held = registered_key(message.name, folder)
-    if held is not None and raw_hex(held) == message.key:
-        path.unlink(missing_ok=True)
+    has_key = _has_key(message, folder)
+    if has_key and not path.exists():
         return
-    if not _holds(path, said, message.proof, now):
-        raise AuthenticationError(REFUSED)
-    register_key(message.name, key, folder)
-    path.unlink(missing_ok=True)
+    if not has_key and not _holds(path, said, message.proof, now):
+        _forget_expired(path, now)
+        raise AuthenticationError(REFUSED)  # who has no code waits for nobody, and makes nobody wait
+    with hold_lock(path.parent):  # looked at once more: it may have been withdrawn meanwhile
+        if not _has_key(message, folder):
+            if not _holds(path, said, message.proof, now):
+                raise AuthenticationError(REFUSED)
+            register_key(message.name, key, folder)
+        path.unlink(missing_ok=True)
+
+
+def _has_key(message: EnrolmentIn, folder: Path) -> bool:
+    """Is it this very key that the name has?"""
+    held = registered_key(message.name, folder)
+    return held is not None and raw_hex(held) == message.key
 
 
 def known_names(folder: Path, now: datetime) -> tuple[str, ...]:
@@ -233,6 +253,16 @@ def _holds(path: Path, said: bytes, proof: str, now: datetime) -> bool:
     """Is it the proof of an open invitation's code?"""
     kept = _read_open(path) or OpenInvitation(digest="0" * 64, expires=now)
     return hmac.compare_digest(_prove(kept.digest, said), proof) and now < kept.expires
+
+
+def _forget_expired(path: Path, now: datetime) -> None:
+    """An invitation that was seen to have expired stays so, whatever becomes of the clock."""
+    kept = _read_open(path)
+    if kept is None or now < kept.expires:
+        return
+    with hold_lock(path.parent):
+        if (kept := _read_open(path)) is not None and now >= kept.expires:
+            path.unlink(missing_ok=True)
 
 
 def _read_open(path: Path) -> OpenInvitation | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shared.errors import SettingsError, UnavailableError
-from shared.new_files import PUBLIC, replace_file
+from shared.new_files import PUBLIC, make_private_folder, replace_file
 
 FOLDER = "by-key"  # in the folder of registered keys
 STAMP = "stamp"  # no fingerprint
@@ -66,16 +66,26 @@ class KeyIndex:
 def hold_index(keys: Path, read_all: ReadAll) -> Iterator[KeyIndex]:
     """The folder's index as the folder is now. UnavailableError where somebody else holds it for too long,
     SettingsError where the folder cannot be written."""
-    try:
-        (keys / FOLDER).mkdir(parents=True, exist_ok=True)
-        lock = (keys / FOLDER / "lock").open("wb")
-    except OSError as error:
-        raise SettingsError(f"{keys}: expected a place that can be written ({error.strerror})") from None
-    with lock:
-        _wait_for(lock)
+    with hold_lock(keys / FOLDER):
         index = KeyIndex(keys)
         index.follow(read_all)
         yield index
+
+
+@contextmanager
+def hold_lock(folder: Path) -> Iterator[None]:
+    """Nobody else, of this process or another one, holds the folder meanwhile, which is made where it is missing.
+
+    UnavailableError where somebody else holds it for too long, SettingsError where it cannot be written.
+    """
+    try:
+        make_private_folder(folder)
+        lock = (folder / "lock").open("wb")
+    except OSError as error:
+        raise SettingsError(f"{folder.parent}: expected a place that can be written ({error.strerror})") from None
+    with lock:
+        _wait_for(lock)
+        yield
 
 
 def _wait_for(lock: BinaryIO) -> None:

@@ -16,6 +16,7 @@ from aggregator_service.rounds import run_document
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from tests.support.questions import LONGEST_SECONDS
+from tests.support.small import BEARER
 
 if TYPE_CHECKING:
     from conftest import Federation, Running
@@ -75,6 +76,37 @@ async def test_an_upload_that_a_shutdown_cuts_off_in_its_commit_is_whole_after_t
         assert (await north.get("/v1/runs/current")).json()["standing"] == "received"
         assert (await south.put(1, south.update(3.0, rho=0.2, margin=0.5))).status_code == 201
         assert (await north.personalised(1)).status_code == 200
+
+
+async def test_the_operator_is_told_of_nothing_before_the_clients_are(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transition that is on the disk already, and not yet known in memory."""
+    committed, go_on, commit = threading.Event(), threading.Event(), run_document.save_run
+
+    def slow(*positional: Any, **named: Any) -> None:
+        commit(*positional, **named)
+        committed.set()
+        go_on.wait(LONGEST_SECONDS)
+
+    async with running() as federation:
+        (north,) = await federation.joined("north")
+        await federation.start_run(rounds=1, clients=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(run_document, "save_run", slow)
+            upload = asyncio.create_task(north.put(1, north.update(1.0, rho=0.1, margin=0.5)))
+            assert await asyncio.to_thread(committed.wait, LONGEST_SECONDS)
+            asked = [
+                asyncio.create_task(federation.history()),
+                asyncio.create_task(federation.http.get("/v1/runs", headers=BEARER)),
+            ]
+            early, _ = await asyncio.wait(asked, timeout=0.3)
+            current = (await north.get("/v1/runs/current")).json()["phase"]
+            go_on.set()
+        assert current == "open" and not early
+        assert (await upload).status_code == 201
+        history, (head,) = await asked[0], (await asked[1]).json()
+        assert history["phase"] != "open" and head["phase"] != "open"
 
 
 async def test_personalised_parameters_are_the_same_after_a_restart(running: Running) -> None:
