@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
+from anyio import CapacityLimiter
 from fastapi import Response
 from fastapi.concurrency import run_in_threadpool
 
@@ -21,7 +22,7 @@ from client_service.serving.next_messages import NextIn, NextListOut
 from client_service.serving.questions import MOST_LISTED, Basket, Limits
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
-from client_service.streaming import NDJSON, stream_lists
+from client_service.streaming import NDJSON, THREADS, stream_lists
 from client_service.tasks import task_named
 from client_service.together import Together
 from shared.errors import ConflictError, ProtocolError, UnavailableError
@@ -43,6 +44,7 @@ class Answering:
         self._answers: Answerer | None = None
         self._feedback: Feedback | None = None
         self._following: asyncio.Task[None] | None = None
+        self._stream_threads = CapacityLimiter(THREADS)
         self.baskets = Together(self._recommend_baskets)
         self.visits = Together(self._answer_visits, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
 
@@ -116,7 +118,9 @@ class Answering:
         """The same, line by line; what is wrong with the message is found before the first line."""
         recommender = self.recommender
         limits = await _read_limits(recommender, message)
-        return stream_lists(message.users or (), lambda users: recommender.for_users(users, limits))
+        return stream_lists(
+            message.users or (), lambda users: recommender.for_users(users, limits), self._stream_threads
+        )
 
     def _recommend_baskets(self, asked: Sequence[BasketAsked]) -> tuple[RecommendationsOut, ...]:
         """All together, but for those that were read for the shard before a refresh."""

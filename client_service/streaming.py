@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import Response
-from fastapi.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -17,6 +17,7 @@ from shared.web.content_types import JSON, prefers
 
 NDJSON: Final = "application/x-ndjson"
 CHUNK = 100  # users whose lists are in memory at a time
+THREADS = 2  # of all streams of one service
 Compute = Callable[[Sequence[str]], Sequence[RecommendationsOut]]
 
 
@@ -36,14 +37,14 @@ def wants_lines(accept: str) -> bool:
     return prefers(accept, NDJSON, JSON)
 
 
-def stream_lists(users: Sequence[str], compute: Compute) -> Response:
-    """A line for each user, in this order."""
-    return _Lines(_write_lines(users, compute), media_type=NDJSON, headers={"Cache-Control": "no-store"})
+def stream_lists(users: Sequence[str], compute: Compute, threads: CapacityLimiter) -> Response:
+    """A line for each user, in this order. threads: those that all streams together have, so that others find some."""
+    return _Lines(_write_lines(users, compute, threads), media_type=NDJSON, headers={"Cache-Control": "no-store"})
 
 
-async def _write_lines(users: Sequence[str], compute: Compute) -> AsyncIterator[bytes]:
+async def _write_lines(users: Sequence[str], compute: Compute, threads: CapacityLimiter) -> AsyncIterator[bytes]:
     for first in range(0, len(users), CHUNK):
-        yield await run_in_threadpool(_write_chunk, users[first : first + CHUNK], compute)
+        yield await to_thread.run_sync(_write_chunk, users[first : first + CHUNK], compute, limiter=threads)
 
 
 def _write_chunk(users: Sequence[str], compute: Compute) -> bytes:

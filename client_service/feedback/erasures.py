@@ -13,6 +13,9 @@ from sqlite3 import Connection
 from client_service.feedback.database import FeedbackDatabase
 from client_service.feedback.told import ErasureReceipt, mark_of
 
+MOST_RECEIPTS = 100_000  # of erasures that are done: some 10 MB
+KEPT_DAYS = 400  # for which a receipt of one that is done is known: whoever reports by the year has it
+BEYOND = "SELECT receipt FROM erasures WHERE done IS NOT NULL ORDER BY done DESC, rowid DESC LIMIT -1 OFFSET ?"
 FORGOTTEN = "done IS NULL AND (mark IS NULL OR mark NOT IN (SELECT mark FROM erased))"
 
 
@@ -27,7 +30,8 @@ class ErasureRegister:
 
         known: the shard has this user, or may have. He is marked then, and also where what is taken away has been
         handed to a shard that is being written. A later erasure of the same user is marked anew: a shard that was to
-        forget the earlier one may have taken in what came in between.
+        forget the earlier one may have taken in what came in between. While the earlier one waits, both have its
+        receipt, so that no more wait than the shard has users.
         """
         receipt, now = secrets.token_hex(16), int(time.time())
         with self._database.transaction() as rows:
@@ -41,11 +45,15 @@ class ErasureRegister:
             if known or (first is not None and first <= handed):
                 rows.execute("INSERT OR REPLACE INTO erased SELECT ?, rewritten FROM place", [mark])
             waits = rows.execute("SELECT 1 FROM erased WHERE mark = ?", [mark]).fetchone() is not None
-            rows.execute("INSERT INTO erasures VALUES (?, ?, NULL, ?)", [receipt, now, mark if waits else None])
+            open_one = "SELECT receipt, asked FROM erasures WHERE done IS NULL AND mark = ?"
+            if waits and (same := rows.execute(open_one, [mark]).fetchone()) is not None:
+                receipt, now = same
+            else:
+                rows.execute("INSERT INTO erasures VALUES (?, ?, NULL, ?)", [receipt, now, mark if waits else None])
         return gone, ErasureReceipt(receipt, now, None)
 
     def read_receipt(self, receipt: str) -> ErasureReceipt | None:
-        """None for one that this silo has not given."""
+        """None for one that this silo has not given, or that it has forgotten."""
         with self._database.reading() as rows:
             found = rows.execute("SELECT receipt, asked, done FROM erasures WHERE receipt = ?", [receipt]).fetchone()
         return None if found is None else ErasureReceipt(*found)
@@ -74,4 +82,10 @@ class ErasureRegister:
 
 
 def _complete(rows: Connection, which: str) -> int:
-    return rows.execute(f"UPDATE erasures SET done = ?, mark = NULL WHERE {which}", [int(time.time())]).rowcount
+    """How many are done now. Receipts of those that were done long ago go, and the oldest of very many."""
+    now = int(time.time())
+    count = rows.execute(f"UPDATE erasures SET done = ?, mark = NULL WHERE {which}", [now]).rowcount
+    rows.execute("DELETE FROM erasures WHERE done < ?", [now - KEPT_DAYS * 86_400])
+    if rows.execute("SELECT count(*) FROM erasures").fetchone()[0] > MOST_RECEIPTS:
+        rows.execute(f"DELETE FROM erasures WHERE receipt IN ({BEYOND})", [MOST_RECEIPTS])
+    return count

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from client_service.feedback.erasures import KEPT_DAYS
 from client_service.feedback.messages import (
     FINAL,
     WAITS,
@@ -109,10 +110,10 @@ class Feedback:
             LOGGER.warning("erasure_not_settled", reason=str(error))
 
     def read_erasure(self, receipt: str) -> ErasureOut:
-        """NotFoundError for a receipt that was never given."""
+        """NotFoundError for a receipt that was never given, or that was forgotten."""
         found = self.store.erasures.read_receipt(receipt)
         if found is None:
-            raise NotFoundError("expected the receipt of an erasure, got another")
+            raise NotFoundError(f"expected the receipt of an erasure of the last {KEPT_DAYS} days, got another")
         return ErasureOut(**_say(found))
 
     def move_to(self, overlay: Overlay, publish: Callable[[], None]) -> None:

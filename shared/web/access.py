@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
@@ -24,6 +24,8 @@ from shared.web import problems, request_ids
 from shared.web.whole import CLOSE, too_long
 
 LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body
+SMALL_MESSAGE, MOST_HELD = 64 << 10, 64 << 20  # bytes of one body; of all together, beyond which only small ones come
+FULL = f"expected at most {MOST_HELD} bytes of bodies under way at once, got more: ask again, or with smaller ones"
 UNMATCHED = "(unmatched)"
 HOST_NAME = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?"  # or an IPv4 address
 HOST = re.compile(rf"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>{HOST_NAME}))(?::[0-9]*)?")
@@ -88,14 +90,24 @@ def label_method(method: str, route: object) -> str:
     return method if method in answered or (method == "HEAD" and "GET" in answered) else "other"
 
 
+@dataclass
+class HeldBytes:
+    """Of all bodies whose requests are under way."""
+
+    count: int = 0
+
+
 @dataclass(frozen=True)
 class Limited:
     """Ends the reading of a JSON message that is too long, or packed: a small body could unpack to a huge one.
 
-    It is cut where the limit is passed, announced or not. The aggregator's routes have limits of their own.
+    It is cut where the limit is passed, announced or not. The aggregator's routes have limits of their own. All bodies
+    together are bounded too, for as long as their requests are under way: what a body asks for is in memory while its
+    caller takes the answer, or sends the rest, slowly. A small one always has room.
     """
 
     app: ASGIApp
+    held: HeldBytes = field(default_factory=HeldBytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -108,12 +120,21 @@ class Limited:
             if packed:
                 raise HTTPException(415, "expected a body without content encoding, got an encoded one", CLOSE)
             message = await receive()
-            came += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            came += size
             if came > LONGEST_MESSAGE:
+                came -= size
                 raise too_long(LONGEST_MESSAGE)
+            if came > SMALL_MESSAGE and self.held.count + size > MOST_HELD:
+                came -= size
+                raise HTTPException(503, FULL, CLOSE | {"Retry-After": "5"})
+            self.held.count += size
             return message
 
-        await self.app(scope, count, send)
+        try:
+            await self.app(scope, count, send)
+        finally:
+            self.held.count -= came
 
 
 @dataclass(frozen=True)

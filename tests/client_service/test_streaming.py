@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import httpx
 import pytest
+from anyio import CapacityLimiter
 from starlette.requests import ClientDisconnect
 
 from client_service import streaming
@@ -69,7 +70,7 @@ async def test_no_chunk_is_computed_before_the_last_one_is_taken(monkeypatch: py
         await asyncio.Event().wait()
         raise AssertionError
 
-    answer = stream_lists(["a", "b", "c", "d", "e"], compute)
+    answer = stream_lists(["a", "b", "c", "d", "e"], compute, CapacityLimiter(1))
     scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
     with pytest.raises(ClientDisconnect):
         await answer(scope, stay, take_head_alone)  # type: ignore[arg-type]

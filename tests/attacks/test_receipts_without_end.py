@@ -1,0 +1,54 @@
+"""Attack: erasures asked for again and again: before, each left a receipt in the silo's file for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_service.feedback import erasures
+from client_service.feedback.store import FeedbackStore
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeedbackStore:
+    monkeypatch.setattr(erasures, "MOST_RECEIPTS", 5)
+    return FeedbackStore(tmp_path)
+
+
+def erase(log: FeedbackStore, count: int, *, known: bool = False) -> list[str]:
+    name = "known" if known else "other"
+    return [log.erasures.erase_user(f"{name}-{number}", known=known)[1].receipt for number in range(count)]
+
+
+def test_of_very_many_that_are_done_the_newest_are_known(log: FeedbackStore) -> None:
+    receipts = erase(log, 12)
+    assert log.erasures.complete_unmarked() == 12
+    found = [log.erasures.read_receipt(one) for one in receipts]
+    assert found[:7] == [None] * 7 and all(one is not None and one.done for one in found[7:])
+
+
+def test_one_that_is_not_done_is_known_however_many_there_are(log: FeedbackStore) -> None:
+    waiting, done = erase(log, 8, known=True), erase(log, 8)
+    log.erasures.complete_unmarked()
+    assert all((one := log.erasures.read_receipt(receipt)) and one.done is None for receipt in waiting)
+    assert sum(log.erasures.read_receipt(receipt) is not None for receipt in done) == 5
+
+
+def test_a_user_who_is_erased_while_he_is_being_erased_has_one_receipt(log: FeedbackStore) -> None:
+    assert {*erase(log, 1, known=True), *erase(log, 1, known=True)} == {*erase(log, 1, known=True)}
+
+
+def test_one_that_was_done_a_year_ago_is_known_and_much_later_it_is_not(
+    log: FeedbackStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_800_000_000.0]
+    monkeypatch.setattr(erasures.time, "time", lambda: clock[0])
+    (receipt,) = erase(log, 1)
+    log.erasures.complete_unmarked()
+    clock[0] += 366 * 86_400
+    log.erasures.complete_unmarked()
+    assert log.erasures.read_receipt(receipt) is not None
+    clock[0] += 40 * 86_400
+    log.erasures.complete_unmarked()
+    assert log.erasures.read_receipt(receipt) is None
