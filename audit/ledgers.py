@@ -75,6 +75,10 @@ def _call_faults(name: str, client: AuditedClient) -> Iterator[str]:
     if len(places := _call_places(client)) > 1:
         yield f"calls to {len(places)} places: {', '.join(map(repr, sorted(places)))}"
     yield from _stray_entries(client)
+    intents = [entry for entry in client.evidence.entries if entry.get("kind") == "intent"]
+    dated = next((place for place, entry in enumerate(intents) if "created" in entry), len(intents))
+    if missing := sum("created" not in entry for entry in intents[dated:]):
+        yield f"{count_noun(missing, 'call')} without the time of the signature, after others with it"
 
 
 def _call_places(client: AuditedClient) -> set[str]:

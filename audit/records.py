@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 
 from audit.case import AuditCase, AuditedClient
 from audit.findings import AuditFinding, make_finding
@@ -133,19 +134,38 @@ def _describe_place(body: ArrivalOut | ReportedBody) -> str:
 
 
 def check_nonces(matches: Matches) -> AuditFinding:
-    """Every body was signed by its entry in the ledger: a ledger that was written anew has other entries."""
+    """Every body was signed by its entry in the ledger, and at the entry's second: a ledger that was written anew has
+    other entries, and a time that was chosen says something."""
     pairs = {name: [pair for pair in matched.pairs if _both_tell_nonce(*pair)] for name, matched in matches.items()}
     return make_finding(
         "entries",
         "every body that arrived was signed by the nonce that its entry in the ledger makes",
         f"{count_noun(sum(map(len, pairs.values())), 'body', 'bodies')} signed by their entries",
         (
-            f"{name}, {describe_arrival(arrival)}: signed by another entry than the ledger has"
+            f"{name}, {describe_arrival(arrival)}: {fault}"
             for name, signed in pairs.items()
             for arrival, sending in signed
-            if arrival.nonce != sending.nonce
+            if (fault := _signing_fault(arrival, sending)) is not None
         ),
     )
+
+
+def _signing_fault(arrival: ArrivalOut, sending: ReportedBody) -> str | None:
+    if arrival.nonce != sending.nonce:
+        return "signed by another entry than the ledger has"
+    head, attempt = arrival.head, sending.attempt
+    if head is None or head.signature is None or attempt is None or attempt.created is None:
+        return None  # one of the two is of an earlier version
+    if head.signature.created == attempt.created == _second_of(attempt.time):
+        return None
+    return "signed at another second than its entry in the ledger says"
+
+
+def _second_of(time: str) -> int | None:
+    try:
+        return int(datetime.fromisoformat(time).timestamp())
+    except ValueError:
+        return None
 
 
 def _both_tell_nonce(arrival: ArrivalOut, sending: ReportedBody) -> bool:

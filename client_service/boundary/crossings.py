@@ -20,7 +20,8 @@ class Attempt:
     of: the sequence number of the earlier one's intent; answer_bytes: of all of them together.
     status, error: None where the client was ended before the answer. nonce: by which the request was signed, None in
     entries of clients whose nonces told nothing of their ledgers. head_bytes: of its head on the wire, None in entries
-    of clients that did not count them.
+    of clients that did not count them. created: the second of its time, by which the request was signed, None in
+    entries of clients that signed by another.
     """
 
     sequence: int
@@ -40,6 +41,7 @@ class Attempt:
     nonce: str | None = None
     to: str = ""
     head_bytes: int | None = None
+    created: int | None = None
     times: int = 1
     of: int | None = None
 
@@ -74,6 +76,7 @@ def _sent_attempt(intent: Entry, outcome: Entry) -> Attempt:
         nonce=_nonce(intent),
         to=str(intent.get("to", "")),
         head_bytes=(intent.get("head") or {}).get("bytes"),
+        created=intent.get("created"),
     )
 
 

@@ -4,7 +4,8 @@ Whatever is built above it, an undeclared method, path, query, header or body ra
 
 The nonce of a request's signature is the beginning of the hash of its entry in the ledger; of a question that is asked
 again it follows from that of the first time. So whoever keeps nonces, as the aggregator does of every body, can later
-hold the ledger to what it was; and nobody can say anything by a nonce.
+hold the ledger to what it was; and nobody can say anything by a nonce. The signature's time is the second of the
+entry's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +24,7 @@ from client_service.boundary.calls import Call, declared_calls, longest_answer
 from client_service.boundary.contents import describe_tensors
 from client_service.boundary.ledger import Ledger
 from client_service.boundary.masked import MESSAGES, masked_update, relayed_entry
-from client_service.boundary.recorder import CallRecorder, read_news, read_outcome
+from client_service.boundary.recorder import CallRecorder, Crossing, read_news, read_outcome
 from client_service.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Declaration
@@ -109,7 +109,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         head = self._head(request)
         what = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), **self._head_entry(head), **fields}
         crossing = self._recorder.begin({"call": call.name, "to": str(self._boundary.aggregator), **place, **what})
-        signed = self._sign(request, head, body, crossing.nonce)
+        signed = self._sign(request, head, body, crossing)
         self.traffic.up += len(body)
         try:
             response = await self._answer_in_time(signed, longest_answer(call.name, self._boundary.declaration))
@@ -232,9 +232,9 @@ class GateTransport(httpx.AsyncBaseTransport):
         query = head.target.partition("?")[2]
         return {"head": {"bytes": head.size(self._boundary.client)} | ({"query": query} if query else {})}
 
-    def _sign(self, request: httpx.Request, head: Said, body: bytes, nonce: str) -> httpx.Request:
+    def _sign(self, request: httpx.Request, head: Said, body: bytes, crossing: Crossing) -> httpx.Request:
         target = RequestTarget.of(request.method, request.url.raw_path)
-        made = sign(target, body, self._signatory, created=int(time.time()), nonce=nonce)
+        made = sign(target, body, self._signatory, created=crossing.created, nonce=crossing.nonce)
         if not is_made_by(made, target, self._signatory.key):  # made by a library that was changed
             raise PrivacyError("expected the one signature that this client's key makes of the request, got another")
         headers = [*head.headers(), *made.items()]

@@ -17,6 +17,7 @@ from shared.protocol.signing.messages import NONCE_BYTES
 
 LEDGER = "ledger.jsonl"  # in a client's state directory
 GENESIS = "0" * 64
+INTENT = "intent"  # kind of the entry that is written before a call
 STRIDE = 256  # entries between two places that are remembered, so that reading may begin anywhere
 Entry = dict[str, Any]
 
@@ -44,6 +45,7 @@ class Ledger:
         self._require_whole()
         self._cut_torn_line(end)
         self._held, self._changes, self._stamp = _Held(), 0, self._look()
+        self._second = 0
 
     def __len__(self) -> int:
         """Entries that have been written."""
@@ -54,10 +56,22 @@ class Ledger:
         """Of the last entry; GENESIS before the first."""
         return self._last
 
+    @property
+    def last_second(self) -> int:
+        """When the last entry was written by this process: seconds since the epoch, without their fractions."""
+        return self._second
+
     def append(self, kind: str, *, seal: bool = False, **fields: Any) -> int:
-        """Write one durable entry; its sequence number, from 1. `seal`: see `HeadedLedger`."""
+        """Write one durable entry; its sequence number, from 1. `seal`: see `HeadedLedger`.
+
+        An intent says in `created` the second of its time, by which its call is signed.
+        """
         del seal
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        moment = datetime.now(UTC)
+        self._second = int(moment.timestamp())
+        now = moment.isoformat(timespec="milliseconds")
+        if kind == INTENT:
+            fields["created"] = self._second
         entry: Entry = {"sequence": self._count + 1, "time": now, "kind": kind, **fields, "previous": self._last}
         entry |= self._marks(entry)
         entry["hash"] = hash_entry(entry)

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from client_service.boundary.ledger import Ledger, entry_nonce
+from client_service.boundary.ledger import INTENT, Ledger, entry_nonce
 from shared.protocol.schemas import ReceiptOut, RunOut
 
 POLLS = "polls"  # kind of the entry that counts calls
@@ -50,11 +50,12 @@ class _Series:
 
 @dataclass(frozen=True)
 class Crossing:
-    """One call under way. nonce: by which it is signed; intent: its entry, None where it repeats a question."""
+    """One call under way, and by which nonce and time it is signed. intent: its entry, None for a repeated question."""
 
     question: str
     said: Fields
     nonce: str
+    created: int
     began: str
     intent: int | None
 
@@ -73,10 +74,11 @@ class CallRecorder:
         """Before a call leaves. `said`: what its intent says."""
         question, began = json.dumps(said, sort_keys=True), _current_time()
         if question in self._nonces:
-            return Crossing(question, said, self._another(question), began, None)
+            return Crossing(question, said, self._another(question), int(time.time()), began, None)
         self.flush()
-        intent = self._ledger.append("intent", seal=bool(said["bytes"]), **said)
-        return Crossing(question, said, entry_nonce(self._ledger.last_hash), began, intent)
+        intent = self._ledger.append(INTENT, seal=bool(said["bytes"]), **said)
+        nonce = entry_nonce(self._ledger.last_hash)
+        return Crossing(question, said, nonce, self._ledger.last_second, began, intent)
 
     def end(self, crossing: Crossing, outcome: Fields, *, told: str) -> None:
         """What came of it. Outcomes with the same `told` tell the same."""
@@ -95,7 +97,7 @@ class CallRecorder:
         if crossing.intent is not None:
             return crossing.intent
         self.flush()
-        return self._ledger.append("intent", **crossing.said, nonce=crossing.nonce)
+        return self._ledger.append(INTENT, **crossing.said, nonce=crossing.nonce)
 
     def flush(self) -> None:
         """Everything that was counted is durable when this returns."""

@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,3 +193,36 @@ async def test_a_key_that_has_signed_nothing_makes_the_report_red(run_silo: Fede
     assert [one.found for one in made.findings if not one.held] == ["client-1: 2 signatures, none by this key"]
     with pytest.raises(SettingsError, match="keys of clients in the evidence, got those of client-2"):
         make_report(open_case((client, aggregator)), keys={"client-2": new_key()})
+
+
+async def test_the_time_of_a_signature_is_the_second_of_its_entry(run_silo: Federated) -> None:
+    """Within a minute of the clock a patched gate had the choice of 121 seconds, 6 to 7 bits a request."""
+    async with run_silo() as (client, aggregator, _):
+        pass
+    assert make_report(open_case((client, aggregator))).held
+    intents = [entry for entry in client.entries if entry["kind"] == "intent"]
+    assert all(entry["created"] == int(datetime.fromisoformat(entry["time"]).timestamp()) for entry in intents)
+
+
+async def test_a_time_that_a_patched_gate_has_chosen_makes_the_report_red(
+    run_silo: Federated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "sign", lambda *what, created, **more: sign(*what, created=created - 17, **more))
+    async with run_silo() as (client, aggregator, _):
+        pass
+    (finding,) = [one for one in make_report(open_case((client, aggregator))).findings if not one.held]
+    assert finding.name == "entries" and finding.faults[0] == (
+        "client-1, join, accepted: signed at another second than its entry in the ledger says"
+    )
+
+
+async def test_a_ledger_that_stops_saying_the_time_makes_the_report_red(run_silo: Federated) -> None:
+    async with run_silo() as (client, aggregator, _):
+        pass
+    entries = [dict(entry) for entry in client.entries]
+    for entry in entries:
+        if entry.get("call") == "update":
+            entry.pop("created", None)
+    changed = client.model_validate(client.model_dump(mode="json") | {"entries": entries})
+    faults = {one.name: one.faults for one in make_report(open_case((changed, aggregator))).findings if not one.held}
+    assert faults["calls"] == ("client-1: 1 call without the time of the signature, after others with it",)

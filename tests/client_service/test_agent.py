@@ -7,9 +7,9 @@ import math
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -185,7 +185,8 @@ async def test_a_client_whose_key_is_registered_late_joins_then_and_is_held_up_w
 async def test_a_client_whose_clock_is_wrong_says_by_how_much(
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.boundary.gate.time", SimpleNamespace(time=lambda: time.time() - 600.0))
+    late = SimpleNamespace(now=lambda zone: datetime.now(zone) - timedelta(seconds=600))
+    monkeypatch.setattr("client_service.boundary.ledger.datetime", late)
     async with federation(1) as running:
         [http] = await running.enter()
         await until(has_problem(http, "s behind it: set the clocks"))
