@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.services)
 
 
+def pytest_collection_finish() -> None:
+    """What all tests have imported lives to the end: no collection looks through it again."""
+    gc.collect()
+    gc.freeze()
+
+
+COLLECTING = SimpleNamespace(collect=gc.collect, freeze=lambda: None, unfreeze=lambda: None)
+
+
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """No line of progress only because the machine is busy: what a command writes on stderr is compared."""
@@ -58,12 +68,14 @@ def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one process nothing waits for a disk, and popularity tables settle in a few steps where a service is tested.
+    A client that gives memory back looks through what the test has made alone, and not through all modules.
 
     A test that compares a run in this process with one in others is marked `processes`: there both are left alone.
     """
     if request.node.get_closest_marker("processes") is not None:
         return
     monkeypatch.setattr("os.fsync", lambda _: None)
+    monkeypatch.setattr("client_service.memory.gc", COLLECTING)
     if request.node.get_closest_marker("services") is not None:
         monkeypatch.setattr("client_service.learning.margins.TABLE_STEPS", 10)
 

@@ -19,7 +19,8 @@ class Node:
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_in_a_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("client_service.memory.gc", gc)
     yield
     gc.unfreeze()
 
