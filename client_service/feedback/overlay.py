@@ -209,9 +209,9 @@ class Overlay:
             self.titles = now
 
 
-def follow_feedback(folder: Path, most: int, overlay: Overlay, shard: Path) -> bool:
+def follow_feedback(folder: Path, most: int, overlay: Overlay, shard: Path) -> bool | None:
     """Take up what the training process has written in `folder`; nothing where it has not begun to. True once the
-    shard in its own folder is a later one than the overlay's."""
+    shard in its own folder is a later one than the overlay's; None where nothing could be read."""
     try:
         if overlay.has_store:
             overlay.follow()
@@ -220,4 +220,4 @@ def follow_feedback(folder: Path, most: int, overlay: Overlay, shard: Path) -> b
         return overlay.is_absorbed_elsewhere and states_other_lists(shard, overlay.shard_digest)
     except (DataError, UnavailableError) as error:  # it is looked at again the next time
         LOGGER.warning("feedback_not_read", reason=str(error))
-        return False
+        return None

@@ -18,6 +18,7 @@ from client_service.shard.storage import stated_digest
 from shared.errors import DataError
 
 LOOK_SECONDS = 1.0  # between two looks at which model is kept
+UNREAD_LOOKS = 30  # in a row, after which who asks is better served by another replica, or by the client
 
 
 class Replica(Answering):
@@ -27,7 +28,8 @@ class Replica(Answering):
         super().__init__(settings)
         self.metrics = RequestMetrics()
         self._head: ModelHead | None = None
-        self._followers: tuple[Callable[[], bool], ...] = ()
+        self._followers: tuple[Callable[[], bool | None], ...] = ()
+        self._unread = 0  # looks in a row at which the log of who answers now could not be read
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -48,8 +50,16 @@ class Replica(Answering):
             await asyncio.sleep(LOOK_SECONDS)
             await self._take_up_newer()
             behind = [await asyncio.to_thread(follow) for follow in self._followers]
+            self._unread = self._unread + 1 if behind and behind[0] is None else 0
             if behind and behind[-1]:
                 await self._take_up_met()
+
+    @property
+    def hindrance(self) -> str | None:
+        """Also that it does not know who is erased: it would answer with an erased user's list."""
+        if self._unread >= UNREAD_LOOKS:
+            return "what applications have told the client cannot be read: who is erased is not known"
+        return super().hindrance
 
     def _take_up_shard(self) -> None:
         """Read the shard, and what has come since; who asks is answered by the one before until there is a model."""

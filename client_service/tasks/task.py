@@ -107,10 +107,10 @@ class Opened(NamedTuple):
 
 class Followed(NamedTuple):
     """answers: without a model yet. follow: takes up what applications have told the training process since; True once
-    another shard than that of the answers has absorbed it."""
+    another shard than that of the answers has absorbed it, None where nothing could be read."""
 
     answers: Answerer
-    follow: Callable[[], bool]
+    follow: Callable[[], bool | None]
 
 
 def follow_nothing() -> bool:

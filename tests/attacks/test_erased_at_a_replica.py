@@ -8,7 +8,9 @@ were hidden or met since went on being recommended.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ import pytest
 import yaml
 
 from client_service.app import create_replica
+from client_service.feedback.database import VERSION
 from client_service.feedback.messages import InteractionIn, ItemIn
 from client_service.feedback.store import FeedbackStore
 from client_service.replicas import service
@@ -86,3 +89,38 @@ async def test_a_replica_that_mounts_parts_of_the_state_follows_erasures_and_wha
         store.erasures.erase_user(gone, known=True)
         await until(is_unknown)
     store.close()
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_cannot_read_who_is_erased_is_not_ready(
+    silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a client of a later version, whose log it does not know."""
+    monkeypatch.setattr(service, "LOOK_SECONDS", 0.01)
+    settings = small_client(silos(1)[0], tmp_path, serving_port=9)
+    keep_first_model(settings)
+    store = FeedbackStore(settings.state_directory)
+    say_version(store.path, 99)
+    app = create_replica(settings.for_replica())
+    transport = httpx.ASGITransport(app=app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
+    ):
+
+        async def is_ready() -> bool:
+            return (await http.get("/health/ready")).status_code == 200
+
+        async def is_hindered() -> bool:
+            return not await is_ready()
+
+        await until(is_hindered)
+        assert "who is erased is not known" in (await http.get("/health/ready")).text
+        say_version(store.path, VERSION)
+        await until(is_ready)
+    store.close()
+
+
+def say_version(path: Path, version: int) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as rows:
+        rows.execute(f"PRAGMA user_version = {version}")
