@@ -101,7 +101,7 @@ def _limit_bytes(most: int) -> Any:
     """What the store's client tells of a download, which ends it beyond so many bytes."""
     from fsspec.callbacks import Callback
 
-    class Limit(Callback):
+    class Limit(Callback):  # type: ignore[misc]  # it has no types
         def set_size(self, size: int | None) -> None:
             super().set_size(size)
             self._require(size or 0)
