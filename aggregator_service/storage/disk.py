@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
@@ -23,7 +24,7 @@ from pathlib import Path
 from anyio import to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
-from shared.errors import FederationError, StorageFullError, TooLargeError, UnavailableError, UnsettledError
+from shared.errors import DataError, FederationError, StorageFullError, TooLargeError, UnavailableError, UnsettledError
 
 FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL", "DiskFull"})
 
@@ -81,6 +82,7 @@ def sync_directory(directory: Path) -> None:
 
 
 PART, WHOLE = ".part", ".safetensors"
+NAME = re.compile(r"[0-9a-f]{32}\.(safetensors|part)")  # as a Spool makes it
 PIECE = 1 << 20  # bytes gathered before a worker thread writes them
 
 
@@ -149,6 +151,9 @@ class Blobs:
             sync_directory(directory.parent)
 
     def path(self, name: str) -> str:
+        """DataError for what is no name of a body: a row that somebody else wrote could lead anywhere."""
+        if not NAME.fullmatch(name):
+            raise DataError("expected the name of a stored body, got another: somebody has changed the database")
         return os.path.join(self.directory, name)
 
     def save(self, body: Iterable[bytes]) -> Blob:
