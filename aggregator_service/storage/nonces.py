@@ -15,14 +15,14 @@ import sqlite3
 from pathlib import Path
 
 from aggregator_service.storage.disk import Disk
-from aggregator_service.storage.engines.sqlite import CACHE
+from aggregator_service.storage.engines.sqlite import CACHE, LOG
 from shared.errors import ClockError, UnavailableError
 from shared.timeouts import NONCE_SECONDS
 
 NAME = "nonces.sqlite"
 MOST = 10_000  # of one client that are remembered: a client that asks too much shuts out itself alone
 WAITING = f"PRAGMA busy_timeout={NONCE_SECONDS * 1000:.0f}"
-PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", WAITING, f"PRAGMA {CACHE}")
+PRAGMAS = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", WAITING, f"PRAGMA {CACHE}", f"PRAGMA {LOG}")
 TABLES = (
     "CREATE TABLE IF NOT EXISTS seen (client TEXT NOT NULL, nonce TEXT NOT NULL, created REAL NOT NULL,"
     " PRIMARY KEY (client, nonce)) WITHOUT ROWID",

@@ -117,6 +117,8 @@ class FeedbackDatabase:
                 else:
                     self._begin()
                 self._rows.execute(f"PRAGMA user_version = {VERSION}")
+        if self._rows.execute("SELECT count(*) FROM place").fetchone() != (1,):
+            raise DataError(f"{self.path}: expected one row in the table place, got another number: put a copy back")
         self._respell_ids()
 
     def _respell_ids(self) -> None:

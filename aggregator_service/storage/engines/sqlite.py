@@ -21,7 +21,8 @@ from shared.timeouts import DATABASE_SECONDS
 NAME = "aggregator.sqlite"
 CACHE = "cache_size=-256"  # KiB of each connection; by itself it would grow to 2 MiB with the file, in every one
 WAITING = f"busy_timeout={DATABASE_SECONDS * 1000:.0f}"
-PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", WAITING, CACHE)
+LOG = f"journal_size_limit={16 << 20}"  # bytes that the write-ahead log keeps once no reader holds it any more
+PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", WAITING, CACHE, LOG)
 VERSION = 2  # PRAGMA user_version of a database with revisions: the service from before them, at 1, refuses it
 COPY, PART = ".before-", ".part"
 
