@@ -45,37 +45,78 @@ class AggregatorSettings(Listening):
 
     state_directory: Path = Field(description="database and blobs; a restart resumes from it")
     database: SecretStr | None = Field(
-        None, description="URL of a PostgreSQL database in place of the file in the state directory"
+        None,
+        description="URL of a PostgreSQL database in place of the one in the state directory: [storage](storage.md)",
     )
     database_file: Path | None = Field(None, description="a file whose content is that URL")
-    blobs: str | None = Field(None, description="s3://bucket/prefix that keeps bodies in place of the state directory")
-    operator_token: SecretStr | None = Field(None, description="secret of the operator's calls")
+    blobs: str | None = Field(None, description="`s3://bucket/prefix` that keeps the bodies: [storage](storage.md)")
+    operator_token: SecretStr | None = Field(None, description="secret of the operator's calls, 16 characters or more")
     operator_token_file: Path | None = Field(None, description="a file whose content is that secret")
-    keys_directory: Path | None = Field(None, description="public keys <client>.pub; else `keys` with the state")
-    signing_key_file: Path | None = Field(None, description="signs its answers; else aggregator.key with the state")
-    signature_seconds: int = Field(SIGNATURE_SECONDS, ge=1, le=3600, description="by which a request may be late")
-    strategy: str = "lpsfed"
+    keys_directory: Path | None = Field(
+        None,
+        description="the clients' public keys, `<client>.pub` each; a change counts at once; unset: `keys` in the "
+        "state directory",
+    )
+    signing_key_file: Path | None = Field(
+        None,
+        description="signs every answer to a client; `aggregator.pub` beside it is what silos pin; unset: "
+        "`aggregator.key` in the state directory, made at the first start",
+    )
+    signature_seconds: int = Field(
+        SIGNATURE_SECONDS, ge=1, le=3600, description="how much clocks may differ and a signed request may be late"
+    )
+    strategy: str = Field("lpsfed", description="`lpsfed`, `fedavg`, `local` or one of the [baselines](baselines.md)")
     catalogue_size_file: Path | None = Field(
-        None, description="a file with the number of items of the clients' common list, in place of method.catalogue"
+        None,
+        description="a file with the number of items of the clients' common list, in place of `METHOD`'s "
+        "`catalogue`: [common basis](common-basis.md)",
     )
     method: MethodSettings = Field(
-        MethodSettings(), description="width and layers fix what is exchanged", validate_default=True
+        MethodSettings(),
+        description="JSON; `width` and `layers` fix what is exchanged; `basis.kind` (`METHOD__BASIS__KIND`) declares "
+        "a [common basis](common-basis.md)",
+        validate_default=True,
     )
-    start: Path | None = Field(None, description="a safetensors file with tensors that runs begin with")
-    secure: bool = Field(False, description="updates arrive masked, and nothing but their sum can be read")
-    max_upload_bytes: int = Field(MOST_UPDATE_BYTES, ge=1, description="limit of one update's body")
+    start: Path | None = Field(
+        None,
+        description="a safetensors file: runs begin with the tensors in it, which must be declared ones, and draw "
+        "the others",
+    )
+    secure: bool = Field(
+        False,
+        description="updates arrive masked, and nothing but their sum can be read: [secure "
+        "aggregation](secure-aggregation.md)",
+    )
+    max_upload_bytes: int = Field(
+        MOST_UPDATE_BYTES,
+        ge=1,
+        description="largest update; never more than twice what the federation declares, plus some room: "
+        "[limits](reliability.md#limits-of-size)",
+    )
     most_memory_bytes: int | None = Field(
         None,
         ge=1,
-        description="of a run's aggregation, by an estimate; else 3/4 of the memory that there is",
+        description="most memory of a run's aggregation, by an estimate before it: a run that takes more is refused: [what "
+        "a run may cost](reliability.md#what-a-run-may-cost); unset: 3/4 of the machine's or container's memory",
     )
     quarantine_refusals: int = Field(
-        5, ge=0, le=10_000, description="refused updates of a client in one run that shut it out; 0: no number does"
+        5,
+        ge=0,
+        le=10_000,
+        description="after so many refused updates in one run a client is quarantined; 0: never: "
+        "[robustness](robustness.md)",
     )
-    retention_rounds: int = Field(2, ge=1, description="rounds that stay available; older blobs are deleted")
-    longest_body_seconds: float = Field(LONGEST_BODY_SECONDS, gt=0, le=3600, description="for a body to come whole")
-    port: int = Field(8800, ge=0, le=65535)
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    retention_rounds: int = Field(2, ge=1, description="rounds that stay available")
+    longest_body_seconds: float = Field(
+        LONGEST_BODY_SECONDS,
+        gt=0,
+        le=3600,
+        description="time for the whole body of a request; a slower one is refused with 408",
+    )
+    port: int = Field(8800, ge=0, le=65535, description="port that it listens on")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="`debug`, `info`, `warning` or `error`"
+    )
 
     @field_validator("strategy")
     @classmethod

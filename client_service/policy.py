@@ -27,13 +27,15 @@ class Policy(Message):
     strategies: tuple[str, ...] = Field(
         USUAL_STRATEGIES, description="strategies this silo takes part in; one that shares items must be named"
     )
-    item_tables: bool = Field(False, description="may one share items that needs not, because of its model?")
+    item_tables: bool = Field(
+        False, description="may item tables leave where the model, not the strategy, shares them?"
+    )
     scalars: tuple[str, ...] = Field(USUAL_SCALARS, description="scalars that may leave")
     counts: bool = Field(False, description="may the numbers of users, items and edges be given for the anchor?")
     anchors: int = Field(
         32, ge=1, le=10_000, description="different anchors that the spectrum of one shard is compared with"
     )
-    anchor_size: Counts | None = Field(None, description="of an anchor whose size is that of counts, as agreed upon")
+    anchor_size: Counts | None = Field(None, description="agreed size of the anchor, where it follows from counts")
     changing_members: bool = Field(
         False, description="secure runs: may a change of this silo alone tell its update, where the operator allows it?"
     )
@@ -59,7 +61,7 @@ class Policy(Message):
     least_similarity: float = Field(
         1.0, ge=0, le=1, description="secure runs: least similarity_floor; 1: all begin each round with the mean"
     )
-    max_upload_bytes: int = Field(MOST_UPDATE_BYTES, ge=1)
+    max_upload_bytes: int = Field(MOST_UPDATE_BYTES, ge=1, description="largest update that may leave")
     most_memory_bytes: int | None = Field(
         None, ge=1, description="that a run may take, by an estimate before it begins; none: 3/4 of what there is"
     )

@@ -45,27 +45,63 @@ class ClientSettings(Listening):
         env_prefix="LPSFED_CLIENT_", env_nested_delimiter="__", frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    name: ClientName
+    name: ClientName = Field(description="given by the operator, who has registered the client's public key under it")
     shard: Path = Field(description="folder with the silo's interactions.parquet")
-    task: str = Field("items", description="what is learnt from the shard: a name of the registry of tasks")
+    task: str = Field(
+        "items",
+        description="what is learnt from the shard: `items`, what users like, or `sessions`, what is clicked next in "
+        ""
+        "a [visit](sessions.md)",
+    )
     state_directory: Path = Field(description="ledger, spectrum and models")
     records_directory: Path | None = Field(
-        None, description="where the heads of ledger and account are kept; else with them"
+        None,
+        description="holds the length of ledger and account under a MAC; put it on another volume, so that nobody "
+        "can change both together; unset: the state directory",
     )
-    cache_directory: Path | None = Field(None, description="what follows from the shard alone; else with the models")
-    signing_key_file: Path | None = Field(None, description="private key, PEM; else <name>.key in the state directory")
-    aggregator_url: str = Field("http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$")
-    strategy: str = "lpsfed"
-    catalogue: Path | None = Field(None, description="ids of the items that all clients share, one a line")
+    cache_directory: Path | None = Field(
+        None,
+        description="caches what follows from the shard alone: its spectrum, and the choices made on its validation "
+        "items; unset: the models' folder",
+    )
+    signing_key_file: Path | None = Field(
+        None,
+        description="the client's private key, PEM; a file that others may read is refused; unset: `NAME.key` in the "
+        "state directory",
+    )
+    aggregator_url: str = Field(
+        "http://127.0.0.1:8800", pattern=r"^https?://[^/?#]+$", description="where the aggregator answers"
+    )
+    strategy: str = Field(
+        "lpsfed", description="as the aggregator's; what the client is willing to send follows from it and the method"
+    )
+    catalogue: Path | None = Field(
+        None,
+        description="ids of the items that all clients share, one a line; only for a [common basis](common-basis.md) "
+        ""
+        "and for algorithms that share items: `lpsfed catalogue`",
+    )
     method: MethodSettings = Field(
         MethodSettings(),
-        description="its width and layers fix what may leave; its catalogue, if left out, follows from the list",
+        description="as the aggregator's, JSON or a `[method]` table: [the method's settings](#the-method)",
         validate_default=True,
     )
-    secure: bool = Field(False, description="what leaves is masked; an aggregator that would see it is refused")
-    members: Path | None = Field(None, description="keys of the aggregator and of all clients: `lpsfed members`")
+    secure: bool = Field(
+        False,
+        description="updates leave masked; an aggregator of an open federation is refused: [secure "
+        "aggregation](secure-aggregation.md)",
+    )
+    members: Path | None = Field(
+        None,
+        description="file of the aggregator's and all clients' public keys, which this silo pins: `lpsfed members`."
+        "Needed with `SECURE`; without it too the aggregator's answers must then be signed",
+    )
     trust_on_first_use: bool = Field(
-        False, description="without members: pin who takes part in the first secure run; later names need consent"
+        False,
+        description="in place of `MEMBERS`: the first secure run pins the set of members and their keys; later names "
+        ""
+        "and other keys need the silo's consent, `lpsfed members accept`: [secure "
+        "aggregation](secure-aggregation.md#members-on-first-use)",
     )
     aggregator_key: str | None = Field(
         None, pattern="^[0-9a-f]{64}$", description="the aggregator's public key, with trust_on_first_use"
@@ -73,51 +109,124 @@ class ClientSettings(Listening):
     known_members: tuple[ClientName, ...] = Field(
         (), description="with trust_on_first_use: who had a key or an invitation when this silo joined"
     )
-    policy: Policy = Policy()
-    privacy: PrivacySettings = Field(PrivacySettings(), description="noise on what leaves; the silo's choice alone")
-    device: DeviceWish = "auto"
-    threads: int = Field(1, ge=1, le=256, description="CPU threads of training; part of what makes runs repeatable")
-    wait_seconds: float = Field(WAIT_SECONDS, gt=0, description="length of one long poll")
-    timeout_seconds: float = Field(TIMEOUT_SECONDS, gt=0, description="silence in one step of a call")
-    call_seconds: float = Field(CALL_SECONDS, gt=0, le=ANSWER_SECONDS, description="one whole call, with its wait")
-    poll_seconds: float = Field(
-        POLL_SECONDS, ge=0, le=60, description="least time between calls alike that were answered at once"
+    policy: Policy = Field(
+        Policy(),
+        description="JSON or a `[policy]` table: what the silo allows, whatever the federation asks for: [its "
+        "fields](#a-silos-policy)",
     )
-    allowed_hosts: tuple[HostName, ...] = Field((), description="more names under which the API may be asked")
-    allowed_origins: tuple[str, ...] = Field((), description="of pages elsewhere that may call as applications do")
-    application_key: SecretStr | None = Field(None, description="secret of those who ask for recommendations")
+    privacy: PrivacySettings = Field(
+        PrivacySettings(),
+        description="JSON or a `[privacy]` table: [differential privacy](privacy-mechanisms.md#differential-privacy) "
+        ""
+        "of updates, the silo's choice alone: [its fields](#differential-privacy-of-updates)",
+    )
+    device: DeviceWish = Field("auto", description="`auto`, `cpu` or `cuda`")
+    threads: int = Field(1, ge=1, le=256, description="CPU threads of training; part of what makes runs repeatable")
+    wait_seconds: float = Field(
+        WAIT_SECONDS, gt=0, description="longest wait of one poll: [all limits of time](reliability.md#limits-of-time)"
+    )
+    timeout_seconds: float = Field(TIMEOUT_SECONDS, gt=0, description="longest silence in one step of a call")
+    call_seconds: float = Field(
+        CALL_SECONDS, gt=0, le=ANSWER_SECONDS, description="longest time of one whole call, with its wait"
+    )
+    poll_seconds: float = Field(
+        POLL_SECONDS, ge=0, le=60, description="least time between calls alike that bring nothing new"
+    )
+    allowed_hosts: tuple[HostName, ...] = Field(
+        (),
+        description="JSON list of further names that the API answers to; always: IP addresses, names without a dot,"
+        "`*.localhost`, `*.svc`, `*.svc.cluster.local`",
+    )
+    allowed_origins: tuple[str, ...] = Field(
+        (),
+        description="JSON list of exact origins, such as `https://shop.example`, whose pages may ask what "
+        "applications ask (CORS); `*` is refused: [from a page](asking.md#from-a-page)",
+    )
+    application_key: SecretStr | None = Field(
+        None,
+        description="key of the application that asks for recommendations, 32 characters or more; needed except on "
+        "loopback",
+    )
     application_key_file: Path | None = Field(None, description="a file whose content is that secret")
-    operator_key: SecretStr | None = Field(None, description="secret of the silo's operator: status, ledger, pages")
+    operator_key: SecretStr | None = Field(
+        None, description="key for status, quality, spectrum, declaration, ledger and pages; needed except on loopback"
+    )
     operator_key_file: Path | None = Field(None, description="a file whose content is that secret")
-    aggregator_authority: Path | None = Field(None, description="PEM; the aggregator's certificate must be of these")
-    outbound_proxy: SecretStr | None = Field(None, description="URL of a proxy that leads to the aggregator")
+    aggregator_authority: Path | None = Field(
+        None,
+        description="PEM; the aggregator's certificate must be signed by one of these; unset: those that httpx knows",
+    )
+    outbound_proxy: SecretStr | None = Field(
+        None,
+        description="URL of a forward proxy that leads to the aggregator, `http://USER:PASSWORD@HOST:PORT` or"
+        "`https://`; proxies of the environment (`HTTPS_PROXY` and its like) are ignored: [a proxy on "
+        "the way out](operations.md#a-proxy-on-the-way-out)",
+    )
     outbound_proxy_file: Path | None = Field(None, description="a file whose content is that URL")
     tls_client_certificate: Path | None = Field(None, description="PEM; shown to an aggregator that asks for one")
     tls_client_key: Path | None = Field(None, description="PEM, its private key, without a passphrase")
-    port: int = Field(8801, ge=0, le=65535)
-    workers: int = Field(0, ge=0, le=64, description="processes beside this one that answer at serving_port")
-    serving_port: int | None = Field(None, ge=1, le=65535, description="of these, for applications alone")
+    port: int = Field(8801, ge=0, le=65535, description="port that it listens on")
+    workers: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="number of processes beside the client that answer applications at `SERVING_PORT`, from one copy "
+        ""
+        "of the lists: [answers](operations.md#answers)",
+    )
+    serving_port: int | None = Field(
+        None, ge=1, le=65535, description="port of these processes, for applications alone"
+    )
     least_rating: float | None = Field(
         None,
         allow_inf_nan=False,
-        description="of a posted interaction, to count as a liking: by default the shard's, or 4",
+        description="a posted interaction with a lower rating is seen, not liked; another value than the shard's is "
+        "refused ([ratings](data.md#what-counts-as-a-liking)); unset: the shard's, or 4",
     )
-    most_interactions: int = Field(1_000_000, ge=1, description="that may come before the shard absorbs them")
-    most_item_bytes: int = Field(64 << 20, ge=1, description="of what applications say of items, all together")
+    most_interactions: int = Field(
+        1_000_000,
+        ge=1,
+        description="that applications may post before the shard absorbs them: [new "
+        "interactions](operations.md#new-interactions)",
+    )
+    most_item_bytes: int = Field(
+        64 << 20,
+        ge=1,
+        description="of what applications may say of items (`PUT /v1/items/{item}`), all together: it stays in memory",
+    )
     refresh_seconds: float | None = Field(
-        None, ge=60, description="between two refreshes of shard and model; none: never"
+        None,
+        ge=60,
+        description="seconds between automatic [refreshes](operations.md#refresh) of shard and model; none: off",
     )
     refresh_interactions: int | None = Field(
-        None, ge=1, description="new ones after which they are refreshed; none: never"
+        None,
+        ge=1,
+        description="number of new likings after which shard and model are [refreshed](operations.md#refresh); none: "
+        ""
+        "off",
     )
     kept_models: int = Field(
-        3, ge=1, le=100, description="the served one, and those of the runs and refreshes before it: so many in all"
+        3,
+        ge=1,
+        le=100,
+        description="the served model, and those of the runs and refreshes before it, to [roll "
+        "back](operations.md#models) to",
     )
     fit_everything: bool = Field(
-        False, description="answers come from all data: choices by held-out data, then fitted again on everything"
+        False,
+        description="choices and figures follow from held-out data; what answers, and the silo's part of a [common "
+        "basis](common-basis.md), from [all data](operations.md#all-data). `lpsfed join` switches it on",
     )
-    approximate_beyond: int | None = Field(None, ge=1, description="more items are searched, nearly; none: never")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    approximate_beyond: int | None = Field(
+        None,
+        ge=1,
+        description="more items than this are searched by a graph, nearly, where a model's scores are inner "
+        "products; none: every item is scored. [What it saves and loses](operations.md#answers)",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="`debug`, `info`, `warning` or `error`"
+    )
 
     @field_validator("aggregator_url")
     @classmethod

@@ -36,7 +36,9 @@ class PrivacySettings(Message):
     2 C at most: that is its sensitivity, and each noise is told as its scale over the sensitivity.
     """
 
-    mechanism: Literal["off", "gaussian", "laplace"] = "off"
+    mechanism: Literal["off", "gaussian", "laplace"] = Field(
+        "off", description="noise on updates: `off`, `gaussian` or `laplace`"
+    )
     clip_norm: Positive | None = Field(
         None, description="C of all tensors' change since they came: L2 with gaussian, L1 with laplace"
     )

@@ -1,4 +1,7 @@
-"""The code -> pages of reference: the command line, settings, both APIs, strategies."""
+"""Writes pages of reference from the code: the command line, settings, both APIs, strategies.
+
+`python docs/site/reference.py` writes docs/settings.md; `make site` writes the others.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from aggregator_service.settings import AggregatorSettings
 from aggregator_service.settings import aggregator_settings as read_aggregator_settings
 from client_service.app import create_app as create_client
 from client_service.policy import Policy
+from client_service.privacy.settings import PrivacySettings
 from client_service.settings import ClientSettings, client_settings
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
@@ -26,21 +30,42 @@ from shared.strategies import STRATEGIES, build_strategy
 from simulation.cli.commands import COMMANDS
 from simulation.cli.lazy import load_command
 
+SETTINGS_PAGE = Path(__file__).resolve().parents[1] / "settings.md"
 GENERATED = "<!-- made from the code by docs/site/reference.py -->\n\n"
-SETTINGS: Mapping[str, tuple[type[BaseModel], str]] = {
-    "Client": (ClientSettings, "Each is `LPSFED_CLIENT_<NAME>` in the environment, or a name in a client's TOML file."),
-    "A client's policy": (Policy, "In a client's `[policy]`: what the silo allows, whatever a federation asks for."),
-    "Aggregator": (AggregatorSettings, "Each is `LPSFED_AGGREGATOR_<NAME>` in the environment."),
-    "Method": (MethodSettings, "In a run's `method`, in both services' `METHOD`, and by `--set` of the command line."),
-    "Run": (RunIn, "The body of `POST /v1/runs`, and the flags of `lpsfed run`."),
+SETTINGS: Mapping[str, tuple[type[BaseModel], str, str]] = {
+    "Client": (
+        ClientSettings,
+        "LPSFED_CLIENT_",
+        "In the environment, or in lower case in the TOML file that `lpsfed join` writes (`silo.toml`). A dot of the"
+        " file is two underscores in the environment: `policy.common_basis` is `LPSFED_CLIENT_POLICY__COMMON_BASIS`.",
+    ),
+    "A silo's policy": (Policy, "", "In a client's `[policy]`: what the silo allows, whatever a federation asks for."),
+    "Differential privacy of updates": (
+        PrivacySettings,
+        "",
+        "In a client's `[privacy]`; [what each does](privacy-mechanisms.md#differential-privacy).",
+    ),
+    "Aggregator": (AggregatorSettings, "LPSFED_AGGREGATOR_", "In the environment."),
+    "The method": (
+        MethodSettings,
+        "",
+        "In a run's `method`, in both services' `METHOD`, and by `--set` of the command line.",
+    ),
+    "A run": (RunIn, "", "The body of `POST /v1/runs`, and the flags of `lpsfed run`."),
 }
+SETTINGS_HEAD = """# Settings
+
+Start with none of these: `lpsfed join` and `lpsfed aggregator` need no setting. A variable with a service's prefix that
+is not a setting is refused at the start, with the name that was probably meant. The variables that Kubernetes sets for
+a service called `lpsfed-client`, such as `LPSFED_CLIENT_SERVICE_HOST` or `LPSFED_CLIENT_PORT=tcp://10.0.0.5:8801`, are
+ignored. A secret can also be the content of a file: `OPERATOR_TOKEN_FILE` in place of `OPERATOR_TOKEN`.
+"""
 
 
 def reference_pages() -> dict[str, str]:
     """Name of a file -> its page."""
     return {
         "command-line.md": command_line_page(),
-        "settings.md": settings_page(),
         "client-api.md": api_page("The client's API", _client_document()),
         "aggregator-api.md": api_page("The aggregator's API", _aggregator_document()),
         "strategies.md": strategies_page(),
@@ -76,19 +101,29 @@ def _parameter_row(parameter: Any) -> str:
 
 
 def settings_page() -> str:
-    """Every setting with its type, default and meaning."""
-    parts = [f"{GENERATED}# Settings\n"]
-    for title, (model, words) in SETTINGS.items():
-        parts.append(f"## {title}\n\n{words}\n\n| name | type | default | meaning |\n| --- | --- | --- | --- |")
-        parts.append("\n".join(_setting_row(name, field) for name, field in model.model_fields.items()) + "\n")
+    """docs/settings.md: every setting with its default and meaning."""
+    parts = [f"{GENERATED}{SETTINGS_HEAD}"]
+    for title, (model, prefix, words) in SETTINGS.items():
+        prefixed = f" Each name begins with `{prefix}`." if prefix else ""
+        parts.append(f"## {title}\n\n{words}{prefixed}\n\n| name | default | meaning |\n| --- | --- | --- |")
+        parts.append("\n".join(_setting_rows(model, capitals=bool(prefix))) + "\n")
     return "\n".join(parts)
 
 
+def _setting_rows(model: type[BaseModel], *, capitals: bool = False, group: str = "") -> Iterator[str]:
+    """A row for each field; groups of the method's settings by the names of their fields."""
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if not capitals and isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not MethodSettings:
+            yield from _setting_rows(inner, group=f"{group}{name}.")
+        else:
+            yield _setting_row(group + (name.upper() if capitals else name), field)
+
+
 def _setting_row(name: str, field: Any) -> str:
-    kind = inspect.formatannotation(field.annotation).replace("pathlib.", "").replace("typing.", "")
     default = "needed" if field.default is PydanticUndefined else _default(field.default)
-    plain = kind if "[" in kind else kind.rpartition(".")[2]
-    return f"| `{name}` | `{_cell(plain)}` | {default} | {_cell(field.description or '')} |"
+    meaning, _, unset = (field.description or "").partition("; unset: ")
+    return f"| `{name}` | {_cell(unset) or default} | {_cell(meaning)} |"
 
 
 def api_page(title: str, document: Mapping[str, Any]) -> str:
@@ -149,9 +184,9 @@ def _default(value: Any) -> str:
     if value is None or value is ... or value == () or value == "":
         return "none"
     if isinstance(value, BaseModel):
-        return "its own defaults"
-    text = str(getattr(value, "value", value))
-    return f"`{_cell(text)}`" if len(text) < 60 else "see the source"
+        return "see below"
+    text = str(value).lower() if isinstance(value, bool) else str(getattr(value, "value", value))
+    return f"`{_cell(text)}`" if len(text) < 200 else "see the source"
 
 
 def _plain(text: str) -> str:
@@ -161,3 +196,7 @@ def _plain(text: str) -> str:
 def _cell(text: str) -> str:
     """Text in one cell of a table."""
     return json.dumps(text, ensure_ascii=False)[1:-1].replace('\\"', '"').replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    SETTINGS_PAGE.write_text(settings_page(), encoding="utf-8")

@@ -19,27 +19,43 @@ REQUESTS_PER_SECOND = 100.0  # of one caller, where no setting says otherwise an
 class Listening(EnvironmentSettings):
     """Where a service listens, by which certificate, and how much of it one caller gets."""
 
-    host: str = "127.0.0.1"
+    host: str = Field("127.0.0.1", description="address that it listens on")
     port: int = Field(0, ge=0, le=65535)
-    demo: bool = Field(False, description="for trying things out: what protects a real service may be missing")
+    demo: bool = Field(False, description="for trials only: no keys are needed, and a key may be an example's")
     tls_certificate: Path | None = Field(None, description="PEM, own certificate first; with it the port speaks TLS")
     tls_key: Path | None = Field(None, description="PEM, the certificate's private key, without a passphrase")
-    tls_client_authority: Path | None = Field(None, description="PEM; then callers must show a certificate of these")
+    tls_client_authority: Path | None = Field(
+        None, description="PEM; callers must show a certificate that one of these has signed"
+    )
     requests_per_second: float | None = Field(
         None,
         ge=0,
         allow_inf_nan=False,
-        description=f"of one caller; 0: any; else {REQUESTS_PER_SECOND:g}, on loopback any",
+        description="limit for one caller; 0: no limit; unset: 100, on loopback any number",
     )
-    most_connections: int = Field(MOST, ge=1, description="at once; whoever comes beyond is told to come again")
+    most_connections: int = Field(
+        MOST,
+        ge=1,
+        description="open at once; an idle one is closed to make room, beyond that 503: "
+        "[limits](reliability.md#limits-of-connections)",
+    )
     most_connections_of_address: int = Field(
-        MOST_OF_ADDRESS, ge=0, description="but of loopback's and a trusted proxy's; 0: any number"
+        MOST_OF_ADDRESS, ge=0, description="limit for one address, except loopback and trusted proxies; 0: no limit"
     )
     kept_connections: int | None = Field(
-        None, ge=0, description="of most_connections, for callers who have shown who they are; else a quarter"
+        None,
+        ge=0,
+        description="part of `MOST_CONNECTIONS` that is reserved for callers who have shown who they are; unset: a "
+        "quarter",
     )
-    trusted_proxies: tuple[str, ...] = Field((), description="addresses whose X-Forwarded-For is believed")
-    ready_file: Path | None = Field(None, description="written while it is ready, for a health check by `ready.sh`")
+    trusted_proxies: tuple[str, ...] = Field(
+        (), description="JSON list of addresses and networks whose `X-Forwarded-For` is believed"
+    )
+    ready_file: Path | None = Field(
+        None,
+        description="written while it is ready, for a health check that starts no Python (`shared/web/ready.sh`); "
+        "the images set `/tmp/ready`",
+    )
 
     @field_validator("trusted_proxies")
     @classmethod

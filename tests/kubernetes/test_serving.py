@@ -175,7 +175,9 @@ def test_replicas_scale_by_cpu_without_an_adapter_and_by_requests_with_one(rende
 
 def test_requests_are_asked_for_before_one_application_is_refused(render: Render) -> None:
     (requests,) = of_kind(render("serving-requests"), "HorizontalPodAutoscaler")["spec"]["metrics"]
-    pace = re.search(r"^\| `REQUESTS_PER_SECOND` \| (\d+)", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    pace = re.search(
+        r"^\| `REQUESTS_PER_SECOND` \| (\d+)", (ROOT / "docs/settings.md").read_text(encoding="utf-8"), re.M
+    )
     assert pace is not None and 0 < int(requests["pods"]["target"]["averageValue"]) < int(pace[1])
 
 
