@@ -96,8 +96,8 @@ class AggregatorSettings(Listening):
     most_memory_bytes: int | None = Field(
         None,
         ge=1,
-        description="most memory of a run's aggregation, by an estimate before it: a run that takes more is refused: [what "
-        "a run may cost](reliability.md#what-a-run-may-cost); unset: 3/4 of the machine's or container's memory",
+        description="most memory of a run's aggregation, by an estimate before it: a run that takes more is refused: "
+        "[what a run may cost](reliability.md#what-a-run-may-cost); unset: 3/4 of the machine's or container's memory",
     )
     quarantine_refusals: int = Field(
         5,
