@@ -34,6 +34,7 @@ STARTING = {
     "served",
     "secured",
     "experiment",
+    "secure_run",
     "attacked",
     "entered",
     "private",
@@ -131,7 +132,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client_service.boundary.pace.AWAY_SECONDS", 0.02)
     monkeypatch.setattr("client_service.boundary.pace.LONG_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("client_service.boundary.aggregator.ATTEMPTS", 1)
-    monkeypatch.setenv("LPSFED_CLIENT_POLL_SECONDS", "0")
+    monkeypatch.setenv("LPSFED_CLIENT_POLL_SECONDS", "0.02")
 
 
 @pytest.fixture
