@@ -132,6 +132,14 @@ def frequencies_of(basis: CommonBasis) -> tuple[Float64, Float64]:
     return basis.values[kept], basis.vectors[:, kept].astype(np.float64)
 
 
+def frame_of(basis: CommonBasis) -> Float64:
+    """The leading vectors of W (C, r) of an exact basis alone, which are the same in every silo."""
+    assert basis.pairs is not None, "expected sums of pairs"
+    pairs = fill_hidden(basis.pairs)
+    entry = power(np.maximum(np.diag(pairs), 0.0).astype(np.float64), -EXPONENT)
+    return leading_pairs((entry[:, None] * pairs * entry).astype(np.float32))[1]
+
+
 def definite_ease(pairs: Float32) -> Float32:
     """EASE of G; where sums that were left out make it indefinite, with the next ridge that does not."""
     ridge = RIDGE

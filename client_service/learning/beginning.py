@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from client_service.basis.common_basis import CommonBasis
 from client_service.basis.frequencies import common_spectrum
-from client_service.basis.scorers import Places, common_scorers
+from client_service.basis.scorers import Places, common_scorers, frame_of
 from client_service.basis.sums import without_held_out
 from client_service.learning.filters import best_filter
 from client_service.learning.fusing import best_recipe
@@ -82,10 +82,13 @@ def begin_model(
 
 
 def common_start(basis: CommonBasis | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:
-    """The frequencies of all silos' graph, where the model begins in them. DataError as `scorers_of` raises."""
+    """The frequencies of all silos' graph, where the model begins in them, without the shard's own held-out pairs, by
+    which the model is judged. DataError as `scorers_of` raises."""
     if basis is None or method.start != "common":
         return None
-    return common_spectrum(basis, _places(shard), shard.train, method.cutoff)
+    known = without_held_out(basis, shard)
+    frame = None if known is basis else frame_of(basis)
+    return common_spectrum(known, _places(shard), shard.train, method.cutoff, frame)
 
 
 def scorers_of(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:

@@ -102,7 +102,7 @@ def _choice_basis(place: Place) -> str:
     """What choices are kept under beside the shard: the basis, and whether the model begins in it."""
     if place.basis is None:
         return ""
-    return place.basis.digest[:16] + ("-common" if place.method.start == "common" else "")
+    return place.basis.digest[:16] + ("-common-2" if place.method.start == "common" else "")
 
 
 def _count_judges(shard: Shard) -> int:

@@ -15,6 +15,7 @@ from client_service.basis.common_basis import CommonBasis, basis_of_pairs
 from client_service.basis.storage import keep_basis, load_basis
 from client_service.basis.sums import catalogue_matrix, count_pairs, training_digest, without_held_out
 from client_service.basis_run import Sums
+from client_service.learning.beginning import common_start
 from client_service.learning.interrupt import NEVER
 from client_service.run_place import basis_folder, open_basis_run, place_run
 from client_service.serving.served import freeze
@@ -75,6 +76,35 @@ def test_figures_do_not_rise_by_held_out_pairs_in_the_sums(planted: Shard, tmp_p
         figures[name] = judge_test_lists(shard, freeze("", training), NEVER).primary_value
     assert figures["judged"] == pytest.approx(figures["some"], abs=0.02)  # counts below the smallest seen are hidden
     assert figures["leaked"] > figures["judged"] + 0.03
+
+
+@pytest.mark.parametrize("fusion", [True, False])
+def test_a_common_start_does_not_know_the_held_out_pairs_in_the_sums(
+    planted: Shard, tmp_path: Path, *, fusion: bool
+) -> None:
+    """The embeddings began in frequencies of the whole sum, in which are the pairs by which they are judged."""
+    shard, found = listed(planted), {}
+    few = others()[:20]  # of whose pairs some are counted once, so that none is hidden
+    whole = basis_of_pairs(sums([few, catalogue_matrix(shard.everything, 40)]), 0.25)
+    some = basis_of_pairs(sums([few, catalogue_matrix(shard, 40)]), 0.25)
+    for name, basis in (("some", some), ("judged", replace(whole, everything=True)), ("leaked", whole)):
+        method = SMALL.model_copy(update={"start": "common", "fusion": fusion, "cutoff": 40})
+        place = Place("shop", "run-1", 0, method, tmp_path / name, basis=basis)
+        training = begin_training(place, shard, torch.device("cpu"), NEVER)[0]
+        found[name] = judge_test_lists(shard, freeze("", training), NEVER).primary_value
+    assert found["judged"] == pytest.approx(found["some"], abs=1e-6)
+    assert found["leaked"] > found["judged"] + 0.03
+
+
+def test_columns_of_a_common_start_are_those_of_the_sum_that_all_silos_have(planted: Shard) -> None:
+    shard = listed(planted)
+    whole = replace(basis_of_pairs(sums([others(), catalogue_matrix(shard.everything, 40)]), 0.25), everything=True)
+    method = SMALL.model_copy(update={"start": "common"})
+    own, all_silos = common_start(whole, shard, method), common_start(whole, shard.everything, method)
+    assert own is not None and all_silos is not None
+    assert not np.allclose(own.items, all_silos.items)
+    alike = np.sum(own.items * all_silos.items, axis=0)
+    assert (alike[:4] > 0.8).all() and (alike > 0).all()
 
 
 @pytest.mark.parametrize(("kind", "everything"), [("exact", True), ("exact", False), ("iterated", True)])
