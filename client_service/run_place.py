@@ -68,10 +68,11 @@ def open_basis_run(
 ) -> BasisRun:
     """The silo's part of the sums of a basis run that has room for so many clients, before any round. Slow.
 
-    In a silo that fits its models on everything, everything is counted, but for an iterated basis: its directions would
-    tell what is judged in them the answers, and no silo can take its own part of them away.
+    In a silo that fits its models on everything, everything is counted in exact sums without noise. The directions of
+    others would tell what is judged in them the answers, and no silo can take its own part of them away.
     """
-    everything = settings.fit_everything and place.method.basis.kind == "exact"
+    basis = place.method.basis
+    everything = settings.fit_everything and basis.kind == "exact" and basis.epsilon is None
     counted = task.everything(shard) if everything else shard
     interactions = task.count_in_catalogue(counted, place.method.catalogue)
     folder, summed = basis_folder(settings), task.digest_summed(counted)

@@ -50,7 +50,8 @@ def without_held_out(basis: CommonBasis, shard: Shard) -> CommonBasis:
     """The basis as if this silo had added its training pairs alone: what is judged must not know the answers.
 
     Sums are counts, of which each silo can take its own away; the others' held-out pairs stay, by which nobody here is
-    judged. Of noised sums nothing is taken away: the noise hides what a user has added.
+    judged. Of directions nothing is taken away: silos add their training pairs alone to sums that become such, as those
+    with noise do.
     """
     if basis.pairs is None or not basis.everything or not (shard.valid.nnz or shard.test.nnz):
         return basis

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from client_service.basis.common_basis import CommonBasis, basis_of_pairs
 from client_service.basis.storage import keep_basis, load_basis
-from client_service.basis.sums import catalogue_matrix, count_pairs, training_digest, without_held_out
+from client_service.basis.sums import catalogue_matrix, count_pairs, training_digest, weigh_pairs, without_held_out
 from client_service.basis_run import Sums
 from client_service.learning.beginning import common_start
 from client_service.learning.interrupt import NEVER
@@ -24,7 +24,7 @@ from client_service.tasks.items import ITEMS, begin_training, judge_test_lists
 from client_service.tasks.task import Place
 from shared.method.exchanged import Parameters
 from shared.method.setting_groups import BasisSettings
-from shared.strategies.common_basis import DEGREES, PAIRS
+from shared.strategies.common_basis import DEGREES, PAIRS, WEIGHTED
 from tests.support.small import SMALL, small_client
 
 OTHERS = 60  # users of other silos, two communities that the planted ones do not have
@@ -107,11 +107,13 @@ def test_columns_of_a_common_start_are_those_of_the_sum_that_all_silos_have(plan
     assert (alike[:4] > 0.8).all() and (alike > 0).all()
 
 
-@pytest.mark.parametrize(("kind", "everything"), [("exact", True), ("exact", False), ("iterated", True)])
+@pytest.mark.parametrize(
+    ("kind", "everything"), [("exact", True), ("exact", False), ("iterated", True), ("noised", True)]
+)
 def test_what_is_counted_and_what_the_silo_remembers_of_it(
     planted: Shard, tmp_path: Path, kind: str, everything: bool
 ) -> None:
-    basis = BasisSettings(kind=kind, rank=4, rounds=2)
+    basis = BasisSettings(kind="exact", epsilon=8.0) if kind == "noised" else BasisSettings(kind=kind, rank=4, rounds=2)
     method = SMALL.model_copy(update={"basis": basis, "catalogue": 40})
     shard = build_shard("client-1", planted.events_with_ids(), None)
     save_shard(tmp_path / "client-1", shard)
@@ -131,6 +133,10 @@ def test_what_is_counted_and_what_the_silo_remembers_of_it(
     assert run.summed is not None and run.summed.training == training_digest(counted)
     run.moment = replace(run.moment, round=1)
     added = run.arrays()
+    if kind == "noised":
+        expected = weigh_pairs(catalogue_matrix(counted, 40))[WEIGHTED]
+        np.testing.assert_array_equal(added[WEIGHTED], expected)
+        return
     np.testing.assert_array_equal(added[DEGREES], np.diff(sparse.csc_array(catalogue_matrix(counted, 40)).indptr))
     if kind == "iterated":  # one round more would follow
         return
