@@ -152,3 +152,18 @@ def test_data_that_the_containers_may_not_read_are_refused(invitation: Path, dat
     with pytest.raises(SettingsError, match="as whom the containers run, may read"):
         compose_silo(silo, read(invitation))
     assert json.loads(invitation.read_text())["name"] == "north"
+
+
+def test_a_silo_joins_with_the_list_of_items_that_all_share(invitation: Path, data: Path, tmp_path: Path) -> None:
+    listed, out = tmp_path / "items.txt", tmp_path / "silo.yml"
+    listed.write_text("i\n", encoding="utf-8")
+    listed.chmod(0o644)
+    words = ("--invitation", invitation, "--data", data, "--folder", tmp_path / "north", "--out", out)
+    written = write(*words, "--catalogue", listed)
+    assert written.exit_code == 0, written.output
+    services = yaml.safe_load(out.read_text())["services"]
+    command = services["join"]["command"]
+    inside = command[command.index("--catalogue") + 1]
+    assert f"{listed}:{inside}:ro" in services["join"]["volumes"]
+    refused = write(*words, "--catalogue", tmp_path / "none.txt")
+    assert "--catalogue: expected the list of items" in str(refused.exception)

@@ -46,6 +46,7 @@ def compose(
     folder: Annotated[Path | None, typer.Option(help="the silo's: keys, shard, state; by default its name")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="of this machine, where the silo answers")] = 8801,
     min_rating: Annotated[float | None, typer.Option(help="of a liking, as `lpsfed join` has it")] = None,
+    catalogue: Annotated[Path | None, typer.Option(help="list of items that all silos share, if they do")] = None,
     policy: Annotated[list[str] | None, typer.Option("--policy", help="as `lpsfed join` has it")] = None,
     allow_http: options.AllowHttp = False,
 ) -> None:
@@ -64,8 +65,8 @@ def compose(
     asked = read_invitation(_require_given(invitation, "--invitation", "the operator's"))
     own = _require_given(data, "--data", "the silo's own interactions")
     parse_policy(options.parse_pairs(policy or [], "--policy"))
-    agreed = (tuple(policy or ()), allow_http)
-    silo = SiloCompose(folder or Path(asked.name), own, choose_owner(), port, min_rating, *agreed, subnets or SUBNET)
+    agreed = (tuple(policy or ()), allow_http, subnets or SUBNET, catalogue)
+    silo = SiloCompose(folder or Path(asked.name), own, choose_owner(), port, min_rating, *agreed)
     path = write_compose_silo(silo, asked, out or Path(TEMPLATE))
     ERR.print(f"{path}: docker compose -f {path} up --build --wait", soft_wrap=True)
     ERR.print(f"http://127.0.0.1:{port} answers then; keys: {silo.folder}", soft_wrap=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = "docker-compose.silo.yml"
 SUBNET = "10.202.0.0/28"  # of the client, the exit and, once, `join`
+MOUNTED_CATALOGUE = "/list/catalogue.txt"  # in the container that joins; it keeps a copy in the silo's folder
 USUAL_PORTS = {"http": 80, "https": 443}
 UNPLAIN = set(":$\\\"'#{}[],&*\n")  # what YAML or Compose read as something else in a path
 IMAGE_USER = (10001, 10001)
@@ -27,7 +28,8 @@ IMAGE_USER = (10001, 10001)
 class SiloCompose:
     """What the file says of one silo.
 
-    policy: what the silo allows, key=value, as `lpsfed join` has it. allow_http: is the way to the aggregator trusted?
+    catalogue: the list of items that all silos share. policy: what the silo allows, key=value, as `lpsfed join` has it.
+    allow_http: is the way to the aggregator trusted?
     folder: for keys, shard and state, on this machine. port: of its loopback, where the silo's applications ask. owner:
     (user, group) of the containers, who owns the folder.
     """
@@ -40,6 +42,7 @@ class SiloCompose:
     policy: tuple[str, ...] = ()
     allow_http: bool = False
     subnet: str = SUBNET
+    catalogue: Path | None = None
 
 
 def choose_owner() -> tuple[int, int]:
@@ -51,7 +54,9 @@ def compose_silo(silo: SiloCompose, invitation: Invitation, out: Path = Path(TEM
     """The file's text. SettingsError for data that containers cannot read, and for a path that no mount names."""
     from simulation.deployment.files import render_template
 
-    _require_readable(silo.data, silo.owner)
+    _require_readable(silo.data, silo.owner, "--data: expected the silo's own interactions")
+    if silo.catalogue is not None:
+        _require_readable(silo.catalogue, silo.owner, "--catalogue: expected the list of items that all silos share")
     secure = invitation.federation is not None and invitation.federation.secure
     require_guarded(invitation.url, allow_http=silo.allow_http, secure=secure)
     return render_template(TEMPLATE, _template_values(silo, invitation, out))
@@ -86,6 +91,7 @@ def _template_values(silo: SiloCompose, invitation: Invitation, out: Path) -> di
         "user": ":".join(map(str, silo.owner)),
         "data": data,
         "data_name": data.name,
+        "catalogue": None if silo.catalogue is None else _require_plain(silo.catalogue),
         "flags": "".join(f", {json.dumps(word)}" for word in _join_flags(silo)),
         "subnet": subnet,
         "exit": subnet[(1 << (32 - PREFIX)) - 2],
@@ -95,8 +101,9 @@ def _template_values(silo: SiloCompose, invitation: Invitation, out: Path) -> di
 def _join_flags(silo: SiloCompose) -> list[str]:
     """What `lpsfed join` is told beside places."""
     rating = [] if silo.min_rating is None else ["--min-rating", f"{silo.min_rating:g}"]
+    listed = [] if silo.catalogue is None else ["--catalogue", MOUNTED_CATALOGUE]
     policy = [word for one in silo.policy for word in ("--policy", one.replace("$", "$$"))]
-    return [*rating, *policy, *(["--allow-http"] if silo.allow_http else [])]
+    return [*rating, *listed, *policy, *(["--allow-http"] if silo.allow_http else [])]
 
 
 def _require_plain(path: Path) -> Path:
@@ -106,11 +113,11 @@ def _require_plain(path: Path) -> Path:
     return found
 
 
-def _require_readable(path: Path, owner: tuple[int, int]) -> None:
+def _require_readable(path: Path, owner: tuple[int, int], expected: str) -> None:
     try:
         state = path.stat()
     except OSError as error:
-        raise SettingsError(f"--data: expected the silo's own interactions, got {path} ({error.strerror})") from None
+        raise SettingsError(f"{expected}, got {path} ({error.strerror})") from None
     mine = (owner[0] == state.st_uid, 0o400), (owner[1] == state.st_gid, 0o040), (True, 0o004)
     readable = next(state.st_mode & bit for holds, bit in mine if holds)
     if not readable:

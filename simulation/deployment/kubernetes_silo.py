@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 KUSTOMIZATION, SCRIPT = "kustomization.yaml", "apply.sh"
 TEMPLATES = {KUSTOMIZATION: "kubernetes-silo.yml", SCRIPT: "kubernetes-silo.sh"}
 START_SECONDS = 300
+MOUNTED_CATALOGUE = "/shards/catalogue.txt"  # beside the shard, where the script puts it
 UNPLAIN = set("\"'`$\\\n")  # in a path that stands in the script
 
 
@@ -81,6 +82,7 @@ def _template_values(settings: ClientSettings, cluster: SiloCluster, out: Path) 
         "image": cluster.image,
         "script": out / SCRIPT,
         "shard": settings.shard.resolve(),
+        "catalogue": None if settings.catalogue is None else settings.catalogue.resolve(),
         "seconds": START_SECONDS,
     }
 
@@ -98,6 +100,13 @@ def _config_values(settings: ClientSettings) -> Iterator[tuple[str, str]]:
         yield "AGGREGATOR_KEY", settings.aggregator_key
     if settings.known_members:
         yield "KNOWN_MEMBERS", json.dumps(settings.known_members, separators=(",", ":"))
+    # The base has lines of their own for these two, which count more than METHOD and POLICY do.
+    yield "METHOD__BASIS__KIND", settings.method.basis.kind
+    yield "POLICY__COMMON_BASIS", settings.policy.common_basis
+    if settings.catalogue is not None:
+        yield "CATALOGUE", MOUNTED_CATALOGUE
+    if settings.allowed_origins:
+        yield "ALLOWED_ORIGINS", json.dumps(settings.allowed_origins, separators=(",", ":"))
     if settings.task != "items":
         yield "TASK", settings.task
     for name, default in (("method", MethodSettings()), ("policy", type(settings.policy)()), ("privacy", None)):
@@ -116,10 +125,11 @@ def _require_usable(settings: ClientSettings, cluster: SiloCluster) -> None:
         ip_address(cluster.address)
     except ValueError:
         raise SettingsError(f"--address: expected the aggregator's IP address, got {cluster.address}") from None
-    if settings.catalogue is not None:
-        words = "expected none, because these manifests mount no list: it goes beside the shard (docs/common-basis.md)"
-        raise SettingsError(f"catalogue: {words}, got {settings.catalogue}")
+    if settings.proxy() is not None:
+        words = "expected none, because the pod reaches the aggregator alone (docs/kubernetes.md, Through a proxy)"
+        raise SettingsError(f"outbound_proxy: {words}, got one")
     if not (cluster.manifests / "base/silo" / KUSTOMIZATION).is_file():
         raise SettingsError(f"--folder: expected the project's k8s/, got {cluster.manifests}")
-    if wrong := sorted(set(str(settings.shard.resolve())) & UNPLAIN):
-        raise SettingsError(f"{settings.shard}: expected a path without {' '.join(wrong)}")
+    for path in (settings.shard, settings.catalogue):
+        if path is not None and (wrong := sorted(set(str(path.resolve())) & UNPLAIN)):
+            raise SettingsError(f"{path}: expected a path without {' '.join(wrong)}")

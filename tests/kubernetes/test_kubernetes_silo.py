@@ -14,6 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from client_service.settings import client_settings
 from client_service.shard import read_shard
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.cli import app
@@ -122,7 +123,53 @@ def test_a_room_has_a_quota_that_holds_what_is_in_it(documents: list[dict[str, A
     assert limits["default"].keys() == limits["defaultRequest"].keys() == {"cpu", "memory", "ephemeral-storage"}
 
 
-def test_the_script_hands_the_shard_over_once(silo: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def listed(silo: Path) -> Path:
+    """The same with the list of items of a common basis."""
+    (silo / "catalogue.txt").write_text("\n".join(read_shard(silo / "shard").item_ids) + "\n", encoding="utf-8")
+    text = (silo / "silo.toml").read_text(encoding="utf-8")
+    head, method = text.split("[method]")
+    lines = (
+        f'{head}catalogue = "{silo}/catalogue.txt"\nallowed_origins = ["https://shop.example.org"]',
+        f'[method]{method}basis = {{ kind = "exact" }}\n[policy]\ncommon_basis = "open"\n',
+    )
+    (silo / "silo.toml").write_text("\n".join(lines), encoding="utf-8")
+    return silo
+
+
+def test_a_silo_with_a_list_of_items_has_the_settings_of_its_own_file(
+    listed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base says of a common basis that there is none, in lines that count more than METHOD."""
+    written = write(listed)
+    assert written.exit_code == 0, written.output
+    given = named(render(listed / "kubernetes"), "ConfigMap", "client")["data"]
+    assert given["LPSFED_CLIENT_CATALOGUE"] == "/shards/catalogue.txt"
+    for name, value in (given | {"LPSFED_CLIENT_CATALOGUE": str(listed / "catalogue.txt")}).items():
+        monkeypatch.setenv(name, value)
+    read = client_settings(shard=listed / "shard", state_directory=listed / "state", device="cpu")
+    for name in list(given):
+        monkeypatch.delenv(name)
+    own = client_settings(listed / "silo.toml")
+    for name in ("method", "policy", "allowed_origins", "aggregator_url", "secure", "fit_everything"):
+        assert getattr(read, name) == getattr(own, name), name
+
+
+def test_the_script_hands_over_the_list_of_items_before_the_shard(listed: Path, tmp_path: Path) -> None:
+    test_the_script_hands_the_shard_over_once(listed, tmp_path, calls_that_hand_over=2)
+    text = (tmp_path / "cluster/shards/catalogue.txt").read_text(encoding="utf-8")
+    assert text == (listed / "catalogue.txt").read_text(encoding="utf-8")
+
+
+def test_a_silo_behind_a_proxy_is_told_what_to_do(silo: Path) -> None:
+    text = (silo / "silo.toml").read_text(encoding="utf-8")
+    (silo / "silo.toml").write_text('outbound_proxy = "http://proxy.example.org:3128"\n' + text, encoding="utf-8")
+    refused = write(silo)
+    assert "outbound_proxy: expected none" in str(refused.exception)
+    assert "proxy.example.org" not in str(refused.exception)
+
+
+def test_the_script_hands_the_shard_over_once(silo: Path, tmp_path: Path, calls_that_hand_over: int = 1) -> None:
     assert write(silo).exit_code == 0
     program = tmp_path / "bin/kubectl"
     program.parent.mkdir()
@@ -137,9 +184,11 @@ def test_the_script_hands_the_shard_over_once(silo: Path, tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
     calls = (place / "calls").read_text().splitlines()
     assert read_shard(place / "shards/north").digest == read_shard(silo / "shard").digest
-    assert sum(" exec " in call for call in calls) == 1 and sum("apply" in call for call in calls) == 2
+    assert (
+        sum(" exec " in call for call in calls) == calls_that_hand_over and sum("apply" in call for call in calls) == 2
+    )
     assert all("--namespace lpsfed-silo-north" in call for call in calls if "apply --kustomize" not in call)
-    assert [path.name for path in (place / "shards").iterdir()] == ["north"]
+    assert {path.name for path in (place / "shards").iterdir()} - {"catalogue.txt"} == {"north"}
 
 
 def test_what_is_of_no_use_is_named(silo: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -15,6 +17,7 @@ from pydantic_settings import BaseSettings
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.settings import ClientSettings, client_settings
+from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from conftest import Document, Environment, Pods, Render
@@ -27,6 +30,7 @@ MADE_AT_THE_START = {"LPSFED_AGGREGATOR_SIGNING_KEY_FILE"}  # where nobody sets 
 SAID_BY_A_NUMBER = {"LPSFED_AGGREGATOR_CATALOGUE_SIZE_FILE"}  # METHOD__CATALOGUE, known before the first shard is there
 SWITCHED_ON = {"SECURE": ("true", "false"), "METHOD__BASIS__KIND": ("exact", "off")}  # by compose; and as it is without
 OF_A_POD = {"name", "aggregator_url", "device"}
+K8S = Path(__file__).parents[2] / "k8s"
 COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
 CHOICE = re.compile(r"\$\{LPSFED_\w+:-(.*)\}")  # of whoever types `docker compose up`, and what it is without one
 
@@ -95,7 +99,9 @@ def test_what_a_config_map_spells_out_is_the_setting_s_default(render: Render) -
         for key, value in one["data"].items():
             field, *path = key.removeprefix(start).lower().split("__")
             kind: TypeAdapter[object] = TypeAdapter(fields[field].annotation)
-            read = kind.validate_json(value) if value.startswith("{") else kind.validate_python(nested(path, value))
+            read = (
+                kind.validate_json(value) if value.startswith(("{", "[")) else kind.validate_python(nested(path, value))
+            )
             assert field in OF_A_POD or read == fields[field].default, key
 
 
@@ -242,3 +248,36 @@ def test_a_pod_without_dns_knows_the_one_name_that_it_calls(
 def test_dns_is_closed_where_it_is_said_to_be(overlay_without_dns: str, render: Render, pods: Pods) -> None:
     callers = [pod for pod in pods(render(overlay_without_dns)) if pod["metadata"]["name"] in ("client", "operator")]
     assert callers and {pod["spec"].get("dnsPolicy") for pod in callers} == {"None"}
+
+
+def test_a_marked_line_that_an_operator_uncomments_is_a_setting_of_the_client() -> None:
+    text = (K8S / "overlays/production/silo/kustomization.yaml").read_text(encoding="utf-8")
+    marked = re.findall(r"# - LPSFED_CLIENT_([A-Z_]+)=(\S+) # <-", text)
+    assert marked == [("ALLOWED_ORIGINS", '["https://shop.example.org"]')]
+    for name, value in marked:
+        kind: TypeAdapter[object] = TypeAdapter(ClientSettings.model_fields[name.lower()].annotation)
+        assert kind.validate_json(value)
+
+
+def test_a_silo_behind_a_proxy_reaches_the_proxy_alone(tmp_path: Path) -> None:
+    """The production silo with its marked line for that uncommented."""
+    if (kubectl := shutil.which("kubectl")) is None:
+        pytest.skip("kubectl is not installed: the manifests are not rendered")
+    shutil.copytree(K8S, tmp_path / "k8s")
+    overlay = tmp_path / "k8s/overlays/production/silo"
+    file = overlay / "kustomization.yaml"
+    file.write_text(
+        file.read_text(encoding="utf-8").replace(
+            "# - ../../../components/outbound-proxy", "- ../../../components/outbound-proxy"
+        )
+    )
+    done = subprocess.run([kubectl, "kustomize", str(overlay)], capture_output=True, text=True, timeout=LONGEST_SECONDS)
+    assert done.returncode == 0, done.stderr
+    found = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.stdout)}
+    egress = found["NetworkPolicy", "to-aggregator"]["spec"]["egress"]
+    assert egress == [{"to": [{"ipBlock": {"cidr": "203.0.113.10/32"}}], "ports": [{"protocol": "TCP", "port": 3128}]}]
+    container = found["StatefulSet", "client"]["spec"]["template"]["spec"]["containers"][0]
+    given = {one["name"]: one.get("value") for one in container["env"]}
+    path = Path(given["LPSFED_CLIENT_OUTBOUND_PROXY_FILE"])
+    assert "outbound_proxy_file" in ClientSettings.model_fields
+    assert str(path.parent) in {one["mountPath"] for one in container["volumeMounts"]}

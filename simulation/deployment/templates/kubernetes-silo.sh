@@ -16,6 +16,10 @@ until waits || runs; do
   sleep 1
 done
 if waits; then
+  #: if catalogue
+  run exec --stdin client-0 --container shard -- sh -c \
+    'cat > /shards/catalogue.new && mv /shards/catalogue.new /shards/catalogue.txt' < "{{ catalogue }}"
+  #: endif
   tar --create --directory "{{ shard }}" . | run exec --stdin client-0 --container shard -- sh -c \
     'rm -rf /shards/.arriving && mkdir /shards/.arriving && tar --extract --directory /shards/.arriving &&
      mv --no-target-directory /shards/.arriving "/shards/$LPSFED_CLIENT_NAME"'
