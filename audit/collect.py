@@ -48,7 +48,7 @@ async def read_client_evidence(http: httpx.AsyncClient, name: str) -> PartEviden
 async def read_aggregator_evidence(http: httpx.AsyncClient, name: str) -> PartEvidence:
     """The aggregator's declaration, all that has arrived there, and its runs with their rounds."""
     declaration = await fetch_answer(http, "/v1/declaration", TypeAdapter(Declaration))
-    arrivals = await _read_arrivals(http)
+    arrivals = await read_all_arrivals(http)
     heads = await fetch_answer(http, "/v1/runs", _HEADS)
     runs = [await fetch_answer(http, f"/v1/runs/{head.run}", TypeAdapter(RunHistoryOut)) for head in heads]
     return PartEvidence(
@@ -71,7 +71,8 @@ async def read_ledger(http: httpx.AsyncClient) -> tuple[dict[str, Any], ...]:
     return tuple(entries)
 
 
-async def _read_arrivals(http: httpx.AsyncClient) -> tuple[ArrivalOut, ...]:
+async def read_all_arrivals(http: httpx.AsyncClient) -> tuple[ArrivalOut, ...]:
+    """All that has arrived at the aggregator, as its operator may see it."""
     arrivals: list[ArrivalOut] = []
     kind, after = TypeAdapter(ArrivalsOut), 0
     while page := (await fetch_answer(http, "/v1/arrivals", kind, after=after, limit=PAGE)).entries:

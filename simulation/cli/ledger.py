@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.errors import DataError, SettingsError
+from simulation.cli import options
 from simulation.cli.options import AsJson, print_json
 from simulation.console import OUT
 
 if TYPE_CHECKING:
     from audit.signatures import RemadeSignatures
+    from shared.protocol.schemas import ArrivalOut
     from shared.protocol.signing.keys import PrivateKey
 
 app = typer.Typer(
@@ -40,16 +43,27 @@ def verify(
             help="what arrived: the aggregator's evidence, or its /v1/arrivals; sign it again; repeatable",
         ),
     ] = None,
+    operator_token_file: Annotated[
+        Path | None, typer.Option(help="the aggregator's operator's secret: ask its API for what arrived")
+    ] = None,
+    aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
+    ca: options.Authority = None,
     as_json: AsJson = False,
 ) -> None:
     """Are ledger and account whole, and is each as long as its head says? Ends with 1 where one is not.
 
-    With `--arrivals` each signature that the aggregator has recorded is made again and compared.
+    With `--arrivals`, or an operator's token, each signature that the aggregator has kept is made again and compared.
     """
+    from audit.signatures import read_arrivals
     from client_service.records import verify_records
 
     key = _read_signing_key(state_directory, signing_key_file)
-    remade = _remake_signatures(arrivals, key) if arrivals else None
+    came = [arrival for file in arrivals or () for arrival in read_arrivals(file)]
+    places = [str(file) for file in arrivals or ()]
+    if operator_token_file is not None:
+        came += _ask_arrivals(aggregator_url, operator_token_file, ca)
+        places.append(aggregator_url)
+    remade = _remake_signatures(came, ", ".join(places), key) if places else None
     verification = verify_records(state_directory, key, records_directory)
     faults = [*verification.faults, *(remade.chosen if remade else ())]
     if as_json:
@@ -64,17 +78,38 @@ def verify(
         raise typer.Exit(1)
 
 
-def _remake_signatures(files: list[Path], key: PrivateKey | None) -> RemadeSignatures:
-    from audit.signatures import find_signer, read_arrivals, remake_signatures
+def _ask_arrivals(url: str, token_file: Path, authority: Path | None) -> tuple[ArrivalOut, ...]:
+    """What arrived, by the operator's API. SettingsError for an address or a token that is none."""
+    import httpx
+
+    from audit.collect import read_all_arrivals
+    from shared.web.address import require_url
+    from shared.web.calling import Calling
+    from simulation.small_files import read_small_file
+
+    token = read_small_file(token_file, "the operator's token")
+    headers = {"Authorization": f"Bearer {token}"}
+
+    async def ask() -> tuple[ArrivalOut, ...]:
+        verify = Calling(authority).context
+        async with httpx.AsyncClient(
+            base_url=require_url(url), headers=headers, trust_env=False, verify=verify
+        ) as http:
+            return await read_all_arrivals(http)
+
+    return asyncio.run(ask())
+
+
+def _remake_signatures(arrived: list[ArrivalOut], places: str, key: PrivateKey | None) -> RemadeSignatures:
+    from audit.signatures import find_signer, remake_signatures
 
     if key is None:
         raise SettingsError(
             "signing_key_file: expected the client's private key, by which arrivals are signed, got none"
         )
-    came = {arrival.sequence: arrival for file in files for arrival in read_arrivals(file)}.values()
+    came = {arrival.sequence: arrival for arrival in arrived}.values()
     client = find_signer(came, key)
     if client is None:
-        places = ", ".join(map(str, files))
         raise DataError(f"{places}: expected arrivals that this key has signed, got none of {len(came):,}")
     return remake_signatures(came, client, key)
 

@@ -15,13 +15,16 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from anyio import to_thread
 from http_message_signatures import algorithms
 from typer.testing import CliRunner
 
+from aggregator_service.app import create_app as create_aggregator
 from audit.case import open_case
 from audit.collect import read_aggregator_evidence, read_client_evidence
 from audit.evidence import PartEvidence, write_evidence
@@ -36,6 +39,8 @@ from shared.protocol.signing.keys import new_key
 from shared.protocol.signing.messages import RequestTarget, Signatory, holds, is_made_by, read, sign
 from simulation.cli import app
 from tests.support.questions import has_problem
+from tests.support.serving import serve
+from tests.support.small import TOKEN, small_aggregator
 
 if TYPE_CHECKING:
     from tests.support.given import Federate, Until
@@ -226,3 +231,14 @@ async def test_a_ledger_that_stops_saying_the_time_makes_the_report_red(run_silo
     changed = client.model_validate(client.model_dump(mode="json") | {"entries": entries})
     faults = {one.name: one.faults for one in make_report(open_case((changed, aggregator))).findings if not one.held}
     assert faults["calls"] == ("client-1: 1 call without the time of the signature, after others with it",)
+
+
+async def test_what_arrived_is_asked_for_at_the_aggregator(run_silo: Federated, tmp_path: Path) -> None:
+    async with run_silo() as (_, _, settings):
+        pass
+    token, aggregator = tmp_path / "token", small_aggregator(tmp_path / "aggregator", keys_directory=tmp_path / "keys")
+    token.write_text(TOKEN)
+    with serve(create_aggregator(aggregator)) as url:
+        asked = ("--operator-token-file", token, "--aggregator-url", url)
+        code, text = await to_thread.run_sync(partial(verify, settings.state_directory, *asked))
+    assert code == 0 and text.endswith("entries\n2 signatures, each as the key makes it\n")
