@@ -35,7 +35,10 @@ test test-fast rounding faults engines engine-ray engine-flower storage e2e-comp
 # What `make test` leaves out for its length lies in these as well.
 FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attacks/test_round_under_abuse.py \
 	tests/aggregator_service/test_federation_machine.py tests/client_service/secure/test_killed_in_a_round.py \
-	tests/simulation/engines/test_plain.py tests/web/test_described.py
+	tests/web/test_described.py
+# Of these `make test` runs a part, and `make faults` the rest.
+SLOW_TESTS := tests/client_service/basis/test_basis_runs.py tests/simulation/engines/test_plain.py \
+	tests/benchmarks/test_every_benchmark_runs.py
 
 .PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage generated-client soak benchmark guard \
 	e2e-compose site notebook dist lock sbom audit platforms images base-digest clean
@@ -82,6 +85,7 @@ rounding: install ## run the tests that train as two other processors would roun
 
 faults: install ## kill, cut off and misuse the services in every way that is known, about ten minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m 'slow or not slow' $(FAULT_TESTS)
+	$(BIN)/pytest -n 2 --dist worksteal -m slow $(SLOW_TESTS)
 
 engines: engine-ray engine-flower ## run the tests of Ray and of Flower, each in an environment of its own
 

@@ -50,10 +50,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.services)
 
 
-def pytest_collection_finish() -> None:
-    """What all tests have imported lives to the end: no collection looks through it again."""
-    gc.collect()
-    gc.freeze()
+BEGUN = set[Path]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What is imported by the first test of a file lives to the end: no collection looks through it again."""
+    if item.path not in BEGUN:
+        BEGUN.add(item.path)
+        gc.collect()
+        gc.freeze()
 
 
 COLLECTING = SimpleNamespace(collect=gc.collect, freeze=lambda: None, unfreeze=lambda: None)

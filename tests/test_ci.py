@@ -59,3 +59,12 @@ def test_a_run_that_ends_before_there_is_a_picture_says_so(tmp_path: Path) -> No
     done = run_ci(tmp_path, "check")
     assert done.returncode != 0 and "0 pictures of the pages in " in done.stdout
     assert "make test" not in done.stdout
+
+
+def test_a_test_that_make_test_leaves_out_for_its_length_is_run_by_another_target() -> None:
+    lines = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    named = [line.split()[2:] for line in lines if line.startswith(("FAULT_TESTS", "SLOW_TESTS"))]
+    assert len(named) == 2
+    run = [ROOT / place for place in (*named[0], *named[1], "tests/soak")]
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text(encoding="utf-8")]
+    assert [str(path) for path in files if path != Path(__file__) and not {path, *path.parents} & {*run}] == []
