@@ -22,6 +22,7 @@ from shared.protocol.signing.invitation import (
     redeem,
     remove_silo,
 )
+from shared.protocol.signing.key_index import hold_lock
 from shared.protocol.signing.keys import PublicKey, new_key, raw_hex
 
 AGGREGATOR = raw_hex(new_key().public_key())
@@ -102,5 +103,5 @@ def test_an_invitation_that_has_expired_is_not_open_again_when_the_clock_is_set_
 
 def test_whoever_has_no_code_does_not_wait_and_holds_up_nobody(tmp_path: Path) -> None:
     open_invitation("north", tmp_path, 1.0)
-    with invitation.hold_lock(tmp_path / FOLDER), pytest.raises(AuthenticationError):
+    with hold_lock(tmp_path / FOLDER), pytest.raises(AuthenticationError):
         redeem(message("c" * 43), tmp_path, NOW, AGGREGATOR)
