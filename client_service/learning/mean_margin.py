@@ -85,8 +85,8 @@ def _score_pairs(head: PooledMLPs, sides: tuple[Pooled, Pooled], u: Tensor, i: T
     """f of the rows u (B,) of the users with the rows i (B,) of the items, part by part."""
     users, items = sides
     step = max(1, (SCORED_NUMBERS if head.residual else ALL_SCORED_NUMBERS) // head.width)
-    parts = zip(u.split(step), i.split(step), strict=True)
-    return torch.cat([head.score(_rows(users, left), _rows(items, right)) for left, right in parts])
+    parts = [slice(first, first + step) for first in range(0, max(1, len(u)), step)]
+    return torch.cat([head.score(_rows(users, u[part]), _rows(items, i[part])) for part in parts])
 
 
 def _may_be_limited(head: PooledMLPs, base: Tensor | None, shift: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ MOST_FACTOR = 6.0  # at this small size, of which a part that is fixed is the mo
 @pytest.mark.parametrize(
     ("strategy", "part", "changed"),
     [
-        ("lpsfed", "training", {}),
         ("lpsfed", "training", {"basis.kind": "exact"}),
         ("fedmf", "training", {}),
         ("lpsfed", "basis", {"basis.kind": "exact"}),
