@@ -53,9 +53,9 @@ AGGREGATOR_STOREYS = (
 """Rooms and files of the aggregator from the ground up: each imports only what lies below it."""
 COMPUTED = "(computed)"  # a module whose name stands nowhere in the code
 LONGEST_FUNCTION, LONGEST_FILE = 60, 400
-LONGER: dict[str, int] = {  # commands, which have an option a line
-    "simulation/cli/experiments.py:demo": 66,
-    "simulation/cli/experiments.py:simulate": 70,
+LONGER: dict[str, int] = {
+    "client_service/settings.py": 420,  # a setting a line, from which the page of settings is made
+    "simulation/cli/experiments.py:simulate": 70,  # an option a line
 }  # "file" or "file:function" -> lines, with a reason; empty is best
 
 
