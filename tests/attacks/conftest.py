@@ -51,11 +51,13 @@ def attacked(silos: Silos, tmp_path: Path, opened: Opened, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def mislead(silos: Silos, opened: Opened, tmp_path: Path) -> Mislead:
+def mislead(silos: Silos, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mislead:
     """`async with mislead(4, Kind, ...) as clients`: so many follow a liar of that kind until the context ends.
 
     `client`: settings of each client; what else is said is the liar's. The silos of a secure run have exchanged keys.
     """
+
+    monkeypatch.setenv("LPSFED_CLIENT_POLL_SECONDS", "0")  # a liar begins anew as soon as a sum is there
 
     @asynccontextmanager
     async def follow(
