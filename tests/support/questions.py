@@ -15,16 +15,14 @@ from client_service.settings import ClientSettings
 
 Question = Callable[[], Awaitable[bool]]
 LONGEST_SECONDS = 300.0  # a bound alone: where much else runs everything takes long
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.005, 0.05  # between two looks, each of which costs a few milliseconds
+PAUSE_SECONDS = 0.005
 
 
 async def wait_until(holds: Question) -> None:
     """Look again and again whether something is so; a test in which it never is ends in time."""
     with anyio.fail_after(LONGEST_SECONDS):
-        pause = FIRST_PAUSE_SECONDS
         while not await holds():
-            await anyio.sleep(pause)
-            pause = min(1.5 * pause, LONGEST_PAUSE_SECONDS)
+            await anyio.sleep(PAUSE_SECONDS)
 
 
 async def read(http: httpx.AsyncClient, what: str) -> dict[str, Any]:
