@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter, ValidationError
 
 from audit.evidence import PartEvidence, ProbeSending
-from client_service.boundary.crossings import Attempt
-from client_service.boundary.crossings import attempts as ledger_attempts
+from client_service.boundary.call_attempts import Attempt
+from client_service.boundary.call_attempts import attempts as ledger_attempts
 from shared.errors import DataError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ENDED, ArrivalOut, ParticipantOut, RunHistoryOut

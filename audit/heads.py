@@ -10,7 +10,7 @@ from audit.case import AuditCase
 from audit.findings import AuditFinding, make_finding
 from audit.matching import MatchedBodies, ReportedBody
 from audit.probes import bodies
-from client_service.boundary.crossings import Attempt
+from client_service.boundary.call_attempts import Attempt
 from shared.errors import HeadError
 from shared.protocol.heads import Said
 from shared.protocol.schemas import ArrivalOut

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from audit.case import AuditCase, AuditedClient
 from audit.findings import AuditFinding, make_finding
-from client_service.boundary.calls import declared_calls
-from client_service.boundary.crossings import Attempt
-from client_service.boundary.headed_ledger import ADOPTED
+from client_service.boundary.call_attempts import Attempt
+from client_service.boundary.call_records import POLLS
+from client_service.boundary.gate import declared_calls
 from client_service.boundary.ledger import follow_chain
-from client_service.boundary.masked import MESSAGES
-from client_service.boundary.recorder import POLLS
+from client_service.boundary.ledger_heads import ADOPTED
+from client_service.boundary.secure_bodies import MESSAGES
 from shared.method.declaration import Counts, Declaration
 from shared.method.parameters import Form
 from shared.protocol.bodies import body_size

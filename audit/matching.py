@@ -9,8 +9,8 @@ from itertools import product
 from typing import Literal
 
 from audit.evidence import ProbeSending
-from client_service.boundary.crossings import Attempt
-from client_service.boundary.masked import MESSAGES
+from client_service.boundary.call_attempts import Attempt
+from client_service.boundary.secure_bodies import MESSAGES
 from shared.protocol.schemas import ArrivalOut
 
 Source = Literal["ledger", "probes"]

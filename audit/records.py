@@ -9,8 +9,8 @@ from datetime import datetime
 from audit.case import AuditCase, AuditedClient
 from audit.findings import AuditFinding, make_finding
 from audit.matching import MatchedBodies, ReportedBody, bodies_from_ledger, bodies_from_probes, is_refused, match_bodies
-from client_service.boundary.crossings import Attempt
-from client_service.boundary.masked import MESSAGES
+from client_service.boundary.call_attempts import Attempt
+from client_service.boundary.secure_bodies import MESSAGES
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalOut, ParticipantOut
 from shared.words import count_noun

@@ -15,7 +15,7 @@ from audit.heads import check_heads
 from audit.presence import RECORDS_ONLY, ReportRequirements
 from audit.probing import ProbeGroup
 from audit.signatures import check_signatures
-from client_service.boundary.crossings import Attempt
+from client_service.boundary.call_attempts import Attempt
 from shared.message import Message
 from shared.protocol.privacy import few_clients
 from shared.protocol.schemas import ArrivalOut

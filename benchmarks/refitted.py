@@ -22,14 +22,14 @@ import torch
 from scipy import sparse
 
 from benchmarks.common import locate_data, render_table
-from client_service.best_model import kept_model
-from client_service.learning.evaluate import TopItems, find_hits
-from client_service.learning.quality import LABELS, METRICS, PRIMARY
-from client_service.serving.served import Served
-from client_service.shard import build_shard, save_shard
-from client_service.shard.events import row_numbers
+from client_service.data import build_shard, save_shard
+from client_service.data.events import row_numbers
+from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY
+from client_service.evaluation.ranking import TopItems, find_hits
+from client_service.federation.best_model import kept_model
+from client_service.joining_value.comparison import mean_interval
+from client_service.serving.model_store import Served
 from client_service.tasks.items import ITEMS, read_listed_shard
-from client_service.worth.comparison import mean_interval
 from shared.method.graph import Float64, interaction_matrix
 from shared.method.settings import MethodSettings
 from simulation.datasets.load import load_dataset

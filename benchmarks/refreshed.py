@@ -21,15 +21,15 @@ import polars as pl
 import torch
 
 from benchmarks.common import render_table
-from client_service.feedback.absorb import absorb_feedback
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import FeedbackStore
-from client_service.learning.interrupt import NEVER
-from client_service.learning.quality import LABELS, PRIMARY
-from client_service.renewal import ModelRenewal
-from client_service.serving.checkpoint import read_head
+from client_service.data import Shard, read_shard
+from client_service.evaluation.metrics import LABELS, PRIMARY
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.shard_update import absorb_feedback
+from client_service.event_log.store import FeedbackStore
+from client_service.refresh.rebuild import ModelRenewal
+from client_service.runtime.interruption import NEVER
+from client_service.serving.model_store import read_head
 from client_service.settings import ClientSettings, client_settings
-from client_service.shard import Shard, read_shard
 from client_service.tasks.items import ITEMS
 
 NEW_USER, NEW_ITEMS = "a user who is new", 5

@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 
 from client_service.app import create_app
-from client_service.logs import LOGGER
-from client_service.replicas.beside import keep_replicas
-from client_service.service import ClientService
+from client_service.http.service import ClientService
+from client_service.replicas.processes import keep_replicas
+from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
 from shared.new_files import close_to_others, write_privately

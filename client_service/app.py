@@ -8,14 +8,15 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 import httpx
 from fastapi import FastAPI
 
-from client_service import asking, routes
-from client_service.callers import CallerKeys
-from client_service.cross_origin import CrossOrigin
-from client_service.feedback import routes as feedback
-from client_service.logs import LOGGER
+from client_service.http import event_routes as feedback
+from client_service.http import operator_routes as routes
+from client_service.http import recommendation_routes as asking
+from client_service.http.authentication import CallerKeys
+from client_service.http.cross_origin import CrossOrigin
+from client_service.http.service import ClientService
 from client_service.pages import routes as pages
 from client_service.replicas.service import Replica
-from client_service.service import ClientService
+from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings
 from shared.web import problems, reference
 from shared.web.access import Addressed, Limited, Observed, Timed

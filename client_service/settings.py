@@ -1,8 +1,10 @@
-"""Environment, file and flags -> the settings of one client, and the silo's own policy."""
+"""A client's TOML file -> the values that the environment leaves to it."""
 
 from __future__ import annotations
 
+import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -10,10 +12,9 @@ import httpx
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from client_service.device import DeviceWish
-from client_service.policy import Policy, allowed_declaration
+from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.privacy.settings import PrivacySettings, require_accountable
-from client_service.settings_file import read_file_beneath_environment
+from client_service.runtime.device import DeviceWish
 from shared.errors import SettingsError
 from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Declaration
@@ -26,9 +27,37 @@ from shared.web.access import HOST_NAME
 from shared.web.address import require_url
 from shared.web.calling import build_proxy
 from shared.web.credentials import chosen_secret, require_own
-from shared.web.environment import EnvironmentSettings, read_settings
+from shared.web.environment import EnvironmentSettings, is_service_link, read_settings
 from shared.web.listening import Listening
 from shared.web.loopback import is_loopback
+
+PREFIX = "LPSFED_CLIENT_"
+
+
+def read_file_beneath_environment(file: Path | None) -> dict[str, Any]:
+    """The file's values but for those that LPSFED_CLIENT_* gives. SettingsError for a file of no use."""
+    return _beneath_environment(_read_file(file))
+
+
+def _beneath_environment(values: dict[str, Any], prefix: str = PREFIX) -> dict[str, Any]:
+    """The file's values without those that the environment also gives, because the constructor would win over it."""
+    given = {name.upper() for name, value in os.environ.items() if not is_service_link(name, value, PREFIX)}
+    found = {}
+    for name, value in values.items():
+        variable = f"{prefix}{name.upper()}"
+        if variable not in given:
+            found[name] = _beneath_environment(value, f"{variable}__") if isinstance(value, dict) else value
+    return found
+
+
+def _read_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"settings file {file}: expected readable TOML ({error})") from None
+
 
 LEAST_KEY = 32  # characters; a shorter key could be guessed
 KEYS = {"application_key": "lists of recommendations", "operator_key": "status, quality, ledger and pages"}

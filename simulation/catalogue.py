@@ -10,12 +10,11 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.sessions.storage import CLICKS, read_session_shard
-from client_service.shard import read_shard
-from client_service.shard.commit import current_file
-from client_service.shard.digests import list_content, list_digest
-from client_service.shard.files import replace_file
-from client_service.shard.ids import read_id_list
+from client_service.data import read_shard
+from client_service.data.digests import list_content, list_digest
+from client_service.data.files import current_file, replace_file
+from client_service.data.ids import read_id_list
+from client_service.data.session_files import CLICKS, read_session_shard
 from shared.errors import DataError
 
 CATALOGUE = "catalogue.txt"

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from client_service.device import pin_threads
-from client_service.learning.named import Moment
+from client_service.runtime.device import pin_threads
+from client_service.training.training_state import Moment
 from shared.method.exchanged import State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy

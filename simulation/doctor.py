@@ -14,9 +14,9 @@ from pathlib import Path
 
 import httpx
 
-from client_service.device import choose_device
+from client_service.data import read_shard, shard_head
+from client_service.runtime.device import choose_device
 from client_service.settings import client_settings, read_outbound_proxy
-from client_service.shard import read_shard, shard_head
 from shared.errors import DataError, FederationError, UnavailableError
 from shared.web.address import require_url
 from shared.web.calling import Calling, reason

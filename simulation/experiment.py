@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
-from client_service.device import DeviceWish
-from client_service.policy import Policy
-from client_service.secure.masking import write_draw_secret
+from client_service.boundary.policy import Policy
+from client_service.runtime.device import DeviceWish
+from client_service.secure_rounds.masking import write_draw_secret
 from client_service.settings import ClientSettings, client_settings
 from shared.method.setting_groups import BasisSettings
 from shared.method.settings import MethodSettings, validate_settings

@@ -11,14 +11,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from client_service.learning.evaluate import TopItems, on_test
-from client_service.learning.filters import best_filter, popularity_top
-from client_service.learning.floors import CLOSED_FORMS, closed_form_tops
-from client_service.learning.fusing import fused_top
-from client_service.learning.quality import Measures
-from client_service.learning.spectra import cached_spectrum
-from client_service.shard import Shard, read_shard
-from client_service.shard.files import replace_file
+from client_service.data import Shard, read_shard
+from client_service.data.files import replace_file
+from client_service.evaluation.metrics import Measures
+from client_service.evaluation.ranking import TopItems, on_test
+from client_service.training.filter_search import CLOSED_FORMS, best_filter, closed_form_tops, popularity_top
+from client_service.training.fusion_search import fused_top
+from client_service.training.spectrum_cache import cached_spectrum
 from simulation.pooled import pool_items, pool_shards
 
 FLOORS = ("popularity", *CLOSED_FORMS)

@@ -17,11 +17,11 @@ import httpx
 import polars as pl
 from pydantic import ValidationError
 
-from client_service.sessions.storage import CLICKS, read_session_shard, save_session_shard
+from client_service.data import INTERACTIONS, build_shard, read_shard, save_shard, shard_head
+from client_service.data.files import current_file
+from client_service.data.interaction_files import ShardHead, stated_rating
+from client_service.data.session_files import CLICKS, read_session_shard, save_session_shard
 from client_service.settings import read_outbound_proxy
-from client_service.shard import INTERACTIONS, build_shard, read_shard, save_shard, shard_head
-from client_service.shard.commit import current_file
-from client_service.shard.storage import ShardHead, stated_rating
 from shared.errors import (
     AuthenticationError,
     ConflictError,

@@ -15,8 +15,8 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.shard import Shard, build_shard, save_shard
-from client_service.shard.events import SPLITS, row_numbers
+from client_service.data import Shard, build_shard, save_shard
+from client_service.data.events import SPLITS, row_numbers
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines

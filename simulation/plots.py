@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from client_service.learning.quality import MeasureLabel
+from client_service.evaluation.metrics import MeasureLabel
 from client_service.schemas import RoundQuality
 from shared.errors import DataError
 from simulation.floors import START

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from client_service.learning.evaluate import TopItems
+from client_service.data import Shard, shard_of_matrices
+from client_service.evaluation.ranking import TopItems
 from client_service.models.ranker import Rows
-from client_service.shard import Shard, shard_of_matrices
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from client_service.privacy.accountant import planned_epsilon
+from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings, validate_settings

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client_service.settings_file import read_file_beneath_environment
+from client_service.settings import read_file_beneath_environment
 from shared.errors import SettingsError
 from simulation.small_files import read_small_file
 

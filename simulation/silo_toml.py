@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from client_service.policy import Policy, allowed_declaration
+from client_service.boundary.policy import Policy, allowed_declaration
+from client_service.data.files import read_lines
 from client_service.settings import ClientSettings, client_settings
-from client_service.shard.files import read_lines
 from shared.errors import DataError, PrivacyError, SettingsError
 from shared.method.setting_groups import BasisSettings
 from shared.method.settings import MethodSettings, describe

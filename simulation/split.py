@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.shard.events import SPLIT_TYPE, SPLITS, sort_pairs
+from client_service.data.events import SPLIT_TYPE, SPLITS, sort_pairs
 from shared.errors import DataError
 from shared.words import counted_lines
 

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from audit.terminal import as_one_line
-from client_service.boundary.crossings import Attempt, attempts
-from client_service.boundary.masked import MESSAGES, RELAYED
-from client_service.learning.quality import TITLE
+from client_service.boundary.call_attempts import Attempt, attempts
+from client_service.boundary.secure_bodies import MESSAGES, RELAYED
+from client_service.evaluation.metrics import TITLE
 from shared.words import count_noun
 from simulation.console import figure_table
 from simulation.means import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few
@@ -21,7 +21,7 @@ from simulation.report import best_floor, floor_means, measure_labels
 from simulation.worth import ALONE, Way
 
 if TYPE_CHECKING:
-    from client_service.worth.estimate import Worth
+    from client_service.joining_value.forecast import Worth
 
 BESIDE = {
     "alone": "alone",

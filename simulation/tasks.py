@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from client_service.data import read_shard
+from client_service.data.session_files import read_session_shard
+from client_service.data.sessions import TEST, TRAIN
 from client_service.serving.next_messages import NextIn
-from client_service.sessions.shard import TEST, TRAIN
-from client_service.sessions.storage import read_session_shard
-from client_service.shard import read_shard
 from shared.errors import SettingsError
 from shared.method.settings import PRESET_ROUNDS, MethodSettings, Preset, method_settings
 from shared.strategies import build_strategy

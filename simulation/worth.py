@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from client_service.boundary.crossings import Attempt, attempts
+from client_service.boundary.call_attempts import Attempt, attempts
 from client_service.schemas import EarlierRun, QualityOut
 from shared.message import Message
 from shared.method.declaration import Declaration

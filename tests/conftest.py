@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
-from client_service.shard import write_shard
+from client_service.data import write_shard
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment
 from tests.support.clock import LeapingClock
@@ -82,9 +82,9 @@ def hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     if request.node.get_closest_marker("processes") is not None:
         return
     monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr("client_service.memory.gc", COLLECTING)
+    monkeypatch.setattr("client_service.runtime.memory.gc", COLLECTING)
     if request.node.get_closest_marker("services") is not None:
-        monkeypatch.setattr("client_service.learning.margins.TABLE_STEPS", 10)
+        monkeypatch.setattr("client_service.training.margins.TABLE_STEPS", 10)
 
 
 @pytest.fixture
@@ -134,10 +134,10 @@ def _titled(items: int) -> pl.DataFrame:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not wait long before it tries again."""
-    monkeypatch.setattr("client_service.boundary.pace.PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr("client_service.boundary.pace.AWAY_SECONDS", 0.02)
-    monkeypatch.setattr("client_service.boundary.pace.LONG_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("client_service.boundary.aggregator.ATTEMPTS", 1)
+    monkeypatch.setattr("client_service.boundary.retry_schedule.PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("client_service.boundary.retry_schedule.AWAY_SECONDS", 0.02)
+    monkeypatch.setattr("client_service.boundary.retry_schedule.LONG_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("client_service.boundary.aggregator_api.ATTEMPTS", 1)
     monkeypatch.setenv("LPSFED_CLIENT_POLL_SECONDS", "0.02")
 
 

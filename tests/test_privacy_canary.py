@@ -23,8 +23,8 @@ import pytest
 from fastapi import FastAPI
 from safetensors.numpy import load
 
-from client_service.shard import write_shard
-from client_service.training_run import TrainingRun
+from client_service.data import write_shard
+from client_service.federation.training_run import TrainingRun
 from shared.method.exchanged import Parameters
 from tests.support.federation import Federation, run_federation
 from tests.support.questions import uploads

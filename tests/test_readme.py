@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from aggregator_service.settings import AggregatorSettings
-from client_service.policy import Policy
+from client_service.boundary.policy import Policy
 from client_service.privacy.settings import PrivacySettings
 from client_service.settings import ClientSettings
 from client_service.tasks import TASKS

@@ -13,8 +13,8 @@ from audit.probes import bodies
 from audit.probes.masked import probe_bodies
 from audit.probes.uploads import JSON, Intruder, RoundPlace
 from client_service.boundary.gate import Boundary, GateTransport
+from client_service.boundary.gate_self_test import Nowhere
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.self_check import Nowhere
 from shared.errors import PrivacyError
 from shared.protocol.heads import USER_AGENT
 from shared.protocol.wire import MEDIA_TYPE

@@ -17,8 +17,16 @@ from pydantic import ValidationError
 
 from audit.evidence import ProbeResult, make_result
 from audit.probes.standing import PartLocation
-from client_service.boundary.code import STARTED, WAY_OUT, code_digests, digest_folder, folder_of
-from client_service.boundary.self_check import CONTROL, FORBIDDEN, GateOut
+from client_service.boundary.gate_self_test import (
+    CONTROL,
+    FORBIDDEN,
+    STARTED,
+    WAY_OUT,
+    GateOut,
+    code_digests,
+    digest_folder,
+    folder_of,
+)
 
 GATE, WORD, CODE = "its own gate", "its code, by its own word", "its code, by its files"
 ASKED = "/v1/gate/probe"

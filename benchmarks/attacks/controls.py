@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.attacks.attack import Blocks
 from benchmarks.attacks.silo import Mode, Release
 from benchmarks.attacks.views import Transcripts
-from client_service.learning.local import LocalTraining
+from client_service.training.item_trainer import LocalTraining
 from shared.method.exchanged import Parameters
 
 HIDING_PLACE = "predictive.hidden.bias"

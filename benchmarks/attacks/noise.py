@@ -9,11 +9,10 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from benchmarks.attacks.silo import SCALARS, Mode, Release
-from client_service.learning.local import LocalTraining
-from client_service.privacy.accountant import planned_epsilon
-from client_service.privacy.mechanism import privatise
-from client_service.privacy.noise import Noise
+from client_service.privacy.accounting import planned_epsilon
+from client_service.privacy.mechanism import Noise, privatise
 from client_service.privacy.settings import TENSORS, PrivacySettings
+from client_service.training.item_trainer import LocalTraining
 from shared.method.exchanged import Parameters
 
 PARTS = (TENSORS, *SCALARS)

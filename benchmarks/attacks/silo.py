@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.state import TrainingState
-from client_service.shard import Shard
+from client_service.data import Shard
+from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.training_state import TrainingState
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.declaration import TensorSpec
 from shared.method.exchanged import Parameters, Scalars, State, Update

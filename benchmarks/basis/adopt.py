@@ -29,8 +29,8 @@ from benchmarks.harness.plan import ROOT, read_plan
 from benchmarks.harness.run import Bench, line_head
 from benchmarks.harness.special import special_functions
 from benchmarks.harness.store import FILE, KnownLines, Line, append_line, has_settings, read_known
-from client_service.shard import read_shard
-from client_service.shard.digests import content_digest
+from client_service.data import read_shard
+from client_service.data.digests import content_digest
 from shared.errors import DataError, FederationError
 from simulation.source import Shards, find_shards
 

@@ -16,7 +16,7 @@ from benchmarks.basis.lines import (
 )
 from benchmarks.common import render_table
 from benchmarks.harness.tables import format_number
-from client_service.learning.quality import LABELS, PRIMARY
+from client_service.evaluation.metrics import LABELS, PRIMARY
 
 EASE_TARGETS = {("ml-1m", "random", 64, 8.0): 1.15}
 """The least ratio of together to EASE in each silo that a row with this epsilon should have."""

@@ -19,15 +19,14 @@ from benchmarks.basis.lines import Line, format_ratio, place_of
 from benchmarks.common import render_table
 from benchmarks.harness.groups import cache_lists, select_columns
 from benchmarks.harness.tables import format_number
-from client_service.best_model import kept_model
-from client_service.learning.evaluate import TopItems, find_hits
-from client_service.learning.quality import LABELS, METRICS, PRIMARY, K
-from client_service.serving.checkpoint import read_head
-from client_service.serving.served import Served
-from client_service.shard import Shard, read_shard
-from client_service.shard.storage import with_places
+from client_service.data import Shard, read_shard
+from client_service.data.interaction_files import with_places
+from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
+from client_service.evaluation.ranking import TopItems, find_hits
+from client_service.federation.best_model import kept_model
+from client_service.joining_value.comparison import alone_lists
+from client_service.serving.model_store import Served, read_head
 from client_service.tasks.items import ITEMS
-from client_service.worth.own import alone_lists
 from shared.errors import DataError
 from shared.method.graph import degrees
 from simulation.catalogue import CATALOGUE

@@ -31,7 +31,7 @@ from benchmarks.common import render_table
 from benchmarks.harness.measure import FLOOR_LABELS, THREADS, Work, served_figures
 from benchmarks.harness.tables import format_number
 from client_service.boundary.ledger import parse_entry, read_lines
-from client_service.learning.quality import LABELS, PRIMARY
+from client_service.evaluation.metrics import LABELS, PRIMARY
 from shared.errors import DataError
 from simulation.catalogue import merge_items, save_catalogue
 from simulation.experiment import Experiment

@@ -23,7 +23,7 @@ from benchmarks.fedga.judging import Values, judge_state, open_model
 from benchmarks.fedga.methods import ABLATION, METHODS, REGIMES, build_method, list_rates
 from benchmarks.fedga.rows import Row, find_rates, keep_row, read_rows
 from benchmarks.fedga.sets import SessionSet, measure_floors, open_devices, parse_setting
-from client_service.sessions.training import MODELS
+from client_service.training.session_trainer import MODELS
 from shared.method.exchanged import State
 from shared.strategies import build_strategy
 from shared.strategies.server.choice import build_optimiser

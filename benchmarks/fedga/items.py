@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fedga.rows import Row, keep_row
-from client_service.learning.quality import PRIMARY
+from client_service.evaluation.metrics import PRIMARY
 from client_service.schemas import QualityOut
 from shared.method.settings import method_settings
 from simulation.bounds import measure_bounds

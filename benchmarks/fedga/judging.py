@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from client_service.learning.named import load_named
-from client_service.models.srgnn import SRGNN
+from client_service.data.sessions import Prefixes, SessionShard
+from client_service.evaluation.session_metrics import measure_prefixes
+from client_service.models.sequence.srgnn import SRGNN
 from client_service.serving.next_items import freeze_sessions
-from client_service.sessions.measures import measure_prefixes
-from client_service.sessions.prefixes import Prefixes
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.training import MODELS, SessionTraining
+from client_service.training.session_trainer import MODELS, SessionTraining
+from client_service.training.training_state import load_named
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Arrays, Float32
 from shared.method.settings import MethodSettings

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from client_service.sessions.floors import floors_of
-from client_service.sessions.measures import measure_prefixes
-from client_service.sessions.prefixes import Prefixes
-from client_service.sessions.shard import TEST, TRAIN, VALID, SessionShard
+from client_service.data.sessions import TEST, TRAIN, VALID, Prefixes, SessionShard
+from client_service.evaluation.session_metrics import measure_prefixes
+from client_service.models.closed_form.session_counts import floors_of
 from simulation.sessions.cut import cut_sessions, measure_divergence
 from simulation.sessions.floors import measure_own_floors
 from simulation.sessions.read import read_sessions

@@ -21,8 +21,8 @@ from benchmarks.fedga.judging import average_silos, judge_silos
 from benchmarks.fedga.methods import build_method
 from benchmarks.fedga.rows import Row, keep_row
 from benchmarks.fedga.sets import SessionSet, divide, measure_silo_floors, parse_setting
-from client_service.learning.named import Moment
-from client_service.sessions.training import MODELS, SessionTraining
+from client_service.training.session_trainer import MODELS, SessionTraining
+from client_service.training.training_state import Moment
 from shared.method.exchanged import Parameters
 from simulation.devices import DevicePlan, DeviceRound, train_devices
 from simulation.sessions.crews import LastingSilos, loss_of

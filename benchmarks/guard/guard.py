@@ -18,7 +18,7 @@ from benchmarks.guard.measuring import Figure, GuardedPart, measure_part
 from benchmarks.guard.rounds import prepare_round
 from benchmarks.guard.serving import prepare_serving
 from benchmarks.guard.silo import GeneratedSilo, make_silo
-from client_service.device import pin_threads
+from client_service.runtime.device import pin_threads
 from shared.errors import SettingsError
 
 P = ParamSpec("P")

@@ -9,9 +9,9 @@ from pathlib import Path
 from benchmarks.guard.calibration import matrix_product
 from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
 from benchmarks.guard.silo import CPU, METHOD, GeneratedSilo, keep_first_model, matrix_mib
-from client_service.learning.beginning import COMMON_START
-from client_service.learning.local import LocalTraining, Moment
-from client_service.shard import read_shard
+from client_service.data import read_shard
+from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.start_choice import COMMON_START
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.spectrum import low_spectrum

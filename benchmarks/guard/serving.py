@@ -21,9 +21,9 @@ from benchmarks.guard.learning import MATRIX
 from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
 from benchmarks.guard.silo import METHOD, NAME, GeneratedSilo, matrix_mib
 from client_service.app import create_app
-from client_service.service import ClientService
+from client_service.data import Shard, read_shard
+from client_service.http.service import ClientService
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, read_shard
 from shared.errors import FederationError
 
 KEY = "the-key-of-the-applications-of-the-guard"

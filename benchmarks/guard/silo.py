@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from client_service.data import Shard, read_shard
+from client_service.federation.training_run import TrainingRun
 from client_service.serving.recommender import Recommender
-from client_service.shard import Shard, read_shard
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from client_service.training_run import TrainingRun
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings, method_settings

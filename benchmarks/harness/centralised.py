@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from client_service.learning.evaluate import TopItems, on_test, on_validation, validation_users
-from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.quality import PRIMARY
-from client_service.learning.spectra import cached_spectrum
-from client_service.serving.served import freeze
-from client_service.shard import Shard, read_shard
+from client_service.data import Shard, read_shard
+from client_service.evaluation.metrics import PRIMARY
+from client_service.evaluation.ranking import TopItems, on_test, on_validation, validation_users
+from client_service.serving.model_store import freeze
+from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy

@@ -10,7 +10,7 @@ from benchmarks.harness.document import ResultsTable
 from benchmarks.harness.plan import FLOORS, ROOT, SPECIAL
 from benchmarks.harness.special import special_functions
 from benchmarks.harness.summary import Column
-from client_service.learning.quality import PRIMARY
+from client_service.evaluation.metrics import PRIMARY
 
 EMPTY_BODY = 64  # bytes: an update without a tensor is a container with nothing in it
 

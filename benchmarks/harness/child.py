@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.measure import Work, measure_cell
-from client_service.device import choose_device
+from client_service.runtime.device import choose_device
 from shared.errors import FederationError
 from shared.method.settings import MethodSettings, validate_settings
 

@@ -16,7 +16,7 @@ from benchmarks.harness.plan import FLOORS
 from benchmarks.harness.statistics import Comparison, Verdict, compare_pairs
 from benchmarks.harness.summary import Column, Sample
 from benchmarks.harness.tables import format_number, markdown_lines
-from client_service.learning.quality import LABELS, PRIMARY
+from client_service.evaluation.metrics import LABELS, PRIMARY
 from shared.words import count_noun
 
 HOLDS, FAILS = "**holds**", "**does not hold**"

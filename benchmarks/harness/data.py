@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from benchmarks.harness.plan import Block
-from client_service.shard import read_shard, write_shard
+from client_service.data import read_shard, write_shard
 from shared.errors import DataError, SettingsError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset

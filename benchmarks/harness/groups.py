@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.learning.evaluate import CHUNK, TopItems, evaluate
-from client_service.learning.quality import METRICS, K, Measures
+from client_service.data import Shard
+from client_service.evaluation.metrics import METRICS, K, Measures
+from client_service.evaluation.ranking import CHUNK, TopItems, evaluate
 from client_service.models.ranker import Rows
-from client_service.shard import Shard
 from shared.method.graph import degrees
 
 ACTIVITY = ("tail", "mid", "head")

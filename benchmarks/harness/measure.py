@@ -15,14 +15,14 @@ from benchmarks.harness.centralised import measure_on_test, train_whole
 from benchmarks.harness.groups import measure_groups
 from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED
 from benchmarks.harness.special import special_functions
-from client_service.best_model import kept_model
-from client_service.device import DeviceWish, choose_device, pin_threads
-from client_service.learning.evaluate import TopItems
-from client_service.learning.quality import LABELS, METRICS, PRIMARY, Measures
-from client_service.serving.served import Served
+from client_service.data import Shard, read_shard
+from client_service.data.interaction_files import with_places
+from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, Measures
+from client_service.evaluation.ranking import TopItems
+from client_service.federation.best_model import kept_model
+from client_service.runtime.device import DeviceWish, choose_device, pin_threads
+from client_service.serving.model_store import Served
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, read_shard
-from client_service.shard.storage import with_places
 from client_service.tasks.items import ITEMS
 from shared.errors import DataError
 from shared.method.anchor import choose_size

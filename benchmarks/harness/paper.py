@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from benchmarks.harness.plan import FLOORS, ROOT, Part, read_toml
-from client_service.learning.quality import METRICS, PRIMARY
+from client_service.evaluation.metrics import METRICS, PRIMARY
 from shared.method.settings import validate_settings
 
 

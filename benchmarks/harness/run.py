@@ -18,7 +18,7 @@ from benchmarks.harness.cluster import Launch
 from benchmarks.harness.data import Cache, shard_digests
 from benchmarks.harness.plan import REVISION, ROOT
 from benchmarks.harness.store import FILE, OWN, SHARED, KnownLines, Line, append_line
-from client_service.device import DeviceWish
+from client_service.runtime.device import DeviceWish
 from shared.errors import FederationError
 from simulation.console import ERR, count_bar
 from simulation.source import Shards

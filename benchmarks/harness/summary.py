@@ -11,7 +11,7 @@ from benchmarks.harness.cells import Cell
 from benchmarks.harness.plan import FLOORS, UNTRAINED, Plan
 from benchmarks.harness.statistics import Comparison, Pair, Spread, compare_pairs, measure_spread
 from benchmarks.harness.store import KnownLines, Line
-from client_service.learning.quality import METRICS
+from client_service.evaluation.metrics import METRICS
 
 Client = dict[str, Any]
 """One client's line of a measured cell; its measures are under the names of METRICS."""

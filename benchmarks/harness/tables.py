@@ -10,7 +10,7 @@ from benchmarks.harness.paper import Paper
 from benchmarks.harness.plan import UNTRAINED, Plan
 from benchmarks.harness.statistics import FEWEST_UNITS, Comparison, Spread, least_corrected
 from benchmarks.harness.summary import Client, Column, Sample
-from client_service.learning.quality import LABELS, METRICS, PRIMARY, K
+from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
 from simulation.means import FEW_SIGN, FEW_USERS
 
 DAGGER = "†"

@@ -10,7 +10,7 @@ from benchmarks.harness.paper import Paper
 from benchmarks.harness.plan import Plan
 from benchmarks.harness.summary import Column, Sample, mean_of_known, user_mean
 from benchmarks.harness.tables import format_number, join_cells, mark_label, markdown_lines
-from client_service.learning.quality import LABELS, PRIMARY, TITLE
+from client_service.evaluation.metrics import LABELS, PRIMARY, TITLE
 
 
 def structure_table(plan: Plan, column: Column, paper: Paper) -> list[str]:

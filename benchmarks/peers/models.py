@@ -27,12 +27,12 @@ from benchmarks.guard.learning import PAIRS, prepare_epoch
 from benchmarks.guard.measuring import processor_seconds
 from benchmarks.guard.silo import CPU, GeneratedSilo, keep_first_model
 from benchmarks.peers.environments import INSIDE, make_environment
-from client_service.best_model import kept_model
-from client_service.device import pin_threads
-from client_service.learning.evaluate import TopItems, evaluate, on_test, ranked_by
-from client_service.models.ease import ease_scores
-from client_service.serving.served import Served
-from client_service.shard import Shard, read_shard
+from client_service.data import Shard, read_shard
+from client_service.evaluation.ranking import TopItems, evaluate, on_test, ranked_by
+from client_service.federation.best_model import kept_model
+from client_service.models.closed_form.ease import ease_scores
+from client_service.runtime.device import pin_threads
+from client_service.serving.model_store import Served
 from client_service.tasks.items import ITEMS
 
 RIDGE, WIDTH = 300.0, 64

@@ -34,7 +34,7 @@ from benchmarks.speed.serving import (
     wait_for,
 )
 from benchmarks.speed.wrk import Load, LoadTarget, load_by_turns, memory_of
-from client_service.shard import Shard, read_shard
+from client_service.data import Shard, read_shard
 from simulation.experiment import Experiment
 from simulation.processes import HOST, free_ports, stop_services
 

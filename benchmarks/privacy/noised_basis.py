@@ -19,10 +19,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks.population import all_matrices
 from benchmarks.common import locate_data, render_table
-from client_service.basis.denoising import basis_of_noised
-from client_service.basis.sums import weigh_pairs
-from client_service.learning.evaluate import evaluate, ranked_by, validation_users
-from client_service.models.ease import ease_scores
+from client_service.common_basis.basis import basis_of_noised
+from client_service.common_basis.statistics import weigh_pairs
+from client_service.evaluation.ranking import evaluate, ranked_by, validation_users
+from client_service.models.closed_form.ease import ease_scores
 from client_service.privacy.basis_guard import entry_deviations, noise_deviation
 from shared.strategies.common_basis import NOISE, STEP, WEIGHTED
 

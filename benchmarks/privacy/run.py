@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from benchmarks.common import render_table
-from client_service.privacy.accountant import planned_epsilon
+from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy

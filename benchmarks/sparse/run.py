@@ -22,10 +22,10 @@ from benchmarks.common import locate_data, render_table
 from benchmarks.harness.measure import FLOOR_LABELS
 from benchmarks.harness.tables import format_number
 from benchmarks.sparse.sources import read_source
-from client_service.learning.evaluate import find_hits
-from client_service.learning.quality import LABELS, METRICS, PRIMARY, PerUser
-from client_service.shard import Shard, read_shard
-from client_service.shard.files import replace_file
+from client_service.data import Shard, read_shard
+from client_service.data.files import replace_file
+from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, PerUser
+from client_service.evaluation.ranking import find_hits
 from shared.errors import DataError
 from shared.method.settings import MethodSettings
 from simulation.datasets.dataset import Dataset

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from client_service.learning.interrupt import NEVER
-from client_service.models.fusion import Fusion
 from client_service.models.ranker import Predictor, Ranker, Rows, Side
-from client_service.serving.nearest import BREADTH, Nearest, make_nearest
+from client_service.models.score_fusion import Fusion
+from client_service.runtime.interruption import NEVER
+from client_service.serving.ann_index import BREADTH, Nearest, make_nearest
 
 Answer = Callable[[Side, np.ndarray], Rows]  # a request's user and what is excluded -> the list
 WIDTH = 64

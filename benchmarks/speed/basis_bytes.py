@@ -25,12 +25,18 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks.population import all_matrices
 from benchmarks.common import locate_data, render_table
-from client_service.basis.common_basis import CommonBasis
-from client_service.basis.explored import Explored, explore, first_directions
-from client_service.basis.scorers import common_scorers
-from client_service.basis.subspace import finish_basis, next_directions, start_directions
-from client_service.basis.sums import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
-from client_service.learning.evaluate import evaluate, ranked_by, validation_users
+from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.scorers import common_scorers
+from client_service.common_basis.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
+from client_service.common_basis.subspace_iteration import (
+    Explored,
+    explore,
+    finish_basis,
+    first_directions,
+    next_directions,
+    start_directions,
+)
+from client_service.evaluation.ranking import evaluate, ranked_by, validation_users
 from shared.method.graph import degrees, normalise
 from shared.strategies.common_basis import PRODUCTS, UInt32, decode_products, encode_products
 

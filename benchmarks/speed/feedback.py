@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, serve_closed_form, untrained_settings, user_requests
 from benchmarks.speed.wrk import Load, LoadTarget, Requests, load_target
-from client_service.shard import Shard, read_shard
+from client_service.data import Shard, read_shard
 from simulation.experiment import Experiment
 
 WRITERS = 4

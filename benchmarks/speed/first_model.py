@@ -26,13 +26,13 @@ import numpy as np
 import torch
 
 from benchmarks.common import render_table
-from client_service.device import pin_threads
-from client_service.learning import beginning
+from client_service.data import Shard, read_shard
+from client_service.federation.training_run import TrainingRun
+from client_service.runtime.device import pin_threads
 from client_service.serving.recommender import Recommender
-from client_service.shard import Shard, read_shard
 from client_service.tasks import items
 from client_service.tasks.task import Place
-from client_service.training_run import TrainingRun
+from client_service.training import start_choice as beginning
 from shared.cores import available_cores
 from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import httpx
 import numpy as np
 
-from client_service.boundary.aggregator import CURRENT
+from client_service.boundary.aggregator_api import CURRENT
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.protocol.heads import Said

@@ -20,8 +20,8 @@ import httpx
 import numpy as np
 
 from benchmarks.common import render_table
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.storage import save_session_shard
+from client_service.data.session_files import save_session_shard
+from client_service.data.sessions import SessionShard
 from shared.method.settings import method_settings
 from simulation.experiment import Experiment
 from simulation.federation import conduct_run

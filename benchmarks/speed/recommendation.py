@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from client_service.shard import read_shard
+from client_service.data import read_shard
 from shared.method.settings import method_settings
 from simulation.experiment import Experiment
 from simulation.processes import choose_addresses, connect_services, start_services

@@ -24,19 +24,19 @@ import torch
 
 from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, untrained_settings
-from client_service.feedback.absorb import absorb_feedback
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import FeedbackStore
-from client_service.learning.interrupt import NEVER
+from client_service.data import Shard, hold_shard, read_shard, save_shard
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.shard_update import absorb_feedback
+from client_service.event_log.store import FeedbackStore
+from client_service.federation.training_run import TrainingRun
 from client_service.models.ranker import Rows
-from client_service.renewal import ModelRenewal
+from client_service.refresh.rebuild import ModelRenewal
+from client_service.runtime.interruption import NEVER
+from client_service.serving.model_store import Served
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served
 from client_service.settings import ClientSettings, client_settings
-from client_service.shard import Shard, hold_shard, read_shard, save_shard
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from client_service.training_run import TrainingRun
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.start import initial_parameters

@@ -27,13 +27,13 @@ import numpy as np
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import aggregator_settings
-from client_service.boundary.aggregator import Aggregator, connect
+from client_service.boundary.aggregator_api import Aggregator, connect
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import Ledger
-from client_service.secure.exchange import SecureExchange
-from client_service.secure.masking import Masking, open_masking
-from client_service.secure.members import KnownMembers
-from client_service.secure.memory import NAME, RoundMemory
+from client_service.secure_rounds.exchange import SecureExchange
+from client_service.secure_rounds.masking import Masking, open_masking
+from client_service.secure_rounds.members import KnownMembers
+from client_service.secure_rounds.round_memory import NAME, RoundMemory
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.protocol.privacy import pass_gate

@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.common import render_table
 from benchmarks.speed.wrk import TURNS, Load, LoadTarget, Requests, load_by_turns, memory_of
-from client_service.shard import Shard, read_shard
+from client_service.data import Shard, read_shard
 from shared.method.settings import MethodSettings, method_settings
 from simulation.experiment import Experiment
 from simulation.processes import HOST, choose_addresses, connect_services, free_ports, start_services

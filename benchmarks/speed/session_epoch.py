@@ -21,10 +21,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import render_table
-from client_service.device import pin_threads
-from client_service.sessions.prefixes import Int64, shuffled_batches
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.training import SessionTraining
+from client_service.data.sessions import Int64, SessionShard, shuffled_batches
+from client_service.runtime.device import pin_threads
+from client_service.training.session_trainer import SessionTraining
 from shared.method.settings import method_settings
 from simulation.sessions.cut import cut_sessions
 from simulation.sessions.read import read_sessions

@@ -27,10 +27,10 @@ from benchmarks.guard.measuring import measure_time, processor_seconds
 from benchmarks.guard.serving import prepare_serving
 from benchmarks.guard.silo import CPU, NAME, GeneratedSilo, keep_first_model
 from benchmarks.harness.plots import STEADY
-from client_service.best_model import kept_model
-from client_service.device import pin_threads
-from client_service.serving.lists import ListKeeper
-from client_service.shard import read_shard
+from client_service.data import read_shard
+from client_service.federation.best_model import kept_model
+from client_service.runtime.device import pin_threads
+from client_service.serving.precomputed_lists import ListKeeper
 from client_service.tasks.items import ITEMS
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.generator import generate_dataset

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from client_service.device import choose_device, pin_threads
-from client_service.learning.local import LocalTraining, Moment
-from client_service.shard import read_shard
+from client_service.data import read_shard
+from client_service.runtime.device import choose_device, pin_threads
+from client_service.training.item_trainer import LocalTraining, Moment
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.settings import method_settings

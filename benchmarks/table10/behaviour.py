@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.shard import Shard
+from client_service.data import Shard
 from shared.method.graph import Float64, degrees, power
 
 Rows = NDArray[np.int64]

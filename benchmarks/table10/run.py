@@ -19,13 +19,13 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from benchmarks.table10.behaviour import Rows, Users, accept_items, jaccard_index, observe_users
-from client_service.learning.evaluate import CHUNK, TopItems, ranked_by
-from client_service.learning.filters import best_filter, popularity_top
-from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.quality import K
-from client_service.models.start import Filter
-from client_service.serving.served import freeze
-from client_service.shard import Shard, read_shard, shard_of_matrices
+from client_service.data import Shard, read_shard, shard_of_matrices
+from client_service.evaluation.metrics import K
+from client_service.evaluation.ranking import CHUNK, TopItems, ranked_by
+from client_service.models.initial_filter import Filter
+from client_service.serving.model_store import freeze
+from client_service.training.filter_search import best_filter, popularity_top
+from client_service.training.item_trainer import LocalTraining, Moment
 from shared.method.graph import interaction_matrix
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum

@@ -16,10 +16,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from benchmarks.harness.statistics import LEVEL
-from client_service.learning.evaluate import on_test
-from client_service.learning.filters import filter_top
-from client_service.models.start import Filter
-from client_service.shard import Shard, read_shard
+from client_service.data import Shard, read_shard
+from client_service.evaluation.ranking import on_test
+from client_service.models.initial_filter import Filter
+from client_service.training.filter_search import filter_top
 from shared.method.graph import Float64
 from shared.method.spectrum import Spectrum, low_spectrum
 from simulation.source import Cut, cut_shards

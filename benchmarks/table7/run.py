@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS
 from benchmarks.table7.structure import structure_figures
-from client_service.shard import read_shard
+from client_service.data import read_shard
 from shared.errors import DataError
 from simulation.groups import METHODS
 from simulation.source import Cut, cut_shards

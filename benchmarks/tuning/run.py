@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.common import locate_data, render_table
 from benchmarks.harness.plan import Row, read_plan
-from client_service.learning.quality import TITLE
+from client_service.evaluation.metrics import TITLE
 from simulation.console import count_bar
 from simulation.source import Cut, cut_shards
 from simulation.tuning.blind import hide_test_pairs, write_blind_shards

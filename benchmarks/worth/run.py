@@ -13,13 +13,13 @@ import numpy as np
 import typer
 from scipy import sparse
 
-from client_service.learning.evaluate import CHUNK, evaluate
-from client_service.learning.evaluate import TopItems as Top
+from client_service.data import Shard, read_shard
+from client_service.data.interactions import shard_of_matrices
+from client_service.evaluation.ranking import CHUNK, evaluate
+from client_service.evaluation.ranking import TopItems as Top
+from client_service.joining_value.comparison import own_choice, own_lists
+from client_service.joining_value.forecast import DRAWS, estimate_worth
 from client_service.models.ranker import Rows
-from client_service.shard import Shard, read_shard
-from client_service.shard.shard import shard_of_matrices
-from client_service.worth.estimate import DRAWS, estimate_worth
-from client_service.worth.own import own_choice, own_lists
 from shared.method.settings import method_settings
 from shared.method.spectrum import low_spectrum
 from simulation.source import find_shards

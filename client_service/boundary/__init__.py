@@ -1,1 +1,1 @@
-"""What may cross and what crossed: the gate, the calls to the aggregator, the ledger."""
+"""What may leave a silo and what has left: gate, calls, ledger, policy."""

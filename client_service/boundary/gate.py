@@ -1,12 +1,4 @@
-"""The one way out: an HTTP transport that lets through exactly the declared calls and writes each into the ledger.
-
-Whatever is built above it, an undeclared method, path, query, header or body raises PrivacyError and nothing is sent.
-
-The nonce of a request's signature is the beginning of the hash of its entry in the ledger; of a question that is asked
-again it follows from that of the first time. So whoever keeps nonces, as the aggregator does of every body, can later
-hold the ledger to what it was; and nobody can say anything by a nonce. The signature's time is the second of the
-entry's.
-"""
+"""The only way out of a client: an HTTP transport for declared calls, each written to the ledger."""
 
 from __future__ import annotations
 
@@ -20,22 +12,92 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from client_service.boundary.calls import Call, declared_calls, longest_answer
-from client_service.boundary.contents import describe_tensors
+from client_service.boundary.call_records import CallRecorder, Crossing, read_news, read_outcome
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.masked import MESSAGES, masked_update, relayed_entry
-from client_service.boundary.recorder import CallRecorder, Crossing, read_news, read_outcome
-from client_service.logs import LOGGER
+from client_service.boundary.secure_bodies import MESSAGES, RELAYED, masked_update, relayed_entry
+from client_service.runtime.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Declaration
-from shared.protocol.heads import HOST, LENGTH, TYPE, UNSIGNED, WORDS, Said
+from shared.method.parameters import Array, form_of
+from shared.protocol.forms import declare_answer
+from shared.protocol.heads import HOST, LENGTH, NUMBER, TYPE, UNSIGNED, WORDS, Said
+from shared.protocol.lengths import longest_relayed, longest_update
 from shared.protocol.schemas import JoinIn
+from shared.protocol.secure.fixed_point import MOST_CLIENTS
+from shared.protocol.secure.vector import SCALARS
 from shared.protocol.signing.answers import read_signer, require_answer
 from shared.protocol.signing.keys import PrivateKey, PublicKey
 from shared.protocol.signing.messages import SIGNATURE, RequestTarget, Signatory, is_made_by, sign
 from shared.protocol.wire import MEDIA_TYPE, check, decode, encode
 from shared.strategies.common_basis import WEIGHTED
 from shared.timeouts import CALL_SECONDS
+
+
+def describe_tensors(declaration: Declaration, tensors: Mapping[str, Array]) -> list[dict[str, Any]]:
+    """An entry for each, in this order. up_only: the aggregator sends it to nobody. declaration: of all that may leave;
+    masked scalars are a tensor that it does not name."""
+    part = declaration.with_tensors(frozenset(tensors) - {SCALARS})
+    reports = {spec.name for spec in part.reports}
+    return [
+        _describe_tensor(name, value) | ({"up_only": True} if name in reports else {})
+        for name, value in tensors.items()
+    ]
+
+
+def _describe_tensor(name: str, value: Array) -> dict[str, Any]:
+    form, content = form_of(value), value.tobytes()
+    return {
+        "name": name,
+        "dtype": form.dtype,
+        "shape": list(form.shape),
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+SHORT = 64 << 10  # a receipt, where the federation stands, a problem document
+ANCHOR = 256 << 10  # 4,096 numbers
+PARAMETERS = ("model", "personalized")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kind of declared call: its name, method, path, and the query as it may be written."""
+
+    name: str
+    method: str
+    path: re.Pattern[str]
+    query: re.Pattern[str] = re.compile("")
+
+
+def declared_calls(client: str, *, secure: bool = False) -> tuple[Call, ...]:
+    """All that this client ever asks of the aggregator; in a secure federation also what the masks need."""
+    run, number = r"/v1/runs/(?P<run>run-[0-9]{1,9})", r"/rounds/(?P<round>[0-9]{1,9})"
+    own = f"{run}{number}/clients/{re.escape(client)}"
+    always = (
+        Call("join", "POST", re.compile(r"/v1/clients")),
+        Call("current", "GET", re.compile(r"/v1/runs/current"), re.compile(f"wait={NUMBER}(?:&after={NUMBER})?")),
+        Call("model", "GET", re.compile(f"{run}/model")),
+        Call("anchor", "GET", re.compile(f"{run}{number}/anchor")),
+        Call("update", "PUT", re.compile(f"{own}/update")),
+        Call("personalized", "GET", re.compile(f"{own}/personalized"), re.compile(f"wait={NUMBER}")),
+    )
+    if not secure:
+        return always
+    waiting = re.compile(f"wait={NUMBER}")
+    said = (Call(name, "PUT", re.compile(f"{own}/{name}")) for name in MESSAGES)
+    asked = (Call(name, "GET", re.compile(f"{own}/{name}"), waiting) for name in RELAYED)
+    return (*always, *said, *asked)
+
+
+def longest_answer(call: str, declaration: Declaration) -> int:
+    """Bytes, whatever the answer's status: an aggregator that says more is not listened to."""
+    if call in PARAMETERS:
+        return max(longest_update(declare_answer(part)) for part in declaration.parts)
+    if call in RELAYED:
+        return max(longest_relayed(part, MOST_CLIENTS) for part in declaration.parts)
+    return ANCHOR if call == "anchor" else SHORT
+
 
 LARGE_BODY = 1 << 20  # bytes; to look at more takes long enough for the client's own API to wait for it
 

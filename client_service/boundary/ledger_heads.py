@@ -1,14 +1,4 @@
-"""How far each of a silo's ledgers reaches, in a file of its own under the silo's key: nothing can be cut off unseen.
-
-A hash chain shows what was changed inside of it, and not that its end is missing, nor that all of it was written anew.
-So the number of entries and the hash of the last one also stand here, for all ledgers of a state directory together,
-with an HMAC. Its key is derived from the key by which the client signs its requests. That key is the one secret that
-every silo has, that lies outside of the state wherever the silo is run with care, and that is kept: a secret of its own
-would be another file to place, to back up and to lose. HKDF with a label gives a key that nothing signed tells of.
-
-The file is replaced as a whole and is durable before anything follows from it. It may be behind a ledger by a few
-entries (see `HeadedLedger`), and never ahead of one, because an entry is durable before it is counted here.
-"""
+"""The length and last hash of each ledger, kept apart: a cut or rewritten ledger is found out."""
 
 from __future__ import annotations
 
@@ -16,17 +6,28 @@ import hashlib
 import hmac
 import json
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from client_service.boundary.ledger import GENESIS
+from client_service.boundary.ledger import (
+    GENESIS,
+    Entry,
+    Ledger,
+    ends_in,
+    follow_chain,
+    hash_entry,
+    parse_entry,
+    read_lines,
+)
 from shared.errors import DataError
 from shared.message import Message
-from shared.new_files import PRIVATE, replace_file
+from shared.new_files import PRIVATE, replace_file, sync_path
 from shared.protocol.signing.keys import PrivateKey, derive_secret, fingerprint
 
 NAME = "ledger-heads.json"
@@ -142,3 +143,87 @@ def read_heads_file(path: Path) -> HeadsFile | None:
         return None
     except (OSError, ValidationError):
         raise DataError(f"{path}: expected the heads of ledgers, got a file that holds none") from None
+
+
+ADOPTED = "adopted"  # kind of the entry by which an operator takes records as they are; see client_service/refresh/record_check.py
+MARK = b'"mac":'  # in a line, where quotes within a text are escaped
+LAG = 64  # entries without `seal` that a head may be behind
+
+
+class HeadedLedger(Ledger):
+    """`name`: the ledger's path in the heads' state directory."""
+
+    def __init__(self, heads: LedgerHeads, name: str) -> None:
+        """DataError, and nothing is changed, for a ledger that is shorter than its head, or another one."""
+        self._heads, self._name = heads, name
+        super().__init__(heads.state_directory / name)
+        known = heads.head(name)
+        if known is None and len(self):
+            heads.adopted[name] = len(self)
+        self._saved = None if known is None else known.count
+        heads.note(name, LedgerHead(len(self), self.last_hash))
+
+    def append(self, kind: str, *, seal: bool = False, **fields: Any) -> int:
+        """As of any ledger. With `seal` the head is durable too when this returns."""
+        if self._saved is None or not self._path.exists():  # or a crash would leave marked entries without a head
+            self.seal()
+        number = super().append(kind, **fields)
+        self._heads.note(self._name, LedgerHead(number, self.last_hash))
+        if seal or self._saved is None or number - self._saved >= LAG:
+            self.seal()
+        return number
+
+    def seal(self) -> None:
+        """The head is durable when this returns, and tells of every entry."""
+        if not self._path.exists():
+            self._path.touch()
+            sync_path(self._path.parent)
+        if self._saved == len(self):
+            return
+        self._heads.save()
+        self._saved = len(self)
+
+    def _marks(self, entry: Entry) -> Mapping[str, Any]:
+        return {"mac": self._heads.mac(_purpose(self._name), hash_entry(entry).encode())}
+
+    def _require_whole(self) -> None:
+        end = find_fault(self._path, self._heads.head(self._name), self._heads.path)
+        if fault := end or find_stranger(self._heads, self._name):
+            raise DataError(fault)
+
+
+def find_stranger(heads: LedgerHeads, name: str) -> str | None:
+    """The first entry beyond a ledger's head that nobody with the silo's key has written, if there is one."""
+    head, path = heads.head(name), heads.state_directory / name
+    if head is None:
+        return None
+    for number, line in enumerate(islice(read_lines(path), head.count, head.count + LAG), start=head.count + 1):
+        entry = parse_entry(line)
+        content = hash_entry({key: value for key, value in entry.items() if key != "mac"}).encode()
+        if not heads.has_mac(_purpose(name), content, str(entry.get("mac", ""))):
+            return f"{path}, line {number}: expected the MAC that this client's key makes, got another"
+    return None
+
+
+def _purpose(name: str) -> str:
+    return f"entry of {name}"
+
+
+def find_fault(path: Path, head: LedgerHead | None, heads: Path) -> str | None:
+    """What is wrong with the end of a ledger's file, if what its head tells is true. `heads`: where that stands."""
+    lines = read_lines(path)
+    if head is None:
+        marked = any(MARK in line for line in lines)
+        return f"{path}: expected its head in {heads}, got none: that was taken away" if marked else None
+    count, last = next(iter(deque(enumerate(islice(lines, head.count), start=1), maxlen=1)), (0, b""))
+    if count < head.count:
+        return f"{path}: expected at least {head.count} entries, as {heads} tells, got {count}: its end was cut off"
+    if count and not ends_in(parse_entry(last), head.hash):
+        return f"{path}, line {count}: expected the entry that {heads} tells of, got another: it was written anew"
+    tail = [parse_entry(line) for line in islice(lines, LAG + 1)]
+    beyond, broken = follow_chain(tail, head.hash)
+    if broken is not None:
+        return f"{path}, line {count + broken}: expected the chain to hold, got another hash"
+    if beyond > LAG:
+        return f"{path}: expected at most {LAG} entries beyond the {head.count} that {heads} tells of, got more"
+    return None

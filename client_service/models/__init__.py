@@ -1,1 +1,1 @@
-"""One file a model. A model turns a spectrum into scores; how it is trained lies in client_service/train.py."""
+"""Models of items and sessions: encoders, heads, closed forms, and how they rank."""

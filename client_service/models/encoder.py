@@ -14,7 +14,7 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from client_service.models.carrying import MatchedRows, RowKind
+from client_service.models.parameter_transfer import MatchedRows, RowKind
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from client_service.models.carrying import MatchedRows
 from client_service.models.encoder import Encoder, Nodes
+from client_service.models.initial_filter import Start, edge_weight, node_degrees, normalising_exponents
 from client_service.models.model import Ingredients
-from client_service.models.start import Start, edge_weight, node_degrees, normalising_exponents
+from client_service.models.parameter_transfer import MatchedRows
 from shared.method.graph import power
 from shared.method.spectrum import Spectrum
 

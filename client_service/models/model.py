@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from client_service.models.encoder import Encoder
 from client_service.models.heads import Head, Pooled
+from client_service.models.initial_filter import Start
 from client_service.models.ranker import Ranker, Rows, Side
-from client_service.models.start import Start
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
 

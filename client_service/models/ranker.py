@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.models.fusion import Codes, Fusion, take_codes
-from client_service.models.top import inner_products, top_columns
+from client_service.models.score_fusion import Codes, Fusion, take_codes
+from client_service.models.top_items import inner_products, top_columns
 from shared.method.parameters import Float32
 
 Rows = NDArray[np.int64]

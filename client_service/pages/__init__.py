@@ -1,1 +1,1 @@
-"""The silo's own page: where it stands, what it has learnt, and all that left it."""
+"""The silo's web page: status, charts, record of what left."""

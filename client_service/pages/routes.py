@@ -8,17 +8,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 
-from client_service.callers import PageForOperator
-from client_service.pages.comparison import comparison_chart, runs_table
-from client_service.pages.curves import curves, spectra
-from client_service.pages.journal import SHOWN, journal
-from client_service.pages.record import Record
-from client_service.pages.report import report
-from client_service.pages.standing import sizes, standing
-from client_service.pages.trial import SHOWN as LISTED
-from client_service.pages.trial import Question
-from client_service.service import ClientService
-from client_service.serving.filters import LONGEST_FILTER
+from client_service.http.authentication import PageForOperator
+from client_service.http.service import ClientService
+from client_service.pages.charts import comparison_chart, curves, runs_table, spectra
+from client_service.pages.ledger_view import SHOWN, Record, journal
+from client_service.pages.overview import sizes, standing
+from client_service.pages.privacy_report import report
+from client_service.serving.candidate_filters import LONGEST_FILTER
+from client_service.tasks.page_texts import SHOWN as LISTED
+from client_service.tasks.page_texts import Question
 from shared.web.pages import PageHead, page, statics, templates
 
 SECTIONS = (

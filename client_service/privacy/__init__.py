@@ -1,1 +1,1 @@
-"""Differential privacy at the client: what leaves is clipped and noised here, and what that spends is on record."""
+"""Differential privacy of a silo's releases: mechanism, noise, accounting."""

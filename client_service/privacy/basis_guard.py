@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import LedgerHeads
-from client_service.privacy.account import FOLDER, ROUNDING, Account, find_shortfall, silo_secret
-from client_service.privacy.accountant import Charge
-from client_service.privacy.noise import Noise
+from client_service.privacy.accounting import FOLDER, ROUNDING, Account, Charge, find_shortfall, silo_secret
+from client_service.privacy.mechanism import Noise
 from shared.errors import DataError, PrivacyError
 from shared.method.exchanged import Parameters
 from shared.method.parameters import blocks, digest

@@ -1,4 +1,4 @@
-"""The silo's differential privacy while its service runs: one account, one secret, and what may leave at the moment."""
+"""Noises a silo's updates and charges them: one account, one secret, one kept release a round."""
 
 from __future__ import annotations
 
@@ -6,27 +6,75 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from client_service.boundary.ledger_heads import LedgerHeads
-from client_service.privacy.account import FOLDER, Account, silo_secret
-from client_service.privacy.accountant import Charge
-from client_service.privacy.kept_release import keep_release, kept_release
-from client_service.privacy.mechanism import Release, privatise
-from client_service.privacy.noise import Noise
+from client_service.data.files import settle, write_arrays
+from client_service.privacy.accounting import FOLDER, Account, Charge, silo_secret
+from client_service.privacy.mechanism import Noise, Release, privatise
 from client_service.privacy.settings import SCALARS, TENSORS, PrivacySettings
+from client_service.runtime.logs import LOGGER
 from client_service.schemas import PrivacyOut
 from shared.errors import PrivacyError, SettingsError
+from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.method.parameters import digest
+from shared.method.parameters import Arrays, digest
 from shared.method.ranges import clamp_scalars
 from shared.method.settings import MethodSettings
 from shared.protocol.wire import encode
 from shared.strategies import build_strategy
+
+NAME = "release.safetensors"
+PURPOSE = "release"  # of the MAC
+
+
+class ReleaseHead(Message):
+    """All of a release that is no array, and the occasion that it was drawn for."""
+
+    occasion: str
+    scalars: dict[str, float]
+    charges: dict[str, Charge]
+    mac: str = ""
+
+    def content(self, arrays: Arrays) -> bytes:
+        """What is under the MAC: all of the file."""
+        return f"{self.model_dump_json(exclude={'mac'})}\n{digest(arrays)}".encode()
+
+
+def keep_release(folder: Path, heads: LedgerHeads, occasion: str, release: Release) -> None:
+    """Replace the kept release. It is durable when this returns."""
+    parameters = release.parameters
+    head = ReleaseHead(occasion=occasion, scalars=dict(parameters.scalars), charges=dict(release.charges))
+    partial = folder / f"{NAME}.partial"
+    arrays = {name: np.asarray(value, order="C") for name, value in parameters.arrays.items()}
+    head = head.model_copy(update={"mac": heads.mac(PURPOSE, head.content(arrays))})
+    write_arrays(partial, arrays, {"head": head.model_dump_json()})
+    settle(partial, folder / NAME)
+
+
+def kept_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | None:
+    """The kept release, if it was drawn for this occasion; None for one that is damaged, or not of this silo."""
+    try:
+        with safe_open(folder / NAME, framework="numpy") as file:
+            head = ReleaseHead.model_validate_json((file.metadata() or {})["head"])
+            if head.occasion != occasion:
+                return None
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        LOGGER.warning("kept_release_refused", reason=f"expected a whole one, got {type(error).__name__}")
+        return None
+    if not heads.has_mac(PURPOSE, head.content(arrays), head.mac):
+        LOGGER.warning("kept_release_refused", reason="expected the MAC that this silo's key makes, got another")
+        return None
+    return Release(Parameters(arrays, head.scalars), head.charges)
 
 
 @dataclass(frozen=True)

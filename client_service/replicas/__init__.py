@@ -1,1 +1,1 @@
-"""Processes that answer a silo's applications beside the one that trains."""
+"""Serving processes beside the client that trains."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 
 from client_service.app import create_replica
-from client_service.logs import LOGGER
 from client_service.replicas.service import Replica
+from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
 from shared.new_files import write_privately

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from client_service.answering import Answering
-from client_service.best_model import kept_model
-from client_service.logs import LOGGER
-from client_service.memory import return_free_memory
+from client_service.data.interaction_files import stated_digest
+from client_service.federation.best_model import kept_model
+from client_service.http.answering import Answering
 from client_service.metrics import RequestMetrics
-from client_service.serving.answerer import AtRest
-from client_service.serving.checkpoint import ModelHead, read_head
+from client_service.runtime.logs import LOGGER
+from client_service.runtime.memory import return_free_memory
+from client_service.serving.model_store import ModelHead, read_head
+from client_service.serving.predictor import AtRest
 from client_service.settings import ClientSettings
-from client_service.shard.storage import stated_digest
 from shared.errors import DataError
 
 LOOK_SECONDS = 1.0  # between two looks at which model is kept

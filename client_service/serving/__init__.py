@@ -1,1 +1,1 @@
-"""A model at rest -> recommendations; and how it is kept on the disk."""
+"""Recommendations from a trained model: lists, filters, explanations, stored models."""

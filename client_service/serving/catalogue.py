@@ -8,11 +8,11 @@ from unicodedata import normalize
 import numpy as np
 import polars as pl
 
-from client_service.feedback.messages import ItemIn
-from client_service.feedback.overlay import Overlay
+from client_service.data import Shard
+from client_service.event_log.messages import ItemIn
+from client_service.event_log.overlay import Overlay
 from client_service.models.ranker import Rows
 from client_service.serving.messages import CatalogueItemOut, ItemsOut
-from client_service.shard import Shard
 from shared.errors import NotFoundError
 
 Titles = Sequence[str | None] | None

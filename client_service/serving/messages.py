@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from client_service.serving.filters import LONGEST_FILTER, MOST_FILTERS
-from client_service.serving.questions import DEEPEST, MOST_LISTED, POOL
-from client_service.shard.ids import normalise_id
+from client_service.data.ids import normalise_id
+from client_service.serving.candidate_filters import LONGEST_FILTER, MOST_FILTERS
+from client_service.serving.requests import DEEPEST, MOST_LISTED, POOL
 from shared.message import Message
 
 Id = Annotated[str, Field(min_length=1, max_length=512, examples=["boots"]), AfterValidator(normalise_id)]

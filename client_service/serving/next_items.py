@@ -1,11 +1,11 @@
-"""A session model at rest and the clicks of a visit -> the items that are most likely clicked next."""
+"""The most likely next items of a visit, by a frozen session model."""
 
 from __future__ import annotations
 
 import copy
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -14,16 +14,43 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from client_service.models.srgnn import SRGNN
-from client_service.models.top import top_columns
-from client_service.serving.answerer import AtRest
+from client_service.data.sessions import LONGEST_PREFIX, TRAIN, Int64, Prefixes, SessionShard
+from client_service.models.closed_form.session_counts import score_by_popularity, score_by_successors
+from client_service.models.sequence.srgnn import SRGNN
+from client_service.models.top_items import top_columns
 from client_service.serving.next_messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut
-from client_service.serving.visits import Visits, read_visits
-from client_service.sessions.floors import score_by_popularity, score_by_successors
-from client_service.sessions.prefixes import Int64, Prefixes
-from client_service.sessions.shard import TRAIN, SessionShard
-from client_service.sessions.training import SessionTraining
+from client_service.serving.predictor import AtRest
+from client_service.training.session_trainer import SessionTraining
 from shared.method.parameters import Float32
+
+
+@dataclass(frozen=True)
+class Visits:
+    """S sessions. seen: all clicks on known items, in their order, repeats and all. last: the LONGEST_PREFIX last of
+    these, by which is answered. unknown: clicks on items that the shard has not, (S,)."""
+
+    seen: Prefixes
+    last: Prefixes
+    unknown: Int64
+
+    @property
+    def has_known(self) -> NDArray[np.bool_]:
+        """Which sessions have a known item, (S,)."""
+        return self.seen.lengths > 0
+
+
+def read_visits(sessions: Sequence[Sequence[str]], rows: Mapping[str, int]) -> Visits:
+    """rows: of each known item."""
+    lengths = np.fromiter(map(len, sessions), dtype=np.int64, count=len(sessions))
+    found = np.fromiter((rows.get(item, -1) for one in sessions for item in one), dtype=np.int64, count=lengths.sum())
+    owners = np.repeat(np.arange(len(sessions)), lengths)
+    counts = np.bincount(owners[found >= 0], minlength=len(sessions))
+    ends = np.cumsum(counts)
+    clicks = np.append(found[found >= 0], 0)  # one more: what comes after the last click is not known
+    seen = Prefixes(clicks, ends - counts, ends)
+    last = Prefixes(clicks, np.maximum(seen.begin, ends - LONGEST_PREFIX), ends)
+    return Visits(seen, last, lengths - counts)
+
 
 SCORES = 1 << 22  # that are computed at a time
 SESSIONS = 256  # whose graphs are computed at a time: some 200 kB each, however few items there are

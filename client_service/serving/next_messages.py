@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from client_service.serving.messages import Id
-from client_service.serving.questions import DEEPEST, MOST_LISTED
+from client_service.serving.requests import DEEPEST, MOST_LISTED
 from shared.message import Message
 
 LONGEST_SESSION, MOST_SESSIONS = 200, 1000

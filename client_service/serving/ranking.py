@@ -1,4 +1,4 @@
-"""Users and baskets, a model at rest -> the best items of each, computed a block at a time."""
+"""Ranks items for users and baskets with a frozen model, a block at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,37 @@ from dataclasses import replace
 import numpy as np
 from scipy import sparse
 
+from client_service.data import Shard
+from client_service.event_log.overlay import Overlay, Since
 from client_service.models.ranker import Rows, Side, join_sides
-from client_service.serving.exclusions import Exclusions
-from client_service.serving.history import basket_since
-from client_service.serving.lists import BLOCK, LENGTH, BegunList, ListedRows, ListKeeper
-from client_service.serving.questions import Limits, Mask
-from client_service.serving.recent import Asked, RecentLists
-from client_service.serving.served import Served
-from client_service.shard import Shard
+from client_service.serving.candidate_filters import Exclusions, items_of_row
+from client_service.serving.model_store import Served
+from client_service.serving.precomputed_lists import BLOCK, LENGTH, BegunList, ListedRows, ListKeeper
+from client_service.serving.recent_lists import Asked, RecentLists
+from client_service.serving.requests import Limits, Mask
+
+
+def history_rows(shard: Shard, overlay: Overlay, user: str) -> Rows:
+    """Rows of the items liked since the shard was written, then of the training items; none of somebody unknown.
+
+    Validation and test items are left out: they judge the list.
+    """
+    row, since = overlay.user_row(user), overlay.of(user)
+    liked = np.zeros(0, dtype=np.int64) if since is None else since.liked
+    return np.concatenate([liked, np.setdiff1d(basket_since(shard, row, since), liked)])
+
+
+def basket_since(shard: Shard, row: int | None, since: Since | None) -> Rows:
+    """Rows of all items that a user likes, ascending: those of his row, and what has come since, of which the latest
+    counts."""
+    trained = items_of_row(shard.train, row)
+    return trained if since is None else np.union1d(np.setdiff1d(trained, since.disliked), since.liked)
+
+
+def changes_basket(shard: Shard, row: int, since: Since) -> bool:
+    """Does the user like other items than those of his row? What he has seen alone changes nothing of that."""
+    return len(since.liked) > 0 or bool(np.isin(since.disliked, items_of_row(shard.train, row)).any())
+
 
 Begun = tuple[Asked, BegunList | None]
 """A user, and what is at hand of the list that is asked for."""

@@ -1,4 +1,4 @@
-"""Model at rest and a request -> recommendations with ids, titles and a flag where they are not personal."""
+"""Recommendations from a frozen model: ids, titles, scores, and flags of how each list was made."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.feedback.overlay import Overlay
+from client_service.data import Shard
+from client_service.event_log.overlay import Overlay
 from client_service.models.ranker import Rows
-from client_service.serving.answers import Answers, Asker, Ranked, best_rows
+from client_service.serving.candidate_filters import Exclusions
 from client_service.serving.catalogue import Catalogue
-from client_service.serving.exclusions import Exclusions
-from client_service.serving.history import basket_since, changes_basket, history_rows
-from client_service.serving.lists import BegunList, ListedRows, ListKeeper, Lists
+from client_service.serving.item_answers import Answers, Asker, Ranked, best_rows
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
-from client_service.serving.questions import Basket, Limits, Listed, Mask
-from client_service.serving.ranking import ListRanking
-from client_service.serving.recent import Asked, RecentLists
-from client_service.serving.served import Served
-from client_service.shard import Shard
+from client_service.serving.model_store import Served
+from client_service.serving.precomputed_lists import BegunList, ListedRows, ListKeeper, ListReader, Lists
+from client_service.serving.ranking import ListRanking, basket_since, changes_basket, history_rows
+from client_service.serving.recent_lists import Asked, RecentLists
+from client_service.serving.requests import Basket, Limits, Listed, Mask
+from client_service.settings import ClientSettings
 from shared.errors import NotFoundError
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
@@ -254,3 +254,15 @@ class Recommender:
 
 def _ranked(served: Served, rows: NDArray[np.integer], scores: Float32) -> Ranked:
     return Ranked(rows, scores, served, served.relevance.of)
+
+
+def open_recommender(settings: ClientSettings, shard: Shard, overlay: Overlay) -> Recommender:
+    """It keeps lists of its users."""
+    keeper = ListKeeper(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
+    return Recommender(shard, keeper, overlay)
+
+
+def open_reader(settings: ClientSettings, shard: Shard, overlay: Overlay) -> Recommender:
+    """It reads the lists that another process keeps."""
+    reader = ListReader(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
+    return Recommender(shard, reader, overlay)

@@ -1,4 +1,4 @@
-"""The registry of tasks: what a silo can do with its data. A new one is a file of this folder and a line here."""
+"""The registry of tasks: items for users, next items of sessions."""
 
 from __future__ import annotations
 

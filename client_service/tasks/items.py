@@ -11,33 +11,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from client_service.basis.sums import catalogue_matrix, training_digest
-from client_service.feedback.feedback import Feedback
-from client_service.feedback.overlay import Overlay, follow_feedback
-from client_service.feedback.store import FeedbackStore
-from client_service.learning.beginning import Choice, keep_choice, kept_choice
-from client_service.learning.carrying import carry_training, rows_of_shard
-from client_service.learning.evaluate import on_test, on_validation, validation_users
-from client_service.learning.interrupt import Interrupt
-from client_service.learning.local import LocalTraining
-from client_service.learning.measures import compared_kernels
-from client_service.learning.quality import LABELS, PRIMARY, Measures
-from client_service.learning.refitting import Refit, kept_basis
-from client_service.learning.relevance import fit_relevance
-from client_service.learning.spectra import cached_spectrum
+from client_service.common_basis.statistics import catalogue_matrix, training_digest
+from client_service.data import Shard, read_shard
+from client_service.data.interaction_files import read_catalogue, with_places
+from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
+from client_service.evaluation.ranking import on_test, on_validation, validation_users
+from client_service.event_log.overlay import Overlay, follow_feedback
+from client_service.event_log.service import Feedback
+from client_service.event_log.store import FeedbackStore
+from client_service.joining_value.comparison import compare_with_alone
 from client_service.models.relevance import Relevance
-from client_service.pages.nouns import USERS
-from client_service.pages.trial import trial
+from client_service.runtime.interruption import Interrupt
 from client_service.schemas import ComparisonOut
-from client_service.serving.checkpoint import ModelHead
-from client_service.serving.opening import open_reader, open_recommender
-from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served, freeze
+from client_service.serving.model_store import ModelHead, Served, freeze
+from client_service.serving.recommender import Recommender, open_reader, open_recommender
+from client_service.serving.refitting import Refit, kept_basis
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, read_shard
-from client_service.shard.storage import read_catalogue, with_places
+from client_service.tasks.page_texts import USERS, trial
 from client_service.tasks.task import Followed, Opened, Place, SummedDigests, Task
-from client_service.worth.comparison import compare_with_alone
+from client_service.training.client_measures import compared_kernels
+from client_service.training.item_trainer import LocalTraining, carry_training, rows_of_shard
+from client_service.training.relevance_fit import fit_relevance
+from client_service.training.spectrum_cache import cached_spectrum
+from client_service.training.start_choice import Choice, keep_choice, kept_choice
 from shared.method.declaration import Counts
 from shared.strategies import build_strategy
 

@@ -7,25 +7,22 @@ from typing import Any, NoReturn
 
 import torch
 
-from client_service.feedback.database import FOLDER
-from client_service.learning.interrupt import Interrupt
-from client_service.learning.quality import Measures
+from client_service.data.interaction_files import find_places
+from client_service.data.session_files import read_session_shard
+from client_service.data.sessions import TRAIN, Prefixes, SessionShard
+from client_service.evaluation.metrics import Measures
+from client_service.evaluation.session_metrics import LABELS, PRIMARY, measure_prefixes
+from client_service.event_log.database import FOLDER
+from client_service.joining_value.session_comparison import compare_with_counts
 from client_service.models.relevance import UNFITTED, Relevance
-from client_service.pages.nouns import VISITS
-from client_service.pages.visit import try_visit
+from client_service.runtime.interruption import Interrupt
 from client_service.schemas import ComparisonOut
-from client_service.serving.checkpoint import ModelHead
+from client_service.serving.model_store import ModelHead
 from client_service.serving.next_items import NextItems, ServedSessions, freeze_sessions
-from client_service.sessions.carrying import carry_sessions, rows_of_sessions
-from client_service.sessions.measures import LABELS, PRIMARY, measure_prefixes
-from client_service.sessions.prefixes import Prefixes
-from client_service.sessions.shard import TRAIN, SessionShard
-from client_service.sessions.storage import read_session_shard
-from client_service.sessions.training import SessionTraining
 from client_service.settings import ClientSettings
-from client_service.shard.storage import find_places
+from client_service.tasks.page_texts import VISITS, try_visit
 from client_service.tasks.task import Followed, Opened, Place, Task, follow_nothing
-from client_service.worth.sessions import compare_with_counts
+from client_service.training.session_trainer import SessionTraining, carry_sessions, rows_of_sessions
 from shared.errors import SettingsError
 from shared.method.declaration import Counts
 from shared.new_files import make_private_folder

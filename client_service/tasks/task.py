@@ -12,22 +12,21 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from client_service.basis.common_basis import CommonBasis
-from client_service.feedback.feedback import Feedback
-from client_service.learning.interrupt import Interrupt
-from client_service.learning.local import Figures, Moment
-from client_service.learning.quality import MeasureLabel, Measures
-from client_service.learning.state import TrainingState
-from client_service.models.carrying import ShardRows
-from client_service.models.fusion import Recipe
+from client_service.common_basis.basis import CommonBasis
+from client_service.evaluation.metrics import MeasureLabel, Measures
+from client_service.event_log.service import Feedback
+from client_service.models.initial_filter import Filter
+from client_service.models.parameter_transfer import ShardRows
 from client_service.models.relevance import Relevance
-from client_service.models.start import Filter
-from client_service.pages.nouns import Nouns
-from client_service.pages.trial import Question, Trial
+from client_service.models.score_fusion import Recipe
+from client_service.runtime.interruption import Interrupt
 from client_service.schemas import ComparisonOut
-from client_service.serving.answerer import Answerer
-from client_service.serving.checkpoint import ModelHead
+from client_service.serving.model_store import ModelHead
+from client_service.serving.predictor import Answerer
 from client_service.settings import ClientSettings
+from client_service.tasks.page_texts import Nouns, Question, Trial
+from client_service.training.item_trainer import Figures, Moment
+from client_service.training.training_state import TrainingState
 from shared.method.declaration import Counts
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64

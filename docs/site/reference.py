@@ -21,7 +21,7 @@ from aggregator_service.app import create_app as create_aggregator
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.settings import aggregator_settings as read_aggregator_settings
 from client_service.app import create_app as create_client
-from client_service.policy import Policy
+from client_service.boundary.policy import Policy
 from client_service.privacy.settings import PrivacySettings
 from client_service.settings import ClientSettings, client_settings
 from shared.method.settings import MethodSettings

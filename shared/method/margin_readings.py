@@ -8,7 +8,7 @@ from typing import Literal
 MarginReading = Literal["literal", "scaled", "sigmoid", "additive"]
 """literal: min(gamma xi, pi - R), as printed. scaled: the same with xi / pi. sigmoid: with BC-Loss's released
 1 - sigmoid(u . v) in the place of xi. additive: as printed, but Eq. 9 has
-cos R - M in the place of cos(R + M). `client_service.learning.readings` has them."""
+cos R - M in the place of cos(R + M). `client_service.training.margins` has them."""
 
 GREATEST_WIDENING: dict[MarginReading, float] = {
     "literal": math.pi,

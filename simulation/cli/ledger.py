@@ -55,7 +55,7 @@ def verify(
     With `--arrivals`, or an operator's token, each signature that the aggregator has kept is made again and compared.
     """
     from audit.signatures import read_arrivals
-    from client_service.records import verify_records
+    from client_service.refresh.record_check import verify_records
 
     key = _read_signing_key(state_directory, signing_key_file)
     came = [arrival for file in arrivals or () for arrival in read_arrivals(file)]
@@ -123,7 +123,7 @@ def rekey(
     as_json: AsJson = False,
 ) -> None:
     """After a new signing key, before the client starts with it: the heads were made with the old one."""
-    from client_service.records import rekey_records
+    from client_service.refresh.record_check import rekey_records
     from shared.protocol.signing.keys import read_private
 
     path = rekey_records(state_directory, read_private(old_key_file), read_private(new_key_file), records_directory)
@@ -143,7 +143,7 @@ def adopt(
 ) -> None:
     """Take records for whole that are not as their heads say, where the right ones are lost. The privacy report shows
     it."""
-    from client_service.records import adopt_records
+    from client_service.refresh.record_check import adopt_records
 
     key = _read_signing_key(state_directory, signing_key_file)
     if key is None:

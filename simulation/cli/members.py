@@ -111,7 +111,7 @@ def _confirm() -> bool:
 def _open_client(silo: Path, url: str | None, key_file: Path | None, ca: Path | None) -> httpx.Client:
     import httpx
 
-    from client_service.settings_file import read_file_beneath_environment
+    from client_service.settings import read_file_beneath_environment
     from shared.web.calling import Calling
     from simulation.silo_address import read_silo_address
     from simulation.small_files import read_small_file

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 LIST_FILES = (".parquet", ".csv", ".ndjson")  # the names of simulation.lists_file.SINKS
-USUAL_DRAWS = 4  # client_service.worth.estimate.DRAWS
+USUAL_DRAWS = 4  # client_service.joining_value.forecast.DRAWS
 
 
 class Method(StrEnum):
@@ -105,7 +105,7 @@ class SplitName(StrEnum):
 
 
 class RatingKindName(StrEnum):
-    """What ratings mean, by the names of client_service.shard.ratings.MEANINGS."""
+    """What ratings mean, by the names of client_service.data.ratings.MEANINGS."""
 
     stars = "stars"
     ten = "ten"

@@ -77,7 +77,7 @@ def recommend(
 def _choose_users(
     users: Sequence[str] | None, file: Path | None, place: SiloAddress, *, everyone: bool
 ) -> Sequence[str]:
-    from client_service.shard import read_shard
+    from client_service.data import read_shard
 
     if (bool(users), file is not None, everyone).count(True) != 1:
         raise SettingsError("expected one of: ids of users, --users FILE, --all")
@@ -88,7 +88,7 @@ def _choose_users(
 
 
 def _read_users(file: Path | None) -> list[str]:
-    from client_service.shard.ids import read_id_list
+    from client_service.data.ids import read_id_list
 
     assert file is not None
     return read_id_list(file, "user").to_list()

@@ -19,7 +19,7 @@ from simulation.progress import step
 if TYPE_CHECKING:
     import polars as pl
 
-    from client_service.shard import Shard
+    from client_service.data import Shard
 
 app = typer.Typer(
     add_completion=False,
@@ -47,8 +47,8 @@ def append(
 
     A rating means what the shard's ratings do; a later low one takes a liking back.
     """
-    from client_service.shard import change_shard
-    from client_service.shard.changes import append_events
+    from client_service.data import change_shard
+    from client_service.event_log.shard_update import append_events
     from simulation.datasets.dataset import WHOLE
     from simulation.datasets.likings import choose_likings, join_splits
     from simulation.datasets.load import read_events, read_titles
@@ -92,9 +92,9 @@ def erase(
     """
     import polars as pl
 
-    from client_service.shard import change_shard
-    from client_service.shard.changes import count_unknown, erase_events, erase_users
-    from client_service.shard.ids import read_id_list
+    from client_service.data import change_shard
+    from client_service.data.ids import read_id_list
+    from client_service.event_log.shard_update import count_unknown, erase_events, erase_users
     from simulation.datasets.load import read_events
 
     ids = [*(user or []), *([] if users is None else read_id_list(users, "user"))]
@@ -139,12 +139,12 @@ def absorb(
     The client may run meanwhile: it goes on with the shard that it has read, and works with the new one from its next
     start on.
     """
-    from client_service.feedback.absorb import absorb_feedback
-    from client_service.feedback.database import NAME as FEEDBACK
-    from client_service.feedback.database import is_kept
-    from client_service.feedback.store import FeedbackStore
-    from client_service.shard import hold_shard, save_shard
-    from client_service.shard.storage import read_catalogue
+    from client_service.data import hold_shard, save_shard
+    from client_service.data.interaction_files import read_catalogue
+    from client_service.event_log.database import NAME as FEEDBACK
+    from client_service.event_log.database import is_kept
+    from client_service.event_log.shard_update import absorb_feedback
+    from client_service.event_log.store import FeedbackStore
 
     if not is_kept(state_directory):
         raise SettingsError(f"{state_directory}: expected a client's state directory with {FEEDBACK}, got none")
@@ -163,7 +163,7 @@ def absorb(
 def _print_change(before: Shard, after: Shard, *, as_json: bool, unknown: int | None = None) -> None:
     """Sizes, digests and the clean-ups of this change; never an id. unknown: how many of those asked for were not
     there."""
-    from client_service.shard import shard_head
+    from client_service.data import shard_head
 
     heads = {"before": shard_head(before), "after": shard_head(after)}
     if as_json:

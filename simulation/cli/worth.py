@@ -14,7 +14,7 @@ from simulation.console import OUT, count_bar
 from simulation.progress import step
 
 if TYPE_CHECKING:
-    from client_service.shard import Shard
+    from client_service.data import Shard
     from simulation.datasets.columns import FileOptions
     from simulation.datasets.likings import LeastRating
 
@@ -33,8 +33,8 @@ def worth(
     Nothing is sent and nothing is written. Validation items alone are read, no test items. The forecast holds for silos
     that sell the same items to users of the same kind; the interval is where the gain lies in nine cases of ten.
     """
-    from client_service.worth.estimate import estimate_worth
-    from client_service.worth.trials import trainings
+    from client_service.joining_value.forecast import estimate_worth
+    from client_service.joining_value.trials import trainings
     from shared.method.settings import method_settings
     from simulation.tables import forecast_table
 
@@ -54,7 +54,7 @@ def worth(
 
 @step("reading the shard")
 def _read_silo(folder: Path) -> Shard:
-    from client_service.shard import read_shard
+    from client_service.data import read_shard
 
     return read_shard(folder)
 

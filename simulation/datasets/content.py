@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_service.shard.files import decode_text, read_bytes, unpack_content
+from client_service.data.files import decode_text, read_bytes, unpack_content
 from shared.errors import DataError
 
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import polars as pl
 
-from client_service.shard.events import MET, SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
-from client_service.shard.ratings import RatingMeaning
+from client_service.data.events import MET, SPLIT_TYPE, SPLITS, clean_events, known_columns, sort_pairs
+from client_service.data.ratings import RatingMeaning
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
 from simulation.split import Draws, SplitKind, describe_split, require_times, split_by_user, split_validation

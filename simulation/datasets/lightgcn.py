@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.shard.files import require_text_memory
+from client_service.data.files import require_text_memory
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.content import line_error, read_text, split_lines
 from simulation.datasets.tables import Table, require_no_delimiter

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from client_service.shard.events import MET
-from client_service.shard.ratings import ABOVE_ZERO, MEANINGS, RatingMeaning
+from client_service.data.events import MET
+from client_service.data.ratings import ABOVE_ZERO, MEANINGS, RatingMeaning
 from shared.errors import DataError
 from shared.words import count_noun
 from simulation.datasets.dataset import WHOLE

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from client_service.shard.events import MET
+from client_service.data.events import MET
 from shared.errors import DataError, SettingsError
 from simulation.datasets.columns import AS_NAMED, FileOptions
 from simulation.datasets.content import format_extension

@@ -11,8 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from client_service.shard.files import require_text_memory
-from client_service.shard.ids import BLANKS
+from client_service.data.files import require_text_memory
+from client_service.data.ids import BLANKS
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.content import format_extension, line_error, read_text, split_lines
 from simulation.datasets.tables import MOST_NAMES, Table, require_no_delimiter, row_lines, table_of_fields

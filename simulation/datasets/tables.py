@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.shard.events import MET, SPLITS
-from client_service.shard.ids import MISSING, find_unusable_ids, normalise_ids
-from client_service.shard.times import FINER, TIMES, find_unit, parse_micros, parse_times
+from client_service.data.events import MET, SPLITS
+from client_service.data.ids import MISSING, find_unusable_ids, normalise_ids
+from client_service.data.times import FINER, TIMES, find_unit, parse_micros, parse_times
 from shared.errors import DataError
 from shared.words import count_noun
 from simulation.datasets.columns import AS_NAMED, LIKING_EVENTS, OTHER_EVENTS, FileOptions, is_title, plain_names

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from client_service.shard.files import replace_file
+from client_service.data.files import replace_file
 from shared.errors import SettingsError
 from simulation.source import SUMMARY, Cut, CutData, Shards, find_or_cut_shards, find_shards
 

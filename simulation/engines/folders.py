@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from client_service.shard.files import replace_file
+from client_service.data.files import replace_file
 
 Files = Mapping[str, bytes]
 """Contents by path beneath the folder, the file that was written first before the others."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from client_service.shard.files import replace_file
+from client_service.data.files import replace_file
 from shared.errors import DataError
 from shared.message import Message
 from shared.protocol.schemas import RoundOut, RunIn

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from typing import Any
 
-from client_service.worker import TrainingWorker
+from client_service.runtime.workers import TrainingWorker
 from simulation.engines.conduct import conduct_experiment
 from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb
 from simulation.experiment import Experiment

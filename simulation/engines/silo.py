@@ -1,6 +1,6 @@
 """One silo of a run without network: the compute half of a client service, between the bodies of its messages.
 
-It trains with `client_service.training_run`, the very class that the service's agent drives, and its updates pass the
+It trains with `client_service.federation.training_run`, the very class that the service's agent drives, and its updates pass the
 service's gate for form and declaration. It has no ledger, no signatures and no boundary.
 """
 
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from client_service.basis.storage import kept_head, load_basis
-from client_service.device import choose_device
-from client_service.figures import kept_quality
-from client_service.learning.local import Moment
-from client_service.run_part import RunPart
-from client_service.run_place import agree_method, basis_folder, open_basis_run, place_run
+from client_service.common_basis.storage import kept_head, load_basis
+from client_service.federation.client_run import RunPart, agree_method, basis_folder, open_basis_run, place_run
+from client_service.federation.run_records import kept_quality
+from client_service.federation.training_run import TrainingRun
+from client_service.runtime.device import choose_device
 from client_service.schemas import QualityOut, RoundCosts, StatusOut
 from client_service.settings import ClientSettings
 from client_service.tasks import task_named
-from client_service.training_run import TrainingRun
+from client_service.training.item_trainer import Moment
 from shared.errors import DataError, PrivacyError
 from shared.message import Message
 from shared.method.anchor import declared_size, draw_anchor

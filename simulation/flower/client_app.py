@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_service.device import pin_threads
+from client_service.runtime.device import pin_threads
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import PrivacyError, SettingsError
 from shared.protocol.schemas import RunIn

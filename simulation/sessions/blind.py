@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from client_service.sessions.shard import TEST
-from client_service.sessions.storage import read_session_shard, save_session_shard
+from client_service.data.session_files import read_session_shard, save_session_shard
+from client_service.data.sessions import TEST
 
 
 def hide_test_sessions(path: Path, blind: Path) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from client_service.learning.named import Moment
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.training import SessionTraining
+from client_service.data.sessions import SessionShard
+from client_service.training.session_trainer import SessionTraining
+from client_service.training.training_state import Moment
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient
 

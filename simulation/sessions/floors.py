@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from client_service.learning.quality import Measures
-from client_service.sessions.floors import floors_of
-from client_service.sessions.measures import measure_prefixes
-from client_service.sessions.shard import TRAIN, SessionShard
-from client_service.sessions.storage import read_session_shard
+from client_service.data.session_files import read_session_shard
+from client_service.data.sessions import TRAIN, SessionShard
+from client_service.evaluation.metrics import Measures
+from client_service.evaluation.session_metrics import measure_prefixes
+from client_service.models.closed_form.session_counts import floors_of
 from simulation.console import count_bar
 from simulation.experiment import Experiment
 from simulation.floors import Bounds

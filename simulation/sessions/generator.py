@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.sessions.prefixes import Int64
-from client_service.sessions.shard import TEST, TRAIN, VALID
+from client_service.data.sessions import TEST, TRAIN, VALID, Int64
 from simulation.generator import KINDS, QUALITIES, THINGS
 from simulation.sessions.sessions import Sessions
 

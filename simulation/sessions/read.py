@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.sessions.shard import TEST, TRAIN, VALID
-from client_service.shard.ids import find_unusable_ids, normalise_ids
-from client_service.shard.times import MICROS
+from client_service.data.ids import find_unusable_ids, normalise_ids
+from client_service.data.sessions import TEST, TRAIN, VALID
+from client_service.data.times import MICROS
 from shared.errors import DataError
 from simulation.datasets.columns import AS_NAMED, FileOptions
 from simulation.datasets.content import file_stem, line_error, read_text, split_lines

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.sessions.prefixes import Int64, Prefixes, prefixes_of_sessions
-from client_service.sessions.shard import TRAIN
+from client_service.data.sessions import TRAIN, Int64, Prefixes, prefixes_of_sessions
 from shared.words import count_noun
 from simulation.sessions.rules import SessionRules
 

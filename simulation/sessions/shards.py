@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from client_service.sessions.prefixes import Int64
-from client_service.sessions.shard import SessionShard
+from client_service.data.sessions import Int64, SessionShard
 from simulation.sessions.sessions import Sessions
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from client_service.sessions.shard import TRAIN, SessionShard
-from client_service.sessions.storage import save_session_shard
+from client_service.data.session_files import save_session_shard
+from client_service.data.sessions import TRAIN, SessionShard
 from shared.errors import SettingsError
 from simulation.naming import number_silos
 from simulation.progress import step

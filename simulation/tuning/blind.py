@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.shard import build_shard, read_shard, save_shard
+from client_service.data import build_shard, read_shard, save_shard
 from simulation.progress import step
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
-from client_service.device import DeviceWish
+from client_service.runtime.device import DeviceWish
 from client_service.tasks import task_named
 from shared.errors import FederationError, SettingsError
 from shared.method.settings import MethodSettings, override

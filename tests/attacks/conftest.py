@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from client_service.boundary import aggregator, pace
-from client_service.boundary.pace import Pace
-from client_service.training_run import TrainingRun
+from client_service.boundary import aggregator_api as aggregator
+from client_service.boundary import retry_schedule as pace
+from client_service.boundary.retry_schedule import Pace
+from client_service.federation.training_run import TrainingRun
 from shared import timeouts
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from client_service.boundary.ledger import LEDGER, follow_chain
-from client_service.records import verify_records
+from client_service.refresh.record_check import verify_records
 from shared.protocol.schemas import JoinOut, RunOut
 from shared.protocol.signing.keys import read_private
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from client_service.boundary.pace import BURST
+from client_service.boundary.retry_schedule import BURST
 from shared.protocol.schemas import RunOut
 from tests.attacks.hasty import (
     LEAST,

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from aggregator_service.rounds.members import Quarantines
-from client_service.boundary.aggregator import Aggregator
+from client_service.boundary.aggregator_api import Aggregator
 from shared.protocol.secure import client
 from shared.protocol.secure.identities import sign_share
 from simulation.experiment import Experiment

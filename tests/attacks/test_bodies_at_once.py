@@ -17,8 +17,8 @@ from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
+from client_service.http.answering import THREADS, stream_lists
 from client_service.serving.messages import RecommendationsOut
-from client_service.streaming import THREADS, stream_lists
 from shared.web import access
 from shared.web.access import Limited
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from client_service.anchors import NAME, AnchorQuestion, KnownAnchors
+from client_service.boundary.anchors import NAME, AnchorQuestion, KnownAnchors
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
 from shared.method.anchor import declared_size, draw_anchor

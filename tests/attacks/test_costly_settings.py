@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from client_service.agent import Agent
-from client_service.policy import Policy
-from client_service.rebuilding import ModelRenewal
-from client_service.run_cost import require_affordable
-from client_service.training_run import TrainingRun
+from client_service.boundary.policy import Policy
+from client_service.federation.agent import Agent
+from client_service.federation.run_cost import require_affordable
+from client_service.federation.training_run import TrainingRun
+from client_service.refresh.rebuild import ModelRenewal
 from shared.errors import SettingsError
 from shared.method import run_memory
 from shared.method.declaration import Counts, Part

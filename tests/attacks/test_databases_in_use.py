@@ -12,9 +12,9 @@ import pytest
 
 from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.nonces import NAME, Nonces
-from client_service.feedback import database
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import FeedbackStore
+from client_service.event_log import database
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.store import FeedbackStore
 from shared.errors import DataError, UnavailableError
 
 LOG_BYTES = 16 << 20

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from client_service.boundary.aggregator import Aggregator, connect
+from client_service.boundary.aggregator_api import Aggregator, connect
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import Ledger
 from shared.errors import FederationError, ProtocolError, TooLargeError

@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from client_service.app import create_replica
-from client_service.feedback.database import VERSION
-from client_service.feedback.messages import InteractionIn, ItemIn
-from client_service.feedback.store import FeedbackStore
+from client_service.event_log.database import VERSION
+from client_service.event_log.messages import InteractionIn, ItemIn
+from client_service.event_log.store import FeedbackStore
 from client_service.replicas import service
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_service.feedback import store as stores
-from client_service.feedback.facts import MOST_MASKS, ItemFacts
-from client_service.feedback.messages import InteractionIn, ItemIn
-from client_service.feedback.overlay import HIDDEN, Overlay
-from client_service.feedback.store import BYTES_BESIDE, LONGEST_FACTS, FeedbackStore
-from client_service.serving.recent import Asked, RecentLists
-from client_service.shard import read_shard
+from client_service.data import read_shard
+from client_service.event_log import store as stores
+from client_service.event_log.item_metadata import MOST_MASKS, ItemFacts
+from client_service.event_log.messages import InteractionIn, ItemIn
+from client_service.event_log.overlay import HIDDEN, Overlay
+from client_service.event_log.store import BYTES_BESIDE, LONGEST_FACTS, FeedbackStore
+from client_service.serving.recent_lists import Asked, RecentLists
 from shared.errors import ConflictError, FederationError, TooLargeError
 from tests.support.given import Opened, Silos
 from tests.support.small import small_client

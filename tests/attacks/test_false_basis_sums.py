@@ -16,14 +16,18 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service import basis_run
-from client_service.basis.common_basis import CommonBasis, basis_of_pairs, basis_of_products, require_possible
-from client_service.basis.denoising import basis_of_noised
-from client_service.basis.frequencies import common_spectrum
-from client_service.basis.scorers import common_scorers
-from client_service.basis.storage import kept_head
-from client_service.basis.subspace import start_directions
-from client_service.basis.sums import count_pairs
+from client_service.common_basis.basis import (
+    CommonBasis,
+    basis_of_noised,
+    basis_of_pairs,
+    basis_of_products,
+    require_possible,
+)
+from client_service.common_basis.scorers import common_scorers, common_spectrum
+from client_service.common_basis.statistics import count_pairs
+from client_service.common_basis.storage import kept_head
+from client_service.common_basis.subspace_iteration import start_directions
+from client_service.federation import basis_run
 from shared.errors import ProtocolError
 from shared.method.setting_groups import BasisSettings
 from shared.strategies.common_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED

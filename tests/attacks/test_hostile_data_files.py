@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from client_service.shard.files import read_lines
+from client_service.data.files import read_lines
 from shared.errors import DataError
 from simulation.datasets.load import load_dataset
 
@@ -70,7 +70,7 @@ def test_lists_where_ids_belong_are_refused_before_they_are_read(tmp_path: Path)
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def have(size: int) -> None:
-        monkeypatch.setattr("client_service.shard.files.usable_memory", lambda: size)
+        monkeypatch.setattr("client_service.data.files.usable_memory", lambda: size)
 
     return have
 

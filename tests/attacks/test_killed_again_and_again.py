@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from client_service.killed_runs import MOST_DEATHS, NAME, KilledRuns
-from client_service.training_run import TrainingRun
+from client_service.federation.killed_runs import MOST_DEATHS, NAME, KilledRuns
+from client_service.federation.training_run import TrainingRun
 from shared.errors import SettingsError
 from tests.support.mortal import Killer, Mortal
 from tests.support.questions import finished, has_problem, read

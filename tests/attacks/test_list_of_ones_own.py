@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from client_service.basis.sums import catalogue_matrix
+from client_service.common_basis.statistics import catalogue_matrix
 from client_service.settings import ClientSettings
 from client_service.tasks.items import read_listed_shard
 from shared.method.setting_groups import BasisSettings

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from aggregator_service.app import create_app as create_aggregator
 from aggregator_service.process import LOGGER as AGGREGATOR_LOGGER
 from client_service.app import create_app as create_client
-from client_service.logs import LOGGER as CLIENT_LOGGER
+from client_service.runtime.logs import LOGGER as CLIENT_LOGGER
 from shared.protocol.signing.enrolment import kept_pair
 from tests.support.federation import Unreachable
 from tests.support.given import Silos

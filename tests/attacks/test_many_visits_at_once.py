@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from client_service.data.sessions import Prefixes, SessionShard
+from client_service.runtime.workers import Together
 from client_service.serving.next_items import NextItems, ServedSessions
 from client_service.serving.next_messages import MOST_SESSIONS, NextIn
-from client_service.serving.questions import MOST_LISTED
-from client_service.sessions.prefixes import Prefixes
-from client_service.sessions.shard import SessionShard
-from client_service.together import Together
+from client_service.serving.requests import MOST_LISTED
 from shared.method.parameters import Float32
 from tests.support.questions import LONGEST_SECONDS
 

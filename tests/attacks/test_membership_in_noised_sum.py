@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.basis.sums import catalogue_matrix, weigh_pairs
+from client_service.common_basis.statistics import catalogue_matrix, weigh_pairs
+from client_service.data import Shard, read_shard
+from client_service.data.interaction_files import with_places
 from client_service.privacy.basis_guard import entry_deviations, noise_deviation
-from client_service.shard import Shard, read_shard
-from client_service.shard.storage import with_places
 from shared.strategies.common_basis import STEP, WEIGHTED
 from simulation.datasets.load import load_dataset
 from simulation.joining import SiloFolder, keep_shard

@@ -12,8 +12,8 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from client_service.privacy.account import FOLDER
-from client_service.privacy.kept_release import NAME
+from client_service.privacy.accounting import FOLDER
+from client_service.privacy.guard import NAME
 from tests.client_service.privacy.test_guard import AT, UPDATE, at_round, charged, guard, sent
 
 

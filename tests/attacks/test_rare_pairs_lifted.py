@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.basis.sums import count_pairs
-from client_service.cautions import warn_of_rare_pairs
-from client_service.policy import Policy, allowed_declaration
+from client_service.boundary.policy import Policy, allowed_declaration
+from client_service.common_basis.statistics import count_pairs
+from client_service.federation.run_setup import warn_of_rare_pairs
 from shared.errors import PrivacyError
 from shared.method.exchanged import State
 from shared.method.settings import MethodSettings, method_settings

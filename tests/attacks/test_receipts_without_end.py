@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from client_service.feedback import erasures
-from client_service.feedback.store import FeedbackStore
+from client_service.event_log import store as erasures
+from client_service.event_log.store import FeedbackStore
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_one_that_was_done_a_year_ago_is_known_and_much_later_it_is_not(
     log: FeedbackStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1_800_000_000.0]
-    monkeypatch.setattr("client_service.feedback.erasures.time.time", lambda: clock[0])
+    monkeypatch.setattr("client_service.event_log.store.time.time", lambda: clock[0])
     (receipt,) = erase(log, 1)
     log.erasures.complete_unmarked()
     clock[0] += 366 * 86_400

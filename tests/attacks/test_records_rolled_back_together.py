@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from client_service.records import adopt_records
+from client_service.refresh.record_check import adopt_records
 from shared.protocol.signing.enrolment import own_key
 from tests.attacks.test_account_cut import NOISED
 from tests.support.questions import finished, read, uploads

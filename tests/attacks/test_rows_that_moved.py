@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from client_service.cautions import warn_of_moved_rows
-from client_service.device import pin_threads
-from client_service.sessions.storage import read_session_shard
+from client_service.data.session_files import read_session_shard
+from client_service.federation.run_setup import warn_of_moved_rows
+from client_service.runtime.device import pin_threads
 from shared.method.exchange import ITEM_TABLE
 from shared.method.setting_groups import SessionSettings
 from shared.method.settings import method_settings

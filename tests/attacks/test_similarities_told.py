@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from client_service.cautions import warn_of_unlike_starts
+from client_service.federation.run_setup import warn_of_unlike_starts
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.basis.sums import encode_sums, raw_products
-from client_service.run_place import agree_method
+from client_service.common_basis.statistics import encode_sums, raw_products
+from client_service.federation.client_run import agree_method
 from shared.errors import PrivacyError
 from shared.method.settings import method_settings
 from shared.strategies.common_basis import PRODUCTS, decode_products

@@ -13,9 +13,9 @@ import pytest
 from audit.probes import own_gate
 from audit.probes.own_gate import CODE, GATE, WORD
 from audit.probes.standing import PartLocation
-from client_service.boundary import self_check
-from client_service.boundary.code import WAY_OUT, folder_of
+from client_service.boundary import gate_self_test as self_check
 from client_service.boundary.gate import GateTransport
+from client_service.boundary.gate_self_test import WAY_OUT, folder_of
 from client_service.settings import client_settings
 from shared.method.settings import MethodSettings
 

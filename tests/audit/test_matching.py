@@ -9,7 +9,7 @@ import pytest
 
 from audit.evidence import ProbeSending
 from audit.matching import ReportedBody, bodies_from_ledger, bodies_from_probes, match_bodies
-from client_service.boundary.crossings import Attempt
+from client_service.boundary.call_attempts import Attempt
 from shared.protocol.schemas import ArrivalOut
 
 NOTHING = hashlib.sha256(b"").hexdigest()

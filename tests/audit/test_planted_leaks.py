@@ -20,8 +20,8 @@ from safetensors.numpy import load
 from audit.case import open_case
 from audit.evidence import PartEvidence
 from audit.report import PrivacyReport, make_report
-from client_service.boundary.aggregator import Aggregator
-from client_service.training_run import TrainingRun
+from client_service.boundary.aggregator_api import Aggregator
+from client_service.federation.training_run import TrainingRun
 from shared.method.declaration import Declaration
 from shared.method.exchanged import Parameters
 from shared.protocol.heads import CONSTANT
@@ -81,7 +81,7 @@ def passes_everything(declaration: Declaration, update: Parameters) -> bytes:
 
 @pytest.fixture
 def without_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_service.sending.pass_gate", passes_everything)
+    monkeypatch.setattr("client_service.federation.upload.pass_gate", passes_everything)
     monkeypatch.setattr("client_service.boundary.gate.check", checks_nothing)
 
 
@@ -106,7 +106,7 @@ def found(made: PrivacyReport, name: str) -> str:
 async def test_the_transport_lets_nothing_of_it_leave_though_the_agent_hands_it_over(
     planted: Planted, federation: Running, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.sending.pass_gate", passes_everything)
+    monkeypatch.setattr("client_service.federation.upload.pass_gate", passes_everything)
     async with federation() as running:
         await running.start(rounds=1)
 

@@ -29,7 +29,7 @@ from benchmarks.attacks.silo import (
 )
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.attacks.worlds import Target, compare_worlds, complete_draw, draw_without, make_pair, squared_distance
-from client_service.privacy.accountant import planned_epsilon
+from client_service.privacy.accounting import planned_epsilon
 from shared.errors import DataError
 from shared.method.declaration import TensorSpec
 from shared.method.exchange import ITEM_TABLE

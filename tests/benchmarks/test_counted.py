@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness.measure import CountedExperiment
-from client_service.shard import read_shard
+from client_service.data import read_shard
 from shared.method.setting_groups import AnchorSettings
 from shared.method.settings import MethodSettings
 

@@ -15,7 +15,7 @@ from benchmarks.fedga.methods import METHODS, build_method, list_rates
 from benchmarks.fedga.rows import Row, find_rates, identify_cell, read_rows
 from benchmarks.fedga.sets import parse_setting
 from benchmarks.fedga.statistics import compare_methods, describe_mean, group_cells, rounds_to
-from client_service.device import pin_threads
+from client_service.runtime.device import pin_threads
 
 
 def cell(method: str, seed: int, hr20: float, **more: object) -> Row:

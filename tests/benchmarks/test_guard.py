@@ -15,8 +15,8 @@ from benchmarks.guard import guard, measuring, rounds, serving
 from benchmarks.guard.calibration import Work
 from benchmarks.guard.measuring import Figure, measure_part
 from benchmarks.guard.silo import GeneratedSilo, make_silo
-from client_service.device import pin_threads
-from client_service.learning.local import LocalTraining
+from client_service.runtime.device import pin_threads
+from client_service.training.item_trainer import LocalTraining
 from shared.errors import FederationError, SettingsError
 from shared.method.settings import MethodSettings
 

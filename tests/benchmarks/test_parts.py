@@ -20,9 +20,9 @@ from benchmarks.harness.data import Cache, without_thin
 from benchmarks.harness.groups import activity_groups, measure_groups, structure_groups
 from benchmarks.harness.plan import Block
 from benchmarks.harness.store import read_known
-from client_service.learning.evaluate import on_test, ranked_by
+from client_service.data import read_shard
+from client_service.evaluation.ranking import on_test, ranked_by
 from client_service.models.ranker import Rows
-from client_service.shard import read_shard
 from shared.errors import DataError, SettingsError
 
 Silos = Callable[..., tuple[Path, ...]]

@@ -11,7 +11,7 @@ from benchmarks.harness.cells import available_settings, plan_cells, settings_ha
 from benchmarks.harness.measure import Work, measure_federation
 from benchmarks.harness.plan import Row, read_plan
 from benchmarks.harness.special import special_functions
-from client_service.privacy.accountant import planned_epsilon
+from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.settings import PrivacySettings
 from shared.method.settings import validate_settings
 

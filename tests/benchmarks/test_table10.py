@@ -14,8 +14,8 @@ from benchmarks.common import paper_figures
 from benchmarks.harness.special import run_own_table
 from benchmarks.table10.behaviour import Users, accept_items, jaccard_index, most_alike, observe_users
 from benchmarks.table10.run import _make_recommenders, check, render, run_loop
-from client_service.learning.evaluate import K, ranked_by
-from client_service.shard import Shard, shard_of_matrices
+from client_service.data import Shard, shard_of_matrices
+from client_service.evaluation.ranking import K, ranked_by
 
 
 def matrix(rows: list[list[int]]) -> sparse.csr_array:

@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from client_service.data import Shard, shard_of_matrices
+from client_service.federation.training_run import TrainingRun
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, shard_of_matrices
-from client_service.training_run import TrainingRun
 from tests.support.given import Held, Hold, Opened, Silos, Until
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_client

@@ -19,8 +19,8 @@ import httpx
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from client_service.learning.interrupt import Interrupted
-from client_service.training_run import TrainingRun
+from client_service.federation.training_run import TrainingRun
+from client_service.runtime.interruption import Interrupted
 from shared.method.divergence import round_divergence
 from shared.protocol.schemas import JoinOut, RunOut
 from shared.protocol.signing.enrolment import KeyFiles, register, remove

@@ -13,21 +13,21 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.agent import Agent
-from client_service.best_model import kept_model
-from client_service.learning.beginning import kept_choice
-from client_service.learning.evaluate import on_validation
-from client_service.learning.spectra import cached_spectrum
-from client_service.serving import checkpoint
+from client_service.data import change_shard, write_shard
+from client_service.data.files import write_arrays
+from client_service.evaluation.ranking import on_validation
+from client_service.event_log.shard_update import append_events, erase_users
+from client_service.federation.agent import Agent
+from client_service.federation.best_model import kept_model
+from client_service.federation.training_run import TrainingRun
+from client_service.serving import model_store as checkpoint
 from client_service.serving.messages import RecommendationsOut
-from client_service.serving.questions import Limits
+from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings
-from client_service.shard import change_shard, write_shard
-from client_service.shard.changes import append_events, erase_users
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from client_service.tensor_files import write_arrays
-from client_service.training_run import TrainingRun
+from client_service.training.spectrum_cache import cached_spectrum
+from client_service.training.start_choice import kept_choice
 from shared.method.declaration import Declaration
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters

@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.feedback.facts import CATEGORY, ItemFacts
-from client_service.feedback.messages import ItemIn
-from client_service.serving.filters import MOST_VALUES, parse_filters
+from client_service.data import Shard, read_shard, write_shard
+from client_service.event_log.item_metadata import CATEGORY, ItemFacts
+from client_service.event_log.messages import ItemIn
+from client_service.serving.candidate_filters import MOST_VALUES, parse_filters
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, read_shard, write_shard
 from shared.errors import ProtocolError
 from tests.support.given import Opened, Until
 from tests.support.kept import keep_first_model

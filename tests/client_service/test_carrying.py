@@ -11,14 +11,13 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.learning.carrying import carry_training, rows_of_shard
-from client_service.learning.evaluate import on_validation
-from client_service.learning.local import LocalTraining, Moment
-from client_service.models.carrying import ShardRows, match_rows
-from client_service.models.start import Filter
-from client_service.serving.served import freeze
-from client_service.shard import Shard
-from client_service.shard.changes import append_events
+from client_service.data import Shard
+from client_service.evaluation.ranking import on_validation
+from client_service.event_log.shard_update import append_events
+from client_service.models.initial_filter import Filter
+from client_service.models.parameter_transfer import ShardRows, match_rows
+from client_service.serving.model_store import freeze
+from client_service.training.item_trainer import LocalTraining, Moment, carry_training, rows_of_shard
 from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-import client_service.learning.beginning
-from client_service.learning.beginning import Choice, keep_choice, kept_choice
-from client_service.models.fusion import Recipe
-from client_service.models.least_squares import Weighting
-from client_service.models.start import Filter
+import client_service.training.start_choice
+from client_service.data import Shard
+from client_service.event_log.shard_update import erase_users
+from client_service.federation.training_run import TrainingRun
+from client_service.models.closed_form.least_squares import Weighting
+from client_service.models.initial_filter import Filter
+from client_service.models.score_fusion import Recipe
 from client_service.serving.recommender import Recommender
-from client_service.shard import Shard
-from client_service.shard.changes import erase_users
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from client_service.training_run import TrainingRun
+from client_service.training.start_choice import Choice, keep_choice, kept_choice
 from shared.method.settings import MethodSettings
 
 MADE = Choice(start=Filter(8, 0.4, 0.3), recipe=Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5))
@@ -54,7 +54,7 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
 
     first = begun("one")
     for name in ("best_filter", "best_recipe"):
-        monkeypatch.delattr(client_service.learning.beginning, name)
+        monkeypatch.delattr(client_service.training.start_choice, name)
     second = begun("two")
     assert (second.quality.start, second.quality.recipe) == (first.quality.start, first.quality.recipe)
     assert second.quality.recipe is not None

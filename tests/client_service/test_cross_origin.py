@@ -103,7 +103,7 @@ async def test_each_answer_of_an_application_s_route_is_readable_from_the_allowe
 async def test_a_mistake_of_the_service_is_readable_too(
     silo: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.callers.CallerKeys.admit", lambda *_: 1 / 0)
+    monkeypatch.setattr("client_service.http.authentication.CallerKeys.admit", lambda *_: 1 / 0)
     answer = await silo.get(ASKED, headers={"Origin": SHOP})
     assert answer.status_code == 500 and answer.headers["access-control-allow-origin"] == SHOP
 

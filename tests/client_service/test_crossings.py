@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_service.boundary.crossings import attempts
+from client_service.boundary.call_attempts import attempts
 from client_service.boundary.ledger import Ledger
 
 

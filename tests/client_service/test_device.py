@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from client_service.device import DeviceWish, choose_device
+from client_service.runtime.device import DeviceWish, choose_device
 from shared.errors import SettingsError
 
 

@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from client_service.figures import QUALITY, kept_quality
-from client_service.learning.state import TrainingState
-from client_service.models.fusion import Recipe
-from client_service.models.least_squares import Weighting
-from client_service.schemas import QualityOut, RoundCosts, RoundQuality
-from client_service.serving.checkpoint import ModelHead, read_head
-from client_service.training_checkpoint import (
+from client_service.federation.checkpoint import (
     NAME,
     Owner,
     TrainingCheckpoint,
@@ -23,6 +17,12 @@ from client_service.training_checkpoint import (
     keep_training,
     kept_training,
 )
+from client_service.federation.run_records import QUALITY, kept_quality
+from client_service.models.closed_form.least_squares import Weighting
+from client_service.models.score_fusion import Recipe
+from client_service.schemas import QualityOut, RoundCosts, RoundQuality
+from client_service.serving.model_store import ModelHead, read_head
+from client_service.training.training_state import TrainingState
 from shared.method.settings import MethodSettings
 
 COSTS = {"train_seconds": 0.5, "evaluate_seconds": 0.25, "overhead_seconds": 0.125, "bytes_up": 700, "bytes_down": 900}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.models.ease import BLOCK, ease_scores, ease_weights
+from client_service.models.closed_form.ease import BLOCK, ease_scores, ease_weights
 
 X = np.array([[1.0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 1, 1], [1, 1, 0, 1], [0, 0, 1, 1]])
 RIDGE = 2.0

@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from client_service.feedback.database import NAME, FeedbackDatabase
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.overlay import Overlay, follow_feedback
-from client_service.feedback.store import FeedbackStore
-from client_service.serving.questions import Limits
+from client_service.data import read_shard
+from client_service.event_log.database import NAME, FeedbackDatabase
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.overlay import Overlay, follow_feedback
+from client_service.event_log.store import FeedbackStore
 from client_service.serving.recommender import Recommender
+from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings
-from client_service.shard import read_shard
 from shared.errors import UnavailableError
 from tests.support.given import Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
@@ -110,7 +110,7 @@ async def test_a_file_that_cannot_be_compacted_now_holds_no_erasure_up_and_is_co
 ) -> None:
     shard, _ = keep_first_model(settings)
     user = shard.user_ids[3]
-    monkeypatch.setattr("client_service.refresh.AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("client_service.refresh.scheduler.AGAIN_SECONDS", 0.05)
     async with serving() as http:
         await post(http, event(CANARY, "item-00"))
         with pytest.MonkeyPatch.context() as full:

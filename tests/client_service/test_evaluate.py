@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import client_service.learning.evaluate
-from client_service.learning.evaluate import evaluate, on_test, on_validation, ranked_by, validation_users
-from client_service.learning.quality import K, ndcg, recall
+import client_service.evaluation.ranking
+from client_service.data import Shard
+from client_service.evaluation.metrics import K, ndcg, recall
+from client_service.evaluation.ranking import evaluate, on_test, on_validation, ranked_by, validation_users
 from client_service.models.ranker import Rows
-from client_service.shard import Shard
 
 HITS = np.array([[True, False, True], [False, False, False], [True, True, True]])
 
@@ -86,7 +86,7 @@ def test_users_are_taken_in_chunks_without_losing_one(monkeypatch: pytest.Monkey
         assert seen.toarray()[:, 0].tolist() == [float(user % 2) for user in users]
         return np.array([[user] for user in users])
 
-    monkeypatch.setattr(client_service.learning.evaluate, "CHUNK", 2)
+    monkeypatch.setattr(client_service.evaluation.ranking, "CHUNK", 2)
     seen = matrix([[0] if user % 2 else [] for user in range(5)], 5)
     assert evaluate(top, matrix([[0], [1], [2], [3], [0]], 5), seen).values["recall"] == 4 / 5
     assert asked == [[0, 1], [2, 3], [4]]

@@ -10,13 +10,13 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.losses import bce, bpr, bpr_of_rows
+from client_service.data import Shard
 from client_service.models.encoders.attention import GraphAttention
 from client_service.models.encoders.metapath import MetaPaths, SemanticAttention, perturb
-from client_service.models.factors import Factors, FoldedVectors
-from client_service.serving.served import freeze
-from client_service.shard import Shard
+from client_service.models.item_table import Factors, FoldedVectors
+from client_service.serving.model_store import freeze
+from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.losses import bce, bpr, bpr_of_rows
 from shared.errors import SettingsError
 from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters

@@ -19,15 +19,15 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from client_service.feedback.database import EARLIER_NAME, NAME
-from client_service.feedback.feedback import Feedback
-from client_service.feedback.messages import InteractionIn, InteractionsIn, ItemIn
-from client_service.feedback.overlay import Overlay
-from client_service.feedback.store import FeedbackStore
-from client_service.serving.questions import Limits
+from client_service.data import Shard, read_shard
+from client_service.event_log.database import EARLIER_NAME, NAME
+from client_service.event_log.messages import InteractionIn, InteractionsIn, ItemIn
+from client_service.event_log.overlay import Overlay
+from client_service.event_log.service import Feedback
+from client_service.event_log.store import FeedbackStore
 from client_service.serving.recommender import Recommender
+from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, read_shard
 from shared.errors import ConflictError, DataError, UnavailableError
 from tests.support.given import Opened, Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
@@ -435,8 +435,8 @@ def test_a_kill_between_shard_and_log_is_made_good_by_absorbing_again(settings: 
 WRITER = """
 import sys
 from pathlib import Path
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import FeedbackStore
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.store import FeedbackStore
 from concurrent.futures import ThreadPoolExecutor
 store = FeedbackStore(Path(sys.argv[1]), most=10**6)
 def write(writer):

@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.learning.evaluate import on_validation, ranked_by, validation_users
-from client_service.learning.filters import (
+from client_service.data import Shard, shard_of_matrices
+from client_service.evaluation.ranking import on_validation, ranked_by, validation_users
+from client_service.models.closed_form.ease import ease_scores
+from client_service.models.initial_filter import Filter
+from client_service.models.ranker import Rows
+from client_service.training.filter_search import (
     EASE_RIDGES,
     LOW_PASS,
     best_ease,
@@ -19,10 +23,6 @@ from client_service.learning.filters import (
     filter_top,
     popularity_top,
 )
-from client_service.models.ease import ease_scores
-from client_service.models.ranker import Rows
-from client_service.models.start import Filter
-from client_service.shard import Shard, shard_of_matrices
 from shared.method.spectrum import low_spectrum
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.local import LocalTraining
+from client_service.data import Shard
 from client_service.models.encoders.frequency import encode
 from client_service.models.model import Model
-from client_service.shard import Shard
+from client_service.training.item_trainer import LocalTraining
 from shared.method.exchange import kernel_specification
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings

@@ -15,11 +15,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service import refresh as refreshing
+from client_service.data import change_shard
+from client_service.data.files import write_arrays
+from client_service.event_log.shard_update import append_events
+from client_service.refresh import scheduler as refreshing
 from client_service.settings import ClientSettings
-from client_service.shard import change_shard
-from client_service.shard.changes import append_events
-from client_service.tensor_files import write_arrays
 from tests.support.given import Federate, Opened, Until
 from tests.support.kept import keep_first_model
 from tests.support.questions import finished, has_problem, read
@@ -68,7 +68,7 @@ async def test_a_refresh_without_room_is_done_later(
     async with serving() as http:
         await post(http, event("new", "item-00"))
         with monkeypatch.context() as full:
-            full.setattr("client_service.serving.checkpoint.write_arrays", refuse)
+            full.setattr("client_service.serving.model_store.write_arrays", refuse)
             await http.post("/v1/refresh")
 
             async def failed() -> bool:
@@ -91,7 +91,7 @@ async def test_a_start_without_room_answers_without_a_model(
     keep_first_model(settings)
     rows = pl.DataFrame({"user": ["new"], "item": ["item-00"]})
     change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
-    monkeypatch.setattr("client_service.serving.checkpoint.write_arrays", refuse)
+    monkeypatch.setattr("client_service.serving.model_store.write_arrays", refuse)
     async with opened(settings) as http:
 
         async def answers() -> bool:

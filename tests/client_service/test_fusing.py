@@ -10,13 +10,26 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.learning.evaluate import on_test, on_validation, ranked_by
-from client_service.learning.filters import EASE_RIDGES, best_filter, filter_scores
-from client_service.learning.fusing import (
+from client_service.data import Shard
+from client_service.data.interactions import shard_of_matrices
+from client_service.evaluation.ranking import on_test, on_validation, ranked_by
+from client_service.models.closed_form.ease import ease
+from client_service.models.closed_form.item_popularity import item_frequency
+from client_service.models.closed_form.least_squares import Weighting
+from client_service.models.closed_form.scorers import OwnScorers
+from client_service.models.initial_filter import Filter
+from client_service.models.score_fusion import Fusion, Recipe, fuse, standard_scores, standardise, take_codes
+from client_service.runtime.interruption import NEVER
+from client_service.serving.model_store import freeze
+from client_service.serving.recommender import Recommender
+from client_service.serving.requests import Limits
+from client_service.training.filter_search import EASE_RIDGES, best_filter, filter_scores
+from client_service.training.fusion_search import (
     USUAL_EASE_RIDGE,
     USUAL_RIDGE,
     USUAL_SHARE,
     USUAL_WEIGHTING,
+    Judge,
     OwnParts,
     _no_worse_than_one,
     best_recipe,
@@ -24,20 +37,7 @@ from client_service.learning.fusing import (
     fused_top,
     usual_share,
 )
-from client_service.learning.interrupt import NEVER
-from client_service.learning.judging import Judge
-from client_service.learning.local import LocalTraining
-from client_service.models.ease import ease
-from client_service.models.frequent import item_frequency
-from client_service.models.fusion import Fusion, Recipe, fuse, standard_scores, standardise, take_codes
-from client_service.models.least_squares import Weighting
-from client_service.models.own_scorers import OwnScorers
-from client_service.models.start import Filter
-from client_service.serving.questions import Limits
-from client_service.serving.recommender import Recommender
-from client_service.serving.served import freeze
-from client_service.shard import Shard
-from client_service.shard.shard import shard_of_matrices
+from client_service.training.item_trainer import LocalTraining
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -127,8 +127,10 @@ def test_weights_are_the_usual_ones_as_far_as_there_are_few_validation_users(
     judge = Judge(shard, NEVER)
     assert judge.count == judged
     spectrum = low_spectrum(shard.train, 12)
-    monkeypatch.setattr("client_service.learning.fusing._best_weights", lambda *_: {"base": 1.0})
-    monkeypatch.setattr("client_service.learning.fusing._no_worse_than_one", lambda _judge, _parts, weights: weights)
+    monkeypatch.setattr("client_service.training.fusion_search._best_weights", lambda *_: {"base": 1.0})
+    monkeypatch.setattr(
+        "client_service.training.fusion_search._no_worse_than_one", lambda _judge, _parts, weights: weights
+    )
     recipe = best_recipe(shard, spectrum, Filter(8, 0.4, 0.3))
     usual = (1 - share) / 5.25  # of a part that counts once, beside one that does so twice and one a quarter of it
     base = share + usual
@@ -252,7 +254,7 @@ def test_a_large_graph_has_ease_with_one_ridge_and_a_very_large_one_has_none(
     assert ease_ridges(12_001) == ()
     spectrum = low_spectrum(planted.train, 12)
     for ridges, loud in (((USUAL_EASE_RIDGE,), True), ((), False)):
-        monkeypatch.setattr("client_service.learning.fusing.ease_ridges", lambda _, ridges=ridges: ridges)
+        monkeypatch.setattr("client_service.training.fusion_search.ease_ridges", lambda _, ridges=ridges: ridges)
         recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3))
         assert (recipe.ease_loudness > 0) == loud
         assert recipe.ease_ridge == (USUAL_EASE_RIDGE if loud else 0.0)
@@ -273,7 +275,7 @@ def test_the_scorers_that_a_choice_has_made_are_those_that_would_be_made_anew(pl
 
 def test_a_choice_is_the_same_on_any_number_of_cores(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     spectrum, found = low_spectrum(planted.train, 12), []
-    monkeypatch.setattr("client_service.learning.evaluate.CHUNK", 7)
+    monkeypatch.setattr("client_service.evaluation.ranking.CHUNK", 7)
     for cores in (1, 3):
         monkeypatch.setattr("shared.cores.available_cores", lambda cores=cores: cores)
         chosen = best_filter(planted, spectrum)

@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from client_service.boundary.gate import Boundary, GateTransport
-from client_service.boundary.headed_ledger import LAG, HeadedLedger
 from client_service.boundary.ledger import LEDGER, Ledger
-from client_service.boundary.ledger_heads import NAME, LedgerHead, LedgerHeads
+from client_service.boundary.ledger_heads import LAG, NAME, HeadedLedger, LedgerHead, LedgerHeads
 from shared.errors import DataError
 from shared.method.declaration import Declaration
 from shared.protocol.heads import USER_AGENT

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from client_service.learning import evaluate, mean_margin
-from client_service.learning.interrupt import Interrupt, Interrupted
-from client_service.learning.local import LocalTraining, Moment
+from client_service.data import Shard, read_shard
+from client_service.evaluation import ranking as evaluate
+from client_service.federation.training_run import TrainingRun
+from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
-from client_service.shard import Shard, read_shard
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from client_service.training_run import TrainingRun
+from client_service.training import margins as mean_margin
+from client_service.training.item_trainer import LocalTraining, Moment
 from shared.errors import FederationError
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters

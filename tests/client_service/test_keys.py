@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from client_service.__main__ import main
 from client_service.app import create_app
-from client_service.callers import CallerKeys
+from client_service.http.authentication import CallerKeys
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.web.pace import Buckets

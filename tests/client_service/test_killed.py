@@ -12,16 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-import client_service.serving.checkpoint
-import client_service.training_checkpoint
-from client_service import best_model
-from client_service.best_model import BestModel
+import client_service.federation.checkpoint
+import client_service.serving.model_store
 from client_service.boundary.ledger import Ledger
-from client_service.learning.local import LocalTraining
+from client_service.federation import best_model
+from client_service.federation.best_model import BestModel
+from client_service.federation.checkpoint import NAME
+from client_service.federation.training_run import TrainingRun
 from client_service.settings import ClientSettings
 from client_service.tasks import items
-from client_service.training_checkpoint import NAME
-from client_service.training_run import TrainingRun
+from client_service.training.item_trainer import LocalTraining
 from simulation.experiment import Experiment
 from tests.support.federation import Federation, run_client, run_federation
 from tests.support.given import Hold
@@ -112,7 +112,7 @@ POINTS: dict[str, Plan] = {
     "before it has joined": on_the_line("POST /v1/clients"),
     "after it has joined": on_the_line("POST /v1/clients", answered=True),
     "before the run begins": at_call(TrainingRun, "begin", own),
-    "before the first checkpoint": at_call(client_service.training_checkpoint, "settle", on_file(NAME)),
+    "before the first checkpoint": at_call(client_service.federation.checkpoint, "settle", on_file(NAME)),
     "when the run has begun": at_call(TrainingRun, "begin", own, after=True),
     "in the first epoch": in_an_epoch(1, 1),
     "in an epoch": in_an_epoch(2, 1),
@@ -127,15 +127,15 @@ POINTS: dict[str, Plan] = {
     "while it fetches": on_the_line(GET.format(2), answered=True),
     "before it applies": at_call(TrainingRun, "apply", in_round(2)),
     "while it evaluates": at_call(BestModel, "judge", in_round(2)),
-    "before the model is kept": at_call(client_service.serving.checkpoint, "settle", on_file("model.json"), nth=3),
+    "before the model is kept": at_call(client_service.serving.model_store, "settle", on_file("model.json"), nth=3),
     "before the model's head is kept": at_call(
-        client_service.serving.checkpoint, "settle", on_file("model-run-1.2.safetensors"), after=True
+        client_service.serving.model_store, "settle", on_file("model-run-1.2.safetensors"), after=True
     ),
     "before the figures are kept": at_call(best_model, "keep_quality", in_folder, nth=3),
     "when the figures are kept": at_call(best_model, "keep_quality", in_folder, nth=3, after=True),
-    "while the checkpoint is written": at_call(client_service.training_checkpoint, "settle", on_file(NAME), nth=3),
+    "while the checkpoint is written": at_call(client_service.federation.checkpoint, "settle", on_file(NAME), nth=3),
     "when the checkpoint is written": at_call(
-        client_service.training_checkpoint, "settle", on_file(NAME), nth=3, after=True
+        client_service.federation.checkpoint, "settle", on_file(NAME), nth=3, after=True
     ),
     "when it has applied": at_call(TrainingRun, "apply", in_round(2), after=True),
     "when it has applied the last round": at_call(TrainingRun, "apply", in_round(3), after=True),

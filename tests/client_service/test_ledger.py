@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from client_service.boundary.aggregator import connect
+from client_service.boundary.aggregator_api import connect
 from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import GENESIS, Ledger
 from shared.errors import DataError

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import FeedbackStore
+from client_service.data import read_shard
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.store import FeedbackStore
 from client_service.settings import ClientSettings
-from client_service.shard import read_shard
 from client_service.tasks.items import read_listed_shard
 from tests.support.given import Opened, Silos, Until
 from tests.support.kept import absorb_and_forget

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.interrupt import NEVER, Interrupt, Interrupted
-from client_service.learning.local import LocalTraining
-from client_service.learning.spectra import cached_spectrum
+from client_service.data import Shard, read_shard
 from client_service.models.ranker import Ranker
-from client_service.serving import lists as module
-from client_service.serving.lists import ListKeeper, fill, lists_digest, open_lists
-from client_service.serving.questions import Limits
+from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
+from client_service.serving import precomputed_lists as module
+from client_service.serving.model_store import freeze
+from client_service.serving.precomputed_lists import ListKeeper, fill, lists_digest, open_lists
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import freeze
-from client_service.shard import Shard, read_shard
+from client_service.serving.requests import Limits
+from client_service.training.item_trainer import LocalTraining
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
 from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS

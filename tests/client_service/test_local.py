@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-import client_service.learning.beginning
-from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.measures import compared_kernels
-from client_service.models.start import Filter
-from client_service.shard import Shard
+import client_service.training.start_choice
+from client_service.data import Shard
+from client_service.models.initial_filter import Filter
+from client_service.training.client_measures import compared_kernels
+from client_service.training.item_trainer import LocalTraining, Moment
 from shared.method.divergence import kernel, round_divergence
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
@@ -159,15 +159,15 @@ def test_an_exact_start_is_at_the_filter_that_validation_prefers_unless_one_is_g
     planted: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method, spectrum = MethodSettings(width=3, layers=1, cutoff=16), low_spectrum(planted.train, 16)
-    chosen = client_service.learning.beginning.best_filter(planted, spectrum).choice
+    chosen = client_service.training.start_choice.best_filter(planted, spectrum).choice
     assert LocalTraining(planted, spectrum, method, CPU).start == chosen
-    monkeypatch.setattr(client_service.learning.beginning, "best_filter", None)  # calling it would now fail
+    monkeypatch.setattr(client_service.training.start_choice, "best_filter", None)  # calling it would now fail
     given = LocalTraining(planted, spectrum, method, CPU, Filter(4, 1.0, 0.1))
     assert given.start == Filter(4, 1.0, 0.1) and given.model.head.residual
 
 
 def test_a_random_start_asks_for_no_filter(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_service.learning.beginning, "best_filter", None)
+    monkeypatch.setattr(client_service.training.start_choice, "best_filter", None)
     client = client_of(planted, start="random")
     assert client.start is None and not client.model.head.residual
 

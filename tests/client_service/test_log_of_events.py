@@ -9,13 +9,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from client_service.feedback import store as stores
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.overlay import Overlay
-from client_service.feedback.store import FeedbackStore
+from client_service.data import change_shard, read_shard
+from client_service.event_log import store as stores
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.overlay import Overlay
+from client_service.event_log.shard_update import append_events
+from client_service.event_log.store import FeedbackStore
 from client_service.settings import ClientSettings
-from client_service.shard import change_shard, read_shard
-from client_service.shard.changes import append_events
 from tests.support.given import Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
 from tests.support.questions import read

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.local import LocalTraining
+from client_service.data import Shard
 from client_service.models.encoders.masked import MaskedModel
 from client_service.models.model import Model
-from client_service.serving.checkpoint import ModelHead, load_parameters, save_model
-from client_service.shard import Shard
+from client_service.serving.model_store import ModelHead, load_parameters, save_model
+from client_service.training.item_trainer import LocalTraining
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from client_service.memory import return_free_memory
+from client_service.runtime.memory import return_free_memory
 
 
 class Node:
@@ -20,7 +20,7 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def _as_in_a_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("client_service.memory.gc", gc)
+    monkeypatch.setattr("client_service.runtime.memory.gc", gc)
     yield
     gc.unfreeze()
 

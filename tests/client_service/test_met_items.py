@@ -11,15 +11,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.overlay import Overlay, follow_feedback
-from client_service.feedback.store import FeedbackStore
-from client_service.serving.lists import ListKeeper
-from client_service.serving.questions import Basket, Limits
+from client_service.data import Shard, change_shard, read_shard
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.overlay import Overlay, follow_feedback
+from client_service.event_log.shard_update import append_events
+from client_service.event_log.store import FeedbackStore
+from client_service.serving.precomputed_lists import ListKeeper
 from client_service.serving.recommender import Recommender
+from client_service.serving.requests import Basket, Limits
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, change_shard, read_shard
-from client_service.shard.changes import append_events
 from tests.support.kept import absorb_and_forget, keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 

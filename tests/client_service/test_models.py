@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.beginning import Choice, begin_model
-from client_service.learning.interrupt import NEVER
-from client_service.learning.local import LocalTraining, Moment
+from client_service.data import Shard
 from client_service.models import encoders
 from client_service.models.model import Model
-from client_service.shard import Shard
+from client_service.runtime.interruption import NEVER
+from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.start_choice import Choice, begin_model
 from shared.errors import SettingsError
 from shared.method.exchange import EXCHANGES, ITEM_TABLE
 from shared.method.exchanged import Parameters

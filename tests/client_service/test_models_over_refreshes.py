@@ -15,18 +15,18 @@ import polars as pl
 import pytest
 import torch
 
-from client_service import rollback
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import FeedbackStore
-from client_service.learning.interrupt import NEVER
-from client_service.learning.quality import Measures
-from client_service.renewal import ModelRenewal
-from client_service.serving.checkpoint import read_head
+from client_service.data import change_shard, read_shard
+from client_service.evaluation.metrics import Measures
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.shard_update import append_events
+from client_service.event_log.store import FeedbackStore
+from client_service.federation.checkpoint import FITTED
+from client_service.refresh import rollback
+from client_service.refresh.rebuild import ModelRenewal
+from client_service.runtime.interruption import NEVER
+from client_service.serving.model_store import read_head
 from client_service.settings import ClientSettings
-from client_service.shard import change_shard, read_shard
-from client_service.shard.changes import append_events
 from client_service.tasks.items import ITEMS
-from client_service.training_checkpoint import FITTED
 from shared.errors import ConflictError
 from tests.support.given import Until
 from tests.support.kept import keep_first_model

@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.interrupt import NEVER, Interrupt, Interrupted
-from client_service.learning.local import LocalTraining
-from client_service.learning.spectra import cached_spectrum
-from client_service.models.fusion import Fusion
+from client_service.data import Shard, read_shard
 from client_service.models.ranker import Predictor, Ranker, Side
-from client_service.serving import lists, nearest, ranking
-from client_service.serving.lists import ListKeeper, ListReader
-from client_service.serving.nearest import Nearest, lengthened, make_nearest, read_nearest, searchable
-from client_service.serving.questions import Limits
+from client_service.models.score_fusion import Fusion
+from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
+from client_service.serving import ann_index as nearest
+from client_service.serving import precomputed_lists as lists
+from client_service.serving import ranking
+from client_service.serving.ann_index import Nearest, lengthened, make_nearest, read_nearest, searchable
+from client_service.serving.model_store import Served, freeze
+from client_service.serving.precomputed_lists import ListKeeper, ListReader
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served, freeze
-from client_service.shard import Shard, read_shard
+from client_service.serving.requests import Limits
+from client_service.training.item_trainer import LocalTraining
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
 from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.local import LocalTraining, Moment
+from client_service.data import Shard
 from client_service.models.encoders.ngcf import NGCF, SLOPE
-from client_service.models.propagation import Propagation, symmetric
-from client_service.shard import Shard
+from client_service.models.whole_graph import Propagation, symmetric
+from client_service.training.item_trainer import LocalTraining, Moment
 from shared.errors import SettingsError
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters

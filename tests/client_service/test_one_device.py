@@ -17,12 +17,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from client_service.learning.local import LocalTraining
-from client_service.learning.margins import Margins
-from client_service.learning.sampling import Batch
-from client_service.learning.spectra import cached_spectrum
-from client_service.learning.train import build_optimiser, pair_loss
-from client_service.shard import Shard
+from client_service.data import Shard
+from client_service.training.item_trainer import LocalTraining, build_optimiser, pair_loss
+from client_service.training.margins import Margins
+from client_service.training.sampling import Batch
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from client_service.boundary.pace import BURST, MOST_QUESTIONS, Pace, seconds_asked
+from client_service.boundary.retry_schedule import BURST, MOST_QUESTIONS, Pace, seconds_asked
 from shared.errors import ConflictError, PrivacyError, UnavailableError
 from shared.timeouts import AWAY_SECONDS, LONG_PAUSE_SECONDS, PAUSE_SECONDS
 from tests.attacks.hasty import VirtualTime

@@ -14,16 +14,16 @@ import httpx
 import polars as pl
 import pytest
 
-from client_service.boundary.crossings import Attempt
-from client_service.figures import UNJUDGED, quality_warnings
-from client_service.learning.quality import LABELS
-from client_service.pages.curves import curves, spectra
-from client_service.pages.record import RecordTotal, Summary
-from client_service.pages.report import EARLIER, SHOWN, report
-from client_service.pages.standing import sizes, standing
+from client_service.boundary.call_attempts import Attempt
+from client_service.data import write_shard
+from client_service.evaluation.metrics import LABELS
+from client_service.federation.run_records import UNJUDGED, quality_warnings
+from client_service.pages.charts import curves, spectra
+from client_service.pages.ledger_view import RecordTotal, Summary
+from client_service.pages.overview import sizes, standing
+from client_service.pages.privacy_report import EARLIER, SHOWN, report
 from client_service.schemas import BasisOut, QualityOut, RoundQuality, SpectrumOut, StatusOut
 from client_service.settings import ClientSettings
-from client_service.shard import write_shard
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.web.pages import figure

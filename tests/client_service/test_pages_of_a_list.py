@@ -12,18 +12,18 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.overlay import Overlay
-from client_service.feedback.store import FeedbackStore
-from client_service.learning.local import LocalTraining
-from client_service.learning.spectra import cached_spectrum
-from client_service.models.fusion import Fusion
-from client_service.serving import nearest
-from client_service.serving.lists import LENGTH, ListKeeper
-from client_service.serving.questions import DEEPEST, Limits
+from client_service.data import Shard, shard_of_matrices
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.overlay import Overlay
+from client_service.event_log.store import FeedbackStore
+from client_service.models.score_fusion import Fusion
+from client_service.serving import ann_index as nearest
+from client_service.serving.model_store import Served, freeze
+from client_service.serving.precomputed_lists import LENGTH, ListKeeper
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served, freeze
-from client_service.shard import Shard, shard_of_matrices
+from client_service.serving.requests import DEEPEST, Limits
+from client_service.training.item_trainer import LocalTraining
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
 from tests.support.questions import LONGEST_SECONDS
 

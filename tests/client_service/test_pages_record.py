@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from client_service.boundary.ledger import STRIDE, Ledger
-from client_service.pages import record as subject
-from client_service.pages.journal import journal
-from client_service.pages.record import Record, RecordTotal, Summary
+from client_service.pages import ledger_view as subject
+from client_service.pages.ledger_view import Record, RecordTotal, Summary, journal
 from shared.method.declaration import Declaration, TensorSpec
 
 DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))

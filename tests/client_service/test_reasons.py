@@ -10,23 +10,23 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.basis.scorers import _narrow_filter
-from client_service.feedback.messages import ItemIn
-from client_service.feedback.overlay import Overlay
-from client_service.learning.local import LocalTraining
-from client_service.models import full_spectrum
-from client_service.models.ease import UserWeights, ease, ease_weights
-from client_service.models.frequent import item_frequency
-from client_service.models.full_spectrum import FullSpectrum, quarter_spectrum
-from client_service.models.fusion import Fusion, Recipe, standard_scores, take_codes
-from client_service.models.least_squares import Weighting, least_squares
+from client_service.common_basis.scorers import _narrow_filter
+from client_service.data import Shard
+from client_service.event_log.messages import ItemIn
+from client_service.event_log.overlay import Overlay
+from client_service.models.closed_form import full_spectrum
+from client_service.models.closed_form.ease import UserWeights, ease, ease_weights
+from client_service.models.closed_form.full_spectrum import FullSpectrum, quarter_spectrum
+from client_service.models.closed_form.item_popularity import item_frequency
+from client_service.models.closed_form.least_squares import Weighting, least_squares
+from client_service.models.explanations import BasketSum, contributions
 from client_service.models.ranker import Ranker
-from client_service.models.reasons import BasketSum, contributions
+from client_service.models.score_fusion import Fusion, Recipe, standard_scores, take_codes
 from client_service.serving.messages import MOST_REASONS, ItemOut, RecommendationsOut
-from client_service.serving.questions import Limits
+from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import freeze
-from client_service.shard import Shard
+from client_service.serving.requests import Limits
+from client_service.training.item_trainer import LocalTraining
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from client_service.feedback.messages import InteractionIn, ItemIn
-from client_service.feedback.overlay import Overlay
-from client_service.feedback.store import FeedbackStore
+from client_service.data import Shard
+from client_service.event_log.messages import InteractionIn, ItemIn
+from client_service.event_log.overlay import Overlay
+from client_service.event_log.store import FeedbackStore
 from client_service.serving.messages import RecommendationsOut
-from client_service.serving.questions import Limits
 from client_service.serving.ranking import ListRanking
-from client_service.serving.recent import Asked, RecentLists
+from client_service.serving.recent_lists import Asked, RecentLists
 from client_service.serving.recommender import Recommender
+from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings
-from client_service.shard import Shard
 from tests.support.kept import keep_first_model
 
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import client_service.models.ranker
+from client_service.data import Shard
 from client_service.models.encoders import lgcn
+from client_service.models.initial_filter import Filter, start_at
 from client_service.models.model import Ingredients, Model
 from client_service.models.ranker import Predictor, Ranker, Side
-from client_service.models.start import Filter, start_at
-from client_service.shard import Shard
 from shared.method.exchange import mlp_specification
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from client_service.boundary import recorder
-from client_service.boundary.crossings import attempts
+from client_service.boundary import call_records as recorder
+from client_service.boundary.call_attempts import attempts
+from client_service.boundary.call_records import COUNTED_SECONDS, MOST_SERIES, POLLS, CallRecorder, Crossing
 from client_service.boundary.ledger import Ledger
-from client_service.boundary.recorder import COUNTED_SECONDS, MOST_SERIES, POLLS, CallRecorder, Crossing
 from tests.attacks.hasty import VirtualTime
 
 SAID = {"to": "http://aggregator", "bytes": 0, "sha256": "00"}

@@ -13,21 +13,20 @@ import pytest
 import torch
 
 from client_service.app import create_replica
-from client_service.best_model import BestModel, kept_model
-from client_service.learning.interrupt import NEVER
-from client_service.learning.local import LocalTraining
-from client_service.learning.refitting import Refit
-from client_service.learning.spectra import cached_spectrum
+from client_service.data import Shard, build_shard, read_shard, save_shard
+from client_service.data.events import SPLIT_TYPE, clean_events
+from client_service.federation.best_model import BestModel, kept_model
+from client_service.runtime.interruption import NEVER
 from client_service.schemas import RoundCosts
-from client_service.serving.checkpoint import ModelHead, load_tensors, read_head
-from client_service.serving.questions import Limits
+from client_service.serving.model_store import ModelHead, Served, freeze, load_tensors, read_head
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served, freeze
+from client_service.serving.refitting import Refit
+from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, build_shard, read_shard, save_shard
-from client_service.shard.events import SPLIT_TYPE, clean_events
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists, judge_validation_lists
 from client_service.tasks.task import Place
+from client_service.training.item_trainer import LocalTraining
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import SettingsError
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings

@@ -13,24 +13,23 @@ import httpx
 import polars as pl
 import pytest
 
-from client_service import rebuilding
-from client_service import refresh as refreshing
-from client_service.answering import Answering
-from client_service.feedback.database import EARLIER_NAME, JOURNAL, NAME
-from client_service.feedback.erasures import ErasureRegister
-from client_service.feedback.feedback import Feedback
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import FeedbackStore
-from client_service.renewal import ModelRenewal
-from client_service.serving.checkpoint import read_head
-from client_service.serving.questions import Basket
+from client_service.data import Shard, change_shard, read_shard
+from client_service.data.files import only_writer
+from client_service.data.interaction_files import stated_digest
+from client_service.event_log.database import EARLIER_NAME, JOURNAL, NAME
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.service import Feedback
+from client_service.event_log.shard_update import append_events
+from client_service.event_log.store import ErasureRegister, FeedbackStore
+from client_service.federation.checkpoint import FITTED
+from client_service.federation.checkpoint import NAME as TRAINING
+from client_service.http.answering import Answering
+from client_service.refresh import rebuild as rebuilding
+from client_service.refresh import scheduler as refreshing
+from client_service.refresh.rebuild import ModelRenewal
+from client_service.serving.model_store import read_head
+from client_service.serving.requests import Basket
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, change_shard, read_shard
-from client_service.shard.changes import append_events
-from client_service.shard.commit import only_writer
-from client_service.shard.storage import stated_digest
-from client_service.training_checkpoint import FITTED
-from client_service.training_checkpoint import NAME as TRAINING
 from shared.errors import DataError, UnavailableError
 from tests.support.federation import Federation
 from tests.support.given import Federate, Hold, Until
@@ -219,7 +218,7 @@ async def test_the_last_user_is_not_erased_from_a_shard_and_the_silo_says_so(
 async def test_so_many_interactions_make_a_refresh_and_low_ratings_none(
     settings: ClientSettings, serving: Serving, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.refresh.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("client_service.refresh.scheduler.LOOK_SECONDS", 0.01)
     keep_first_model(settings)
     async with serving(refresh_interactions=3) as http:
         await post(http, *(event("low", f"item-0{number}", rating=1.0) for number in range(5)), event("new", "item-00"))
@@ -293,7 +292,7 @@ async def test_a_round_that_is_trained_and_cannot_be_sent_is_sent_before_the_sha
 async def test_a_round_that_never_ends_holds_the_shard_up_for_a_bounded_time(
     federation: Federate, held: Hold, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.5)
+    monkeypatch.setattr("client_service.federation.agent.LONGEST_ROUND", 0.5)
     stop = held("client-1", 1)
     async with federation(2) as running:
         line = running.line()
@@ -312,7 +311,7 @@ async def test_a_round_that_waits_for_another_client_gives_way_after_a_bounded_t
     federation: Federate, held: Hold, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its deadline may be weeks away. Then the run goes on, and has missed nothing that the aggregator waited for."""
-    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
+    monkeypatch.setattr("client_service.federation.agent.LONGEST_ROUND", 0.2)
     stop = held("client-2", 1)
     async with federation(2, first={"wait_seconds": 0.1}) as running:
         silo, other = await running.enter()
@@ -333,7 +332,7 @@ async def test_a_round_that_waits_for_another_client_gives_way_after_a_bounded_t
 async def test_training_is_left_where_it_is_after_a_bounded_time_and_done_anew_on_the_next_shard(
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
+    monkeypatch.setattr("client_service.federation.agent.LONGEST_ROUND", 0.2)
     train_for_long(monkeypatch, "client-1")
     async with federation(2) as running:
         silo, other = await running.enter()
@@ -350,7 +349,7 @@ async def test_training_is_left_where_it_is_after_a_bounded_time_and_done_anew_o
 async def test_training_that_gave_way_to_a_refresh_that_fails_is_done_anew_on_the_shard_as_it_is(
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.agent.LONGEST_ROUND", 0.2)
+    monkeypatch.setattr("client_service.federation.agent.LONGEST_ROUND", 0.2)
 
     def fail(*_: object, **__: object) -> None:
         raise DataError("expected another shard")

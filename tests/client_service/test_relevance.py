@@ -12,19 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from client_service.best_model import kept_model
-from client_service.learning.interrupt import NEVER
-from client_service.learning.local import LocalTraining
-from client_service.learning.relevance import _fit, fit_relevance
+from client_service.data import Shard, shard_of_matrices
+from client_service.federation.best_model import kept_model
 from client_service.models.ranker import Ranker
 from client_service.models.relevance import UNFITTED, Relevance
-from client_service.serving.checkpoint import read_head
-from client_service.serving.questions import Limits
+from client_service.runtime.interruption import NEVER
+from client_service.serving.model_store import freeze, read_head
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import freeze
+from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, shard_of_matrices
 from client_service.tasks.items import ITEMS
+from client_service.training.item_trainer import LocalTraining
+from client_service.training.relevance_fit import _fit, fit_relevance
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from tests.support.kept import keep_first_model

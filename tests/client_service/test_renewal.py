@@ -9,19 +9,19 @@ import polars as pl
 import pytest
 import torch
 
-from client_service import stored_model
-from client_service.best_model import kept_model
-from client_service.learning.interrupt import NEVER
-from client_service.renewal import ModelRenewal
-from client_service.serving.answerer import AtRest
-from client_service.serving.questions import Limits
+from client_service.data import Shard, change_shard, read_shard
+from client_service.event_log.shard_update import append_events, erase_users
+from client_service.federation.best_model import kept_model
+from client_service.federation.training_run import TrainingRun
+from client_service.refresh import startup as stored_model
+from client_service.refresh.rebuild import ModelRenewal
+from client_service.runtime.interruption import NEVER
+from client_service.serving.predictor import AtRest
 from client_service.serving.recommender import Recommender
+from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, change_shard, read_shard
-from client_service.shard.changes import append_events, erase_users
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from client_service.training_run import TrainingRun
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.start import initial_parameters

@@ -20,17 +20,18 @@ import numpy as np
 import pytest
 
 from client_service.app import create_replica
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import FeedbackStore
-from client_service.forgetting import keep_alone
-from client_service.replicas import beside, service
-from client_service.serving import lists
-from client_service.serving.lists import ListKeeper
-from client_service.serving.questions import Limits
+from client_service.data import Shard, change_shard
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.shard_update import erase_users
+from client_service.event_log.store import FeedbackStore
+from client_service.refresh.cleanup import keep_alone
+from client_service.replicas import processes as beside
+from client_service.replicas import service
+from client_service.serving import precomputed_lists as lists
+from client_service.serving.precomputed_lists import ListKeeper
 from client_service.serving.recommender import Recommender
+from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings, client_settings
-from client_service.shard import Shard, change_shard
-from client_service.shard.changes import erase_users
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import kept_pair
 from shared.web.server import _share_port

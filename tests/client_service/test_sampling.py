@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from client_service.learning.sampling import Batch, PairSampler
+from client_service.training.sampling import Batch, PairSampler
 
 GRAPH = sparse.csr_array([[1.0, 0, 0, 1, 0], [0, 1, 0, 0, 1], [1, 1, 1, 0, 0]])
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.policy import Policy, allowed_declaration
+from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.settings import client_settings
 from shared.errors import PrivacyError, SettingsError
 from shared.method.exchange import ITEM_TABLE

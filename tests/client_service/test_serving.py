@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.spectra import cached_spectrum
+from client_service.data import Shard, read_shard, write_shard
 from client_service.serving.messages import RecommendationsOut
-from client_service.serving.questions import Basket, Limits
+from client_service.serving.model_store import Served, freeze
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import Served, freeze
-from client_service.shard import Shard, read_shard, write_shard
+from client_service.serving.requests import Basket, Limits
+from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import NotFoundError
 from shared.method.settings import MethodSettings
 from tests.support.given import Silos

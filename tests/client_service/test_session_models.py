@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.device import pin_threads
-from client_service.learning.named import Moment, load_named
-from client_service.models import tagnn
-from client_service.models.session_graph import session_graphs
-from client_service.models.srgnn import SRGNN
-from client_service.models.tagnn import TAGNN
+from client_service.data.sessions import Prefixes, SessionShard, prefixes_of_sessions, shuffled_batches
+from client_service.evaluation.session_metrics import measure_prefixes, measure_ranks, rank_targets
+from client_service.models.closed_form.session_counts import floors_of
+from client_service.models.sequence import tagnn
+from client_service.models.sequence.srgnn import SRGNN, session_graphs
+from client_service.models.sequence.tagnn import TAGNN
+from client_service.runtime.device import pin_threads
 from client_service.serving.next_items import freeze_sessions
-from client_service.sessions.floors import floors_of
-from client_service.sessions.measures import measure_prefixes, measure_ranks, rank_targets
-from client_service.sessions.prefixes import Prefixes, prefixes_of_sessions, shuffled_batches
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.training import MODELS, SessionTraining
+from client_service.training.session_trainer import MODELS, SessionTraining
+from client_service.training.training_state import Moment, load_named
 from shared.errors import ProtocolError, SettingsError
 from shared.method.exchange import EXCHANGES
 from shared.method.exchanged import Parameters

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.shard import Shard, read_shard, save_shard, write_shard
-from client_service.shard.ids import find_unusable_ids, require_usable_id
+from client_service.data import Shard, read_shard, save_shard, write_shard
+from client_service.data.ids import find_unusable_ids, require_usable_id
 from shared.errors import DataError
 
 INTERACTIONS = pl.DataFrame(

@@ -11,10 +11,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from client_service.shard import Shard, change_shard, read_shard, shard_head, write_shard
-from client_service.shard.changes import append_events, erase_events, erase_users
-from client_service.shard.commit import commit_files
-from client_service.shard.storage import stated_head
+from client_service.data import Shard, change_shard, read_shard, shard_head, write_shard
+from client_service.data.files import commit_files
+from client_service.data.interaction_files import stated_head
+from client_service.event_log.shard_update import append_events, erase_events, erase_users
 from shared.errors import DataError
 
 WHERE = Path("events.csv")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-import client_service.learning.spectra
-from client_service.learning.spectra import cached_spectrum
-from client_service.shard import Shard
+import client_service.training.spectrum_cache
+from client_service.data import Shard
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.spectrum import Spectrum, low_spectrum
 
 
@@ -25,7 +25,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.append(cutoff)
         return low_spectrum(interactions, cutoff)
 
-    monkeypatch.setattr(client_service.learning.spectra, "low_spectrum", counted)
+    monkeypatch.setattr(client_service.training.spectrum_cache, "low_spectrum", counted)
     return calls
 
 

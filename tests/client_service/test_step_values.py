@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning import step_values
-from client_service.learning.step_values import StepValues
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.training import SessionTraining
+from client_service.data.sessions import SessionShard
+from client_service.training import training_state as step_values
+from client_service.training.session_trainer import SessionTraining
+from client_service.training.training_state import StepValues
 from shared.method.settings import method_settings
 
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from tests.support.questions import LONGEST_SECONDS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 ENDLESS = """
-from client_service.learning.sampling import PairSampler
+from client_service.training.sampling import PairSampler
 epoch = PairSampler.epoch
 
 def endless(self, generator):

@@ -11,10 +11,10 @@ import pytest
 from anyio import CapacityLimiter
 from starlette.requests import ClientDisconnect
 
-from client_service import streaming
+from client_service.http import answering as streaming
+from client_service.http.answering import NDJSON, stream_lists, wants_lines
 from client_service.serving.messages import MOST_STREAMED, MOST_USERS, RecommendationsOut
-from client_service.serving.questions import MOST_LISTED
-from client_service.streaming import NDJSON, stream_lists, wants_lines
+from client_service.serving.requests import MOST_LISTED
 
 pytestmark = pytest.mark.anyio
 LINES = {"Accept": NDJSON}

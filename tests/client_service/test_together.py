@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from client_service.together import Together
+from client_service.runtime.workers import Together
 from shared.errors import ConflictError, DataError, FederationError
 from tests.support.questions import LONGEST_SECONDS
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from client_service.feedback.feedback import Feedback
-from client_service.feedback.messages import InteractionIn, InteractionsIn, ItemIn
-from client_service.feedback.overlay import Overlay
-from client_service.feedback.store import FeedbackStore
+from client_service.data import read_shard
+from client_service.event_log.messages import InteractionIn, InteractionsIn, ItemIn
+from client_service.event_log.overlay import Overlay
+from client_service.event_log.service import Feedback
+from client_service.event_log.store import FeedbackStore
 from client_service.settings import ClientSettings
-from client_service.shard import read_shard
 from shared.errors import ConflictError, FederationError
 
 

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import client_service.learning.margins
-from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.margins import TABLE_STEPS, fit_tables, popularity_loss
-from client_service.learning.sampling import PairSampler
-from client_service.learning.train import build_optimiser, pair_loss
-from client_service.models.popularity import PopularityTables
-from client_service.shard import Shard
+import client_service.training.margins
+from client_service.data import Shard
+from client_service.models.popularity_angle import PopularityTables
+from client_service.training.item_trainer import LocalTraining, Moment, build_optimiser, pair_loss
+from client_service.training.margins import TABLE_STEPS, fit_tables, popularity_loss
+from client_service.training.sampling import PairSampler
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.parameters import digest
@@ -110,7 +109,7 @@ def test_the_tables_settle_and_their_loss_has_fallen(planted: Shard, shard_of: C
 
 
 def test_tables_stop_at_the_limit_of_steps(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_service.learning.margins, "TABLE_STEPS", 7)
+    monkeypatch.setattr(client_service.training.margins, "TABLE_STEPS", 7)
     batches = PairSampler(planted.train, batch_size=64, negatives=8, device=CPU)  # 240 pairs: 4 batches an epoch
     generator = torch.Generator().manual_seed(0)
     assert fit_tables(PopularityTables(planted.train, 4), batches, MethodSettings(**BASE), generator) == 8

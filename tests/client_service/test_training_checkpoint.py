@@ -13,12 +13,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from client_service import training_checkpoint as subject
-from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.state import TrainingState
-from client_service.schemas import QualityOut, RoundQuality
-from client_service.shard import Shard
-from client_service.training_checkpoint import (
+from client_service.data import Shard
+from client_service.federation import checkpoint as subject
+from client_service.federation.checkpoint import (
     NAME,
     Owner,
     TrainingCheckpoint,
@@ -26,6 +23,9 @@ from client_service.training_checkpoint import (
     keep_training,
     kept_training,
 )
+from client_service.schemas import QualityOut, RoundQuality
+from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.training_state import TrainingState
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings

@@ -13,15 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_service.learning.local import LocalTraining
-from client_service.learning.spectra import cached_spectrum
-from client_service.serving import questions
-from client_service.serving.questions import Limits
+from client_service.data import Shard, read_shard, write_shard
+from client_service.serving import requests as questions
+from client_service.serving.item_answers import item_freshness, order_by_variety, stretch
+from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import freeze
-from client_service.serving.variety import item_freshness, order_by_variety, stretch
+from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, read_shard, write_shard
+from client_service.training.item_trainer import LocalTraining
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import ProtocolError
 from shared.method.settings import MethodSettings
 from tests.support.given import Opened, Silos

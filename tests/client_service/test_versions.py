@@ -9,12 +9,25 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.best_model import kept_model
-from client_service.models.carrying import ShardRows
-from client_service.serving.checkpoint import ModelHead, name_version, read_head, read_version
-from client_service.serving.numbers import next_number, number_of_run
-from client_service.serving.shard_rows import keep_rows, kept_rows, rows_path
-from client_service.serving.versions import choose_version, keep_version, kept_of_run, kept_versions
+from client_service.federation.best_model import kept_model
+from client_service.models.parameter_transfer import ShardRows
+from client_service.serving.model_store import (
+    ModelHead,
+    keep_rows,
+    kept_rows,
+    name_version,
+    read_head,
+    read_version,
+    rows_path,
+)
+from client_service.serving.model_versions import (
+    choose_version,
+    keep_version,
+    kept_of_run,
+    kept_versions,
+    next_number,
+    number_of_run,
+)
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from shared.errors import DataError

@@ -5,7 +5,7 @@ from threading import BoundedSemaphore, Event, Lock
 
 import pytest
 
-from client_service.worker import TrainingWorker
+from client_service.runtime.workers import TrainingWorker
 from tests.support.questions import LONGEST_SECONDS
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from client_service.learning.losses import bpr, contrastive, margin, shifted_cosine
+from client_service.training.losses import bpr, contrastive, margin, shifted_cosine
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -10,8 +10,8 @@ import torch
 from scipy import sparse
 
 from client_service.models.encoders import lgcn
+from client_service.models.initial_filter import Filter, start_at
 from client_service.models.model import Ingredients, Model
-from client_service.models.start import Filter, start_at
 from shared.method.exchange import mlp_specification
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import client_service.models.full_spectrum
-from client_service.models.full_spectrum import FullSpectrum, full_spectrum, quarter_spectrum
-from client_service.models.fusion import standard_scores
+import client_service.models.closed_form.full_spectrum
+from client_service.models.closed_form.full_spectrum import FullSpectrum, full_spectrum, quarter_spectrum
+from client_service.models.score_fusion import standard_scores
 
 RNG = np.random.default_rng(3)
 GRAPH = sparse.csr_array((RNG.random((30, 22)) < 0.25).astype(np.float64))
@@ -41,9 +41,9 @@ def unseen(scores: np.ndarray) -> np.ndarray:
 @pytest.fixture(params=["dense", "sparse"])
 def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FullSpectrum:
     """The same filter, with the item-item matrix and without."""
-    monkeypatch.setattr(client_service.models.full_spectrum, "COMPONENTS", 8)
+    monkeypatch.setattr(client_service.models.closed_form.full_spectrum, "COMPONENTS", 8)
     if request.param == "sparse":
-        monkeypatch.setattr(client_service.models.full_spectrum, "DENSE_ITEMS", 0)
+        monkeypatch.setattr(client_service.models.closed_form.full_spectrum, "DENSE_ITEMS", 0)
     return full_spectrum(GRAPH, quarter_spectrum(GRAPH), 3.0)
 
 
@@ -68,7 +68,7 @@ def test_with_every_frequency_it_is_the_normalised_linear_autoencoder() -> None:
 
 
 def test_items_that_are_linked_only_above_the_cut_still_speak_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_service.models.full_spectrum, "COMPONENTS", 1)
+    monkeypatch.setattr(client_service.models.closed_form.full_spectrum, "COMPONENTS", 1)
     rows = np.zeros((12, 7))
     rows[:8, :4] = 1.0  # the lowest frequencies are this block's
     rows[8:, 4:6] = 1.0  # a small community of its own, far above

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import optimize, sparse
 
-import client_service.models.least_squares
-from client_service.models.fusion import standard_scores
-from client_service.models.least_squares import Weighting, least_squares
+import client_service.models.closed_form.least_squares
+from client_service.models.closed_form.least_squares import Weighting, least_squares
+from client_service.models.score_fusion import standard_scores
 from shared.method.spectrum import low_spectrum
 
 RNG = np.random.default_rng(5)
@@ -35,7 +35,7 @@ def test_a_basket_s_scores_are_those_of_the_vector_that_explains_it_best() -> No
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = least_squares(GRAPH, low_spectrum(GRAPH, 8), WEIGHTING)
-    monkeypatch.setattr(client_service.models.least_squares, "BLOCK", 7 * 16)
+    monkeypatch.setattr(client_service.models.closed_form.least_squares, "BLOCK", 7 * 16)
     cut = least_squares(GRAPH, low_spectrum(GRAPH, 8), WEIGHTING)
     assert np.allclose(whole.items, cut.items, atol=1e-6)
 
@@ -63,8 +63,8 @@ def test_it_solves_each_row_s_own_equations_however_many_entries_it_has(rank: in
     drawn = np.random.default_rng(9)
     other = drawn.standard_normal((90, rank)).astype(np.float32)
     rows = (drawn.random((60, 90)) < np.linspace(0.0, 0.9, 60)[:, None]).astype(np.float32)
-    turned = client_service.models.least_squares._turn(other, WEIGHTING.absent)
-    found = client_service.models.least_squares._solve(turned, sparse.csr_array(rows), WEIGHTING)
+    turned = client_service.models.closed_form.least_squares._turn(other, WEIGHTING.absent)
+    found = client_service.models.closed_form.least_squares._solve(turned, sparse.csr_array(rows), WEIGHTING)
     wide = other.astype(np.float64)
     for row, vector in zip(rows, found, strict=True):
         strength = WEIGHTING.ridge * (row.sum() + WEIGHTING.absent * len(row))

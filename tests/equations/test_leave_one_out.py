@@ -6,9 +6,9 @@ import pytest
 import torch
 from scipy import sparse
 
+from client_service.models.initial_filter import Filter, start_at
 from client_service.models.low_pass import FreeKernels, LowPass
 from client_service.models.model import Ingredients
-from client_service.models.start import Filter, start_at
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 

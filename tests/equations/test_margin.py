@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy import sparse
 
-import client_service.learning.mean_margin
-from client_service.learning.local import LocalTraining, Moment
-from client_service.learning.losses import margin, refined_margin
-from client_service.shard import Shard
+import client_service.training.margins
+from client_service.data import Shard
+from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.losses import margin, refined_margin
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
@@ -89,14 +89,14 @@ def test_the_mean_margin_is_the_mean_over_every_user_and_item(client: LocalTrain
 
 def test_users_are_taken_in_blocks_without_losing_one(client: LocalTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = client.measure("mean_margin")[0]
-    monkeypatch.setattr(client_service.learning.mean_margin, "BLOCK_PAIRS", 2)
+    monkeypatch.setattr(client_service.training.margins, "BLOCK_PAIRS", 2)
     assert client.measure("mean_margin")[0] == pytest.approx(whole, abs=1e-12)
 
 
 def test_a_large_shard_gives_the_mean_over_random_pairs(client: LocalTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = client.measure("mean_margin")[0]
-    monkeypatch.setattr(client_service.learning.mean_margin, "EXACT_PAIRS", 11)  # one less than the pairs there are
-    monkeypatch.setattr(client_service.learning.mean_margin, "SAMPLED_PAIRS", 100_000)
+    monkeypatch.setattr(client_service.training.margins, "EXACT_PAIRS", 11)  # one less than the pairs there are
+    monkeypatch.setattr(client_service.training.margins, "SAMPLED_PAIRS", 100_000)
     sampled = client.measure("mean_margin")[0]
     # A margin lies in [0, pi]: the mean of 100,000 has a deviation of at most (pi / 2) / sqrt(100,000) = .005.
     assert sampled != exact and sampled == pytest.approx(exact, abs=0.02)

@@ -9,12 +9,11 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.learning.local import LocalTraining
-from client_service.learning.margins import Margins
-from client_service.learning.readings import READINGS
-from client_service.learning.sampling import Batch
-from client_service.models.popularity import PopularityTables
-from client_service.shard import Shard
+from client_service.data import Shard
+from client_service.models.popularity_angle import PopularityTables
+from client_service.training.item_trainer import LocalTraining
+from client_service.training.margins import READINGS, Margins
+from client_service.training.sampling import Batch
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.margin_readings import MarginReading, greatest_margin

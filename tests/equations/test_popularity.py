@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.learning.margins import popularity_loss
-from client_service.learning.sampling import Batch
-from client_service.models.popularity import PopularityTables, log2_buckets
+from client_service.models.popularity_angle import PopularityTables, log2_buckets
+from client_service.training.margins import popularity_loss
+from client_service.training.sampling import Batch
 
 # Users have degrees 1 and 2, items 2 and 1: user buckets 1 and 2, item buckets 2 and 1.
 GRAPH = sparse.csr_array([[1.0, 0.0], [1.0, 1.0]])

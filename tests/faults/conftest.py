@@ -36,7 +36,7 @@ def three(silos: Silos, small: MethodSettings, tmp_path: Path, tmp_path_factory:
 def federation(three: Experiment, monkeypatch: pytest.MonkeyPatch) -> Federation:
     """`async with federation() as running`: aim the proxies, then `begin`. It may be given the aggregator's clock."""
     for name in ("PAUSE_SECONDS", "AWAY_SECONDS", "LONG_PAUSE_SECONDS"):
-        monkeypatch.setattr(f"client_service.boundary.pace.{name}", 0.05)
+        monkeypatch.setattr(f"client_service.boundary.retry_schedule.{name}", 0.05)
     return partial(disturbed, three)
 
 

@@ -85,7 +85,7 @@ def alive(pid: int) -> bool:
 
 def before_upload(plan: Plan) -> None:
     """The update is made and checked, and nothing of it has left."""
-    from client_service.boundary.aggregator import Aggregator
+    from client_service.boundary.aggregator_api import Aggregator
 
     real = Aggregator.upload
 
@@ -194,7 +194,7 @@ def writing_a_state(plan: Plan) -> None:
 
 def writing_a_checkpoint(plan: Plan) -> None:
     """Half of the checkpoint after the round is in its file."""
-    from client_service import training_checkpoint
+    from client_service.federation import checkpoint as training_checkpoint
 
     real = training_checkpoint.write_arrays
 
@@ -247,8 +247,8 @@ def distributing(plan: Plan) -> None:
 
 def training(plan: Plan) -> None:
     """One batch of the round's first epoch is done."""
-    from client_service.learning.interrupt import Interrupt
-    from client_service.training_run import TrainingRun
+    from client_service.federation.training_run import TrainingRun
+    from client_service.runtime.interruption import Interrupt
 
     fit, check, looks = TrainingRun.fit, Interrupt.check, 0
 

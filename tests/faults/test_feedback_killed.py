@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from client_service.feedback.store import FeedbackStore
+from client_service.event_log.store import FeedbackStore
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.processes import free_ports
 from tests.support.given import Silos

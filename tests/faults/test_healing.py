@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from client_service.boundary.aggregator import ATTEMPTS
+from client_service.boundary.aggregator_api import ATTEMPTS
 from tests.faults.federation import LONGEST_SECONDS, Disturbed, Ending
 from tests.faults.proxy import Fault
 

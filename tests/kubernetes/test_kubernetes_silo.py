@@ -14,8 +14,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from client_service.data import read_shard
 from client_service.settings import client_settings
-from client_service.shard import read_shard
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.cli import app
 from tests.kubernetes.test_manifests import held_to_schema

@@ -13,8 +13,8 @@ import yaml
 from fastapi import FastAPI
 
 from client_service.app import create_replica
-from client_service.feedback.database import FOLDER
-from client_service.policy import Policy
+from client_service.boundary.policy import Policy
+from client_service.event_log.database import FOLDER
 from client_service.settings import client_settings
 from tests.support.small import small_client
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from client_service.app import create_app
+from client_service.data import Shard
 from client_service.settings import ClientSettings, client_settings
-from client_service.shard import Shard
 from lpsfed import Client, Retrying
 from shared.protocol.signing.enrolment import kept_pair
 from tests.support.federation import Unreachable

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
+from client_service.data import Shard
 from client_service.settings import ClientSettings
-from client_service.shard import Shard
 from lpsfed import Recommendations, RecommendedItem
 from simulation import lists_file
 from simulation.cli import app

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from client_service.shard import Shard
+from client_service.data import Shard
 from tests.lpsfed.conftest import KEY
 from tests.support.questions import LONGEST_SECONDS
 

@@ -8,7 +8,7 @@ from secrets import token_urlsafe
 import pytest
 
 from aggregator_service.settings import aggregator_settings
-from client_service.policy import Policy, allowed_declaration
+from client_service.boundary.policy import Policy, allowed_declaration
 from shared.errors import PrivacyError, SettingsError
 from shared.method.settings import method_settings
 from shared.protocol.lengths import least_update

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from client_service.device import pin_threads
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.storage import read_session_shard
+from client_service.data.session_files import read_session_shard
+from client_service.data.sessions import SessionShard
+from client_service.runtime.device import pin_threads
 from shared.method.settings import MethodSettings, method_settings
 from simulation.sessions.cut import CUTS
 from simulation.sessions.generator import generate_sessions

@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.interrupt import NEVER
-from client_service.learning.local import Moment
-from client_service.renewal import ModelRenewal
+from client_service.data.session_files import read_session_shard
+from client_service.data.sessions import SessionShard
+from client_service.federation.training_run import TrainingRun
+from client_service.refresh.rebuild import ModelRenewal
+from client_service.runtime.interruption import NEVER
 from client_service.serving.next_items import NextItems, ServedSessions
-from client_service.sessions.carrying import carry_sessions, rows_of_sessions
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.storage import read_session_shard
-from client_service.sessions.training import SessionTraining
 from client_service.settings import client_settings
 from client_service.tasks.sessions import SESSIONS
 from client_service.tasks.task import Place
-from client_service.training_run import TrainingRun
+from client_service.training.item_trainer import Moment
+from client_service.training.session_trainer import SessionTraining, carry_sessions, rows_of_sessions
 from shared.method.exchange import ITEM_TABLE
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings

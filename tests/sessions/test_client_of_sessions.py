@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from client_service.app import create_app
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.storage import read_session_shard
+from client_service.data.session_files import read_session_shard
+from client_service.data.sessions import SessionShard
 from client_service.settings import client_settings
 from lpsfed import AsyncClient, Client, RefusedError, Retrying
 from shared.method.settings import MethodSettings

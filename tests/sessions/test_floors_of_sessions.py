@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from client_service.sessions.floors import floors_of
-from client_service.sessions.prefixes import Prefixes, prefixes_of_sessions
+from client_service.data.sessions import Prefixes, prefixes_of_sessions
+from client_service.models.closed_form.session_counts import floors_of
 
 A, B, C, D = range(4)
 

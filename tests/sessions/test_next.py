@@ -7,13 +7,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from client_service.data.sessions import Prefixes, SessionShard
+from client_service.evaluation.session_metrics import measure_prefixes
 from client_service.serving import next_items
 from client_service.serving.next_items import NextItems, freeze_sessions
 from client_service.serving.next_messages import NextIn
-from client_service.sessions.measures import measure_prefixes
-from client_service.sessions.prefixes import Prefixes
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.training import SessionTraining
+from client_service.training.session_trainer import SessionTraining
 from shared.method.setting_groups import SessionSettings
 from shared.method.settings import MethodSettings
 

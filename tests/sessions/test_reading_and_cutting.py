@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.named import Moment
-from client_service.sessions.shard import TEST, TRAIN, VALID
-from client_service.sessions.training import SessionTraining
+from client_service.data.sessions import TEST, TRAIN, VALID
+from client_service.training.session_trainer import SessionTraining
+from client_service.training.training_state import Moment
 from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings
 from simulation.devices import DevicePlan, train_devices

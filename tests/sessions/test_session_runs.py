@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.learning.named import Moment
+from client_service.data.session_files import read_session_shard
+from client_service.federation.checkpoint import Owner, TrainingCheckpoint, keep_training, kept_training
 from client_service.schemas import QualityOut
-from client_service.secure.masking import Masking
-from client_service.sessions.storage import read_session_shard
-from client_service.sessions.training import SessionTraining
+from client_service.secure_rounds.masking import Masking
 from client_service.tasks import task_named
-from client_service.training_checkpoint import Owner, TrainingCheckpoint, keep_training, kept_training
+from client_service.training.session_trainer import SessionTraining
+from client_service.training.training_state import Moment
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from simulation.experiment import Experiment

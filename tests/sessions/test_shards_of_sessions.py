@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.sessions.shard import SessionShard
-from client_service.sessions.storage import read_session_shard, save_session_shard
-from client_service.shard import read_shard, write_shard
+from client_service.data import read_shard, write_shard
+from client_service.data.session_files import read_session_shard, save_session_shard
+from client_service.data.sessions import SessionShard
 from shared.errors import DataError
 
 ROWS = [("a", "x", "train"), ("a", "y", "train"), ("a", "x", "train"), ("b", "z", "test"), ("b", "x", "test")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_service.shard import read_shard
+from client_service.data import read_shard
 from shared.errors import DataError
 from simulation.chain import ITEMS, MOST_SHOPS, USERS, generate_chain
 from simulation.cli import app

@@ -12,13 +12,13 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.store import FeedbackStore
+from client_service.data import build_shard, read_shard, save_shard
+from client_service.data.events import SPLIT_TYPE
+from client_service.data.ids import find_unusable_ids, normalise_id, normalise_ids, read_id_list
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.shard_update import append_events, erase_users
+from client_service.event_log.store import FeedbackStore
 from client_service.serving.messages import RecommendationsIn
-from client_service.shard import build_shard, read_shard, save_shard
-from client_service.shard.changes import append_events, erase_users
-from client_service.shard.events import SPLIT_TYPE
-from client_service.shard.ids import find_unusable_ids, normalise_id, normalise_ids, read_id_list
 from lpsfed import Recommendations
 from shared.errors import DataError, SettingsError
 from simulation.catalogue import merge_items

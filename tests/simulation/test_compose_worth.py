@@ -10,7 +10,7 @@ import pytest
 
 from audit.collect import read_aggregator_evidence, read_client_evidence
 from audit.evidence import write_evidence
-from client_service.figures import earlier_runs
+from client_service.federation.run_records import earlier_runs
 from client_service.schemas import EarlierRun, QualityOut
 from shared.method.setting_groups import BasisSettings
 from simulation import compose_worth

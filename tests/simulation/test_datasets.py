@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from client_service.shard.events import SPLIT_TYPE
+from client_service.data.events import SPLIT_TYPE
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
 

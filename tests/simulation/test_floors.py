@@ -13,9 +13,9 @@ import pytest
 from scipy import sparse
 
 import simulation.floors
-from client_service.figures import UNJUDGED
-from client_service.learning.filters import popularity_top
-from client_service.shard import read_shard, write_shard
+from client_service.data import read_shard, write_shard
+from client_service.federation.run_records import UNJUDGED
+from client_service.training.filter_search import popularity_top
 from simulation.experiment import Experiment
 from simulation.federation import ignore_progress
 from simulation.floors import FLOORS, START, measure_all_floors, measure_ceiling, too_large_to_pool

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.shard import Shard, read_shard
+from client_service.data import Shard, read_shard
 from shared.errors import DataError
 from shared.method.graph import Float64, degrees
 from shared.method.spectrum import low_spectrum

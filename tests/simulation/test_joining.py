@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
+from client_service.data import read_shard
 from client_service.settings import client_settings
-from client_service.shard import read_shard
 from shared.method.setting_groups import BasisSettings
 from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.invitation import read_invitation

@@ -8,8 +8,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from client_service.shard.ratings import MEANINGS
-from client_service.worth.estimate import DRAWS
+from client_service.data.ratings import MEANINGS
+from client_service.joining_value.forecast import DRAWS
 from shared.strategies import STRATEGIES
 from simulation.cli import app, options
 from simulation.cli.commands import COMMANDS, CommandEntry
@@ -19,7 +19,7 @@ from tests.support.questions import LONGEST_SECONDS
 
 HEAVY = (
     *("torch", "numpy", "scipy", "polars", "optuna", "matplotlib", "fastapi", "sqlalchemy", "alembic", "jinja2", "ray"),
-    *("aggregator_service", "client_service.settings", "client_service.shard", "audit.case", "audit.probes"),
+    *("aggregator_service", "client_service.settings", "client_service.data", "audit.case", "audit.probes"),
 )
 EVERY_HELP = f"""
 import sys, time

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_service.boundary.headed_ledger import HeadedLedger
 from client_service.boundary.ledger import LEDGER, Ledger
-from client_service.boundary.ledger_heads import NAME, LedgerHeads
-from client_service.privacy.account import ACCOUNT, Account
-from client_service.privacy.accountant import Charge
-from client_service.records import LONGEST_REASON
+from client_service.boundary.ledger_heads import NAME, HeadedLedger, LedgerHeads
+from client_service.privacy.accounting import ACCOUNT, Account, Charge
+from client_service.refresh.record_check import LONGEST_REASON
 from shared.errors import DataError, SettingsError
 from shared.protocol.signing.enrolment import KeyFiles, make_pair
 from shared.protocol.signing.keys import read_private

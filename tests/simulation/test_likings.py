@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.shard import read_shard
+from client_service.data import read_shard
 from shared.errors import DataError, SettingsError
 from simulation.datasets.load import load_dataset
 from simulation.source import Cut, cut_shards, find_or_cut_shards

@@ -48,7 +48,7 @@ def test_another_line_is_told_as_it_is(line: str) -> None:
 
 
 def test_a_command_tells_so_and_a_service_does_not() -> None:
-    warn = "from client_service.logs import LOGGER; LOGGER.warning('warning', reason='with two clients')"
+    warn = "from client_service.runtime.logs import LOGGER; LOGGER.warning('warning', reason='with two clients')"
     install = "from simulation.plain_lines import tell_plainly; tell_plainly(); "
     serve = "from shared.web.logs import configure; configure('client_service', 'info'); "
     said = [

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from client_service.boundary.ledger import Ledger
-from client_service.privacy.accountant import planned_epsilon
+from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.guard import Guard
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import SettingsError

@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from client_service.feedback.absorb import absorb_feedback
-from client_service.feedback.messages import InteractionIn
-from client_service.feedback.overlay import Overlay
-from client_service.feedback.store import FeedbackStore
-from client_service.shard import Shard, read_shard
-from client_service.shard.ratings import MEANINGS, choose_least_rating
+from client_service.data import Shard, read_shard
+from client_service.data.ratings import MEANINGS, choose_least_rating
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.overlay import Overlay
+from client_service.event_log.shard_update import absorb_feedback
+from client_service.event_log.store import FeedbackStore
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
 from simulation.datasets.likings import learn_meaning

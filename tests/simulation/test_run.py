@@ -93,7 +93,7 @@ async def test_clients_that_never_finish_are_named_with_their_problem(
     experiment: Described, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("simulation.federation.AFTERMATH_SECONDS", 0.3)
-    monkeypatch.setattr("client_service.training_run.TrainingRun.finish", lambda *_: None)
+    monkeypatch.setattr("client_service.federation.training_run.TrainingRun.finish", lambda *_: None)
     described = experiment("run")
     async with open_federation(described) as federation:
         with pytest.raises(UnavailableError, match="do not finish"):

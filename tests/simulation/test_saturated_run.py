@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from client_service.saturation import SATURATED, saturation_notices
+from client_service.federation.run_records import SATURATED, saturation_notices
 from client_service.schemas import QualityOut, RoundQuality
 from shared.method.settings import method_settings
 from simulation.experiment import Experiment

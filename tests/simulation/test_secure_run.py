@@ -15,9 +15,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from client_service.boundary.ledger import Ledger
-from client_service.secure.masking import Masking
-from client_service.secure.vault import NAME
-from client_service.sending import UpdateSender
+from client_service.federation.upload import UpdateSender
+from client_service.secure_rounds.masking import Masking
+from client_service.secure_rounds.secret_files import NAME
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings

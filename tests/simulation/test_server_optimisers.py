@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from client_service import sending
 from client_service.boundary.ledger import Ledger
+from client_service.federation import upload as sending
 from client_service.privacy.guard import Guard
 from client_service.privacy.settings import PrivacySettings
-from client_service.secure.masking import Masking
+from client_service.secure_rounds.masking import Masking
 from shared.method.exchanged import Parameters
 from shared.method.parameters import Float32, digest
 from shared.method.setting_groups import ServerStepSettings

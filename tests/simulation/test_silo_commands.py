@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from client_service.app import create_app
+from client_service.data.files import only_writer
 from client_service.settings import client_settings
-from client_service.shard.commit import only_writer
 from lpsfed import Client, Interaction
 from shared.errors import FederationError, SettingsError, UnavailableError
 from shared.protocol.signing.enrolment import kept_pair

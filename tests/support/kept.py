@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from client_service.feedback.absorb import Absorbed, absorb_feedback
-from client_service.feedback.store import FeedbackStore
+from client_service.data import Shard, hold_shard, read_shard, save_shard
+from client_service.event_log.shard_update import Absorbed, absorb_feedback
+from client_service.event_log.store import FeedbackStore
+from client_service.federation.training_run import TrainingRun
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
-from client_service.shard import Shard, hold_shard, read_shard, save_shard
 from client_service.tasks.items import ITEMS, answering_shard
 from client_service.tasks.task import Place
-from client_service.training_run import TrainingRun
 from shared.method.exchange import mlp_specification
 from shared.method.exchanged import Parameters
 from shared.method.start import initial_parameters

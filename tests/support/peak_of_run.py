@@ -19,21 +19,21 @@ import polars as pl
 import torch
 from scipy import sparse
 
-from client_service.basis.common_basis import CommonBasis, basis_of_pairs
-from client_service.basis.storage import keep_basis
-from client_service.basis.sums import catalogue_matrix, count_pairs
-from client_service.basis_run import BasisRun
-from client_service.learning.local import Moment
-from client_service.memory import return_free_memory
-from client_service.run_cost import estimate_costs, total_bytes
-from client_service.run_part import RunPart
+from client_service.common_basis.basis import CommonBasis, basis_of_pairs
+from client_service.common_basis.statistics import catalogue_matrix, count_pairs
+from client_service.common_basis.storage import keep_basis
+from client_service.data import Shard, build_shard
+from client_service.data.events import SPLIT_TYPE, clean_events
+from client_service.federation.basis_run import BasisRun
+from client_service.federation.client_run import RunPart
+from client_service.federation.run_cost import estimate_costs, total_bytes
+from client_service.federation.training_run import TrainingRun
+from client_service.runtime.memory import return_free_memory
 from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
-from client_service.shard import Shard, build_shard
-from client_service.shard.events import SPLIT_TYPE, clean_events
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from client_service.training_run import TrainingRun
+from client_service.training.item_trainer import Moment
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import build_strategy, strategy_of_part

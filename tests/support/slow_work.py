@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from client_service.renewal import ModelRenewal
-from client_service.training_run import TrainingRun
+from client_service.federation.training_run import TrainingRun
+from client_service.refresh.rebuild import ModelRenewal
 from tests.support.questions import LONGEST_SECONDS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_service.sessions.storage import read_session_shard
+from client_service.data.session_files import read_session_shard
 from client_service.settings import ClientSettings, client_settings
 from shared.method.settings import method_settings
 from shared.protocol.signing.enrolment import kept_pair

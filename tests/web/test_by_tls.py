@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from client_service.boundary.pace import Pace
+from client_service.boundary.retry_schedule import Pace
 from shared.errors import SettingsError
 from shared.web.calling import Calling
 from simulation.cli import app as cli

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from client_service.models.factors import Factors, by_dot_product
+from client_service.models.item_table import Factors, by_dot_product
 from client_service.models.model import Ingredients, Model
-from client_service.models.propagation import Propagation
+from client_service.models.whole_graph import Propagation
 
 LARGEST_EXPONENT = 20.0  # of an attention weight: e^20 neighbours fit into a float32
 

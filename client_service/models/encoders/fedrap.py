@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from client_service.models.factors import Factors, by_dot_product, normal
+from client_service.models.item_table import Factors, by_dot_product, normal
 from client_service.models.model import Ingredients, Model
 
 PERSONAL_DEVIATION = 0.1

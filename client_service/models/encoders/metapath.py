@@ -13,9 +13,9 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from client_service.models.factors import Factors, by_dot_product
+from client_service.models.item_table import Factors, by_dot_product
 from client_service.models.model import Ingredients, Model
-from client_service.models.propagation import Propagation
+from client_service.models.whole_graph import Propagation
 from shared.method.graph import degrees, interaction_matrix, normalise
 
 BUDGET = 4.0  # epsilon of randomised response, for each possible pair

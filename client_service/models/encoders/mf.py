@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client_service.models.factors import Factors, by_dot_product
+from client_service.models.item_table import Factors, by_dot_product
 from client_service.models.model import Ingredients, Model
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from client_service.models.encoder import Nodes
-from client_service.models.factors import Factors, by_dot_product
+from client_service.models.item_table import Factors, by_dot_product
 from client_service.models.model import Ingredients, Model
 
 

@@ -9,10 +9,17 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.basis.common_basis import CommonBasis, basis_of_products, basis_of_rounds
-from client_service.basis.explored import Explored, explore, first_directions, pack, unpack
-from client_service.basis.subspace import next_directions, start_directions
-from client_service.basis.sums import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
+from client_service.common_basis.basis import CommonBasis, basis_of_products, basis_of_rounds
+from client_service.common_basis.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
+from client_service.common_basis.subspace_iteration import (
+    Explored,
+    explore,
+    first_directions,
+    next_directions,
+    pack,
+    start_directions,
+    unpack,
+)
 from shared.errors import SettingsError
 from shared.method.graph import degrees, normalise
 from shared.method.setting_groups import BasisSettings

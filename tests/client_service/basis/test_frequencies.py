@@ -10,25 +10,25 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.basis.common_basis import CommonBasis
-from client_service.basis.frequencies import common_spectrum
-from client_service.basis.storage import keep_basis
-from client_service.basis.subspace import fix_signs
-from client_service.best_model import BestModel
-from client_service.learning.beginning import COMMON_START
-from client_service.learning.filters import filter_scores
-from client_service.learning.interrupt import NEVER
-from client_service.learning.local import LocalTraining
+from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.scorers import common_spectrum
+from client_service.common_basis.storage import keep_basis
+from client_service.common_basis.subspace_iteration import fix_signs
+from client_service.data import Shard
+from client_service.federation.best_model import BestModel
 from client_service.models.encoders import lgcn
+from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
 from client_service.models.low_pass import LowPass
 from client_service.models.model import Ingredients
-from client_service.models.start import CommonSpectrum, Filter, start_at
+from client_service.runtime.interruption import NEVER
 from client_service.schemas import RoundCosts
-from client_service.serving.checkpoint import read_head
+from client_service.serving.model_store import read_head
 from client_service.serving.recommender import Recommender
-from client_service.shard import Shard
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import Place
+from client_service.training.filter_search import filter_scores
+from client_service.training.item_trainer import LocalTraining
+from client_service.training.start_choice import COMMON_START
 from shared.errors import SettingsError
 from shared.method.graph import Float64, degrees, power
 from shared.method.settings import MethodSettings, method_settings

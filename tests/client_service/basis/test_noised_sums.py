@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.basis.denoising import basis_of_noised, symmetric_matrix
-from client_service.basis.storage import kept_head
-from client_service.basis.sums import weigh_pairs
 from client_service.boundary.ledger_heads import LedgerHeads
-from client_service.privacy.accountant import Charge, epsilon
+from client_service.common_basis.basis import basis_of_noised, symmetric_matrix
+from client_service.common_basis.statistics import weigh_pairs
+from client_service.common_basis.storage import kept_head
+from client_service.privacy.accounting import Charge, epsilon
 from client_service.privacy.basis_guard import ACCOUNT, BasisGuard, entry_deviations, noise_deviation
 from shared.errors import PrivacyError, SettingsError
 from shared.method.declaration import Declaration

@@ -10,23 +10,22 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.basis.common_basis import CommonBasis
-from client_service.basis.scorers import RIDGE, common_scorers, definite_ease, fill_hidden, shared_pairs
-from client_service.basis.storage import keep_basis
-from client_service.best_model import BestModel
-from client_service.learning.beginning import Choice, keep_choice, kept_choice
-from client_service.learning.evaluate import ranked_by
-from client_service.learning.interrupt import NEVER
-from client_service.models.ease import UserWeights, ease, ease_scores, ease_weights
-from client_service.models.fusion import standard_scores
+from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.scorers import RIDGE, common_scorers, definite_ease, fill_hidden, shared_pairs
+from client_service.common_basis.storage import keep_basis
+from client_service.data import Shard
+from client_service.evaluation.ranking import ranked_by
+from client_service.federation.best_model import BestModel
+from client_service.models.closed_form.ease import UserWeights, ease, ease_scores, ease_weights
+from client_service.models.score_fusion import standard_scores
+from client_service.runtime.interruption import NEVER
 from client_service.schemas import RoundCosts
-from client_service.serving.checkpoint import read_head
-from client_service.serving.questions import Limits
+from client_service.serving.model_store import freeze, read_head
 from client_service.serving.recommender import Recommender
-from client_service.serving.served import freeze
-from client_service.shard import Shard
+from client_service.serving.requests import Limits
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import Place
+from client_service.training.start_choice import Choice, keep_choice, kept_choice
 from shared.errors import DataError
 from shared.method.graph import degrees
 from shared.method.settings import MethodSettings
@@ -174,7 +173,7 @@ def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, C
 
 @pytest.mark.parametrize("dense", [True, False])
 def test_ease_by_users_scores_any_basket_like_ease_by_items(dense: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_service.models.ease.DENSE_ITEMS", 100 if dense else 0)
+    monkeypatch.setattr("client_service.models.closed_form.ease.DENSE_ITEMS", 100 if dense else 0)
     train, strangers = drawn(30, 70, 0.1, 5), drawn(8, 70, 0.1, 6).astype(np.float32)
     scorer = ease(train, 20.0)
     assert isinstance(scorer, UserWeights) != dense

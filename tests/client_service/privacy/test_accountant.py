@@ -10,7 +10,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from scipy import optimize, stats
 
-from client_service.privacy.accountant import Charge, epsilon, planned_epsilon
+from client_service.privacy.accounting import Charge, epsilon, planned_epsilon
 from client_service.privacy.settings import PrivacySettings
 
 DELTA = 1e-5

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from client_service.boundary.ledger_heads import LedgerHeads
-from client_service.cautions import warn_of_noised_magnitudes
-from client_service.privacy import account as account_module
-from client_service.privacy.account import ACCOUNT, SECRET
-from client_service.privacy.accountant import Charge, epsilon
-from client_service.privacy.guard import FOLDER, Guard, Occasion, notices
-from client_service.privacy.kept_release import NAME
+from client_service.federation.run_setup import warn_of_noised_magnitudes
+from client_service.privacy import accounting as account_module
+from client_service.privacy.accounting import ACCOUNT, SECRET, Charge, epsilon
+from client_service.privacy.guard import FOLDER, NAME, Guard, Occasion, notices
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import DataError, PrivacyError, SettingsError
 from shared.method.exchanged import Parameters

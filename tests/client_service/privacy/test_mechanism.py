@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_service.privacy.accountant import Charge
-from client_service.privacy.mechanism import Release, clip_change, privatise
-from client_service.privacy.noise import Noise
+from client_service.privacy.accounting import Charge
+from client_service.privacy.mechanism import Noise, Release, clip_change, privatise
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import PrivacyError
 from shared.method.exchanged import Parameters

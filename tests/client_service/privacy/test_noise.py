@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from client_service.privacy.noise import MANTISSA, Noise, add_noise, draw_noise, grid
+from client_service.privacy.mechanism import MANTISSA, Noise, add_noise, draw_noise, grid
 
 SECRET = hashlib.sha256(b"a secret of the tests").digest()
 MANY = 200_000

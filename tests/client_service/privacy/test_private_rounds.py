@@ -10,12 +10,12 @@ import anyio
 import numpy as np
 import pytest
 
-from client_service.boundary.aggregator import Aggregator
+from client_service.boundary.aggregator_api import Aggregator
 from client_service.boundary.ledger import Ledger
-from client_service.privacy.accountant import Charge, epsilon
-from client_service.sending import UpdateSender
+from client_service.federation.training_run import TrainingRun
+from client_service.federation.upload import UpdateSender
+from client_service.privacy.accounting import Charge, epsilon
 from client_service.settings import ClientSettings
-from client_service.training_run import TrainingRun
 from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
 from shared.method.parameters import Arrays

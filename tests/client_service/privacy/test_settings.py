@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_service.policy import Policy
+from client_service.boundary.policy import Policy
 from client_service.privacy.settings import PrivacySettings
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError

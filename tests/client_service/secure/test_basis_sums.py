@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from client_service.secure.memory import NAME, RoundMemory
+from client_service.secure_rounds.round_memory import NAME, RoundMemory
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration
 from shared.method.settings import method_settings

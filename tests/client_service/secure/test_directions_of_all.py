@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from client_service.giving_way import RoundPatience
-from client_service.learning.interrupt import Interrupt
-from client_service.run_opening import RunOpening
-from client_service.secure.exchange import SecureExchange
-from client_service.secure.memory import NAME, RoundMemory
+from client_service.federation.run_setup import RunOpening
+from client_service.runtime.interruption import Interrupt, RoundPatience
+from client_service.secure_rounds.exchange import SecureExchange
+from client_service.secure_rounds.round_memory import NAME, RoundMemory
 from shared.errors import PrivacyError
 from shared.method.exchanged import Parameters
 from shared.method.settings import method_settings

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from client_service.boundary.aggregator import connect
+from client_service.boundary.aggregator_api import connect
 from client_service.boundary.gate import Boundary, declared_calls
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from client_service.secure.members import KnownMembers
-from client_service.secure.memory import NAME, RoundMemory
+from client_service.secure_rounds.members import KnownMembers
+from client_service.secure_rounds.round_memory import NAME, RoundMemory
 from shared.errors import ConflictError, PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.secure.client import begin

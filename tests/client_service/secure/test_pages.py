@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from client_service.boundary.crossings import Attempt
+from client_service.boundary.call_attempts import Attempt
 from client_service.boundary.gate import declared_calls
-from client_service.pages.report import CALLS
-from client_service.pages.updates import as_declared
+from client_service.pages.ledger_view import as_declared
+from client_service.pages.privacy_report import CALLS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.web.declared import declared_out
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.secure.vault import NAME, Vault
+from client_service.secure_rounds.secret_files import NAME, Vault
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.exchanged import Parameters

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_service.learning.evaluate import on_test
-from client_service.learning.filters import best_ease, popularity_top
-from client_service.learning.interrupt import Interrupt, Interrupted
-from client_service.learning.quality import LABELS
-from client_service.pages.comparison import NAMES, comparison_chart, runs_table, worth_notices
+from client_service.data import Shard
+from client_service.evaluation.metrics import LABELS
+from client_service.evaluation.ranking import on_test
+from client_service.joining_value.comparison import alone_lists, compare_with_alone, mean_interval
+from client_service.pages.charts import NAMES, comparison_chart, runs_table, worth_notices
 from client_service.pages.routes import TEMPLATE
+from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut
-from client_service.shard import Shard
-from client_service.worth.comparison import compare_with_alone, mean_interval
-from client_service.worth.own import alone_lists
+from client_service.training.filter_search import best_ease, popularity_top
 from simulation.floors import floor_tops
 
 
@@ -82,7 +81,7 @@ def test_the_other_floors_are_those_of_a_report_and_stand_between(tmp_path: Path
 def test_a_floor_that_is_too_dear_is_left_out_and_the_page_says_so(
     tmp_path: Path, planted: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.worth.comparison.EASE_SIDE", min(planted.train.shape) - 1)
+    monkeypatch.setattr("client_service.joining_value.comparison.EASE_SIDE", min(planted.train.shape) - 1)
     found = compared(tmp_path, planted, popularity_top(planted))
     assert list(found.groups[0].floors) == ["lowpass", "ridge"] and found.left_out == ("ease",)
     chart = comparison_chart(QualityOut(client="a", run="run-1", comparison=found))

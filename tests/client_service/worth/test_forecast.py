@@ -8,10 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from client_service.shard import Shard
-from client_service.worth.estimate import estimate_worth
-from client_service.worth.forecast import forecast
-from client_service.worth.trials import CutTrial, Gain, cut_nested, draw_gains, halvings, trainings
+from client_service.data import Shard
+from client_service.joining_value.forecast import estimate_worth, forecast
+from client_service.joining_value.trials import CutTrial, Gain, cut_nested, draw_gains, halvings, trainings
 from shared.errors import DataError
 
 

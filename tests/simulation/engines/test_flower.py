@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client_service.figures import kept_quality
+from client_service.federation.run_records import kept_quality
 from shared.errors import PrivacyError, ProtocolError, SettingsError
 from simulation.engines.plain import conduct_plainly
 from simulation.engines.server import RunServer

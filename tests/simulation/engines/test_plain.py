@@ -90,7 +90,7 @@ def test_a_run_that_is_over_is_told_again_without_training(
     experiment: Described, found: Found, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = conduct_plainly(experiment("one"), ignore_progress)
-    monkeypatch.setattr("client_service.training_run.TrainingRun.fit", None)
+    monkeypatch.setattr("client_service.federation.training_run.TrainingRun.fit", None)
     assert found(conduct_plainly(experiment("one"), ignore_progress)) == found(whole)
 
 

@@ -1,1 +1,0 @@
-"""The common basis in a silo: its part of the sums, what the sums become, and where that is kept."""

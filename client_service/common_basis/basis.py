@@ -1,0 +1,166 @@
+"""What the sums of a basis run become: frequencies of all silos' graph, denoised where noise was added."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import eigsh
+
+from client_service.common_basis.subspace_iteration import Explored, finish_basis
+from shared.errors import ProtocolError
+from shared.strategies.common_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED, decode_products
+
+MOST_USERS = 1 << 31  # of an item, over all silos: beyond it a sum has wrapped around
+ROWS = 512  # items whose pairs are looked at at a time
+
+
+@dataclass(frozen=True, eq=False)
+class CommonBasis:
+    """Statistics of the training data of all silos together, over the N items of the catalogue.
+
+    degrees: (N,), interactions of each item. exact: pairs (N, N), how many users have both items, float32, with the
+    degrees on the diagonal. iterated: vectors (N, r) and values (r,), descending, the leading eigenpairs of W = R^T R,
+    R = D_u^-e X D_i^-e. everything: has this silo added its validation and test pairs too? Each knows that of itself
+    alone, and the digest is the same in all.
+    """
+
+    kind: Literal["exact", "iterated"]
+    exponent: float
+    degrees: NDArray[np.int64]
+    pairs: NDArray[np.float32] | None = None
+    vectors: NDArray[np.float32] | None = None
+    values: NDArray[np.float64] | None = None
+    everything: bool = False
+
+    @property
+    def directions(self) -> int | None:
+        """In how many directions the sums are known; None for all."""
+        return None if self.values is None else len(self.values)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over its content."""
+        total = hashlib.sha256(f"{self.kind} {self.exponent!r}".encode())
+        for name, value in sorted(self.arrays().items()):
+            total.update(f"{name}{value.shape}{value.dtype.str}".encode())
+            total.update(np.ascontiguousarray(value).data)
+        return total.hexdigest()
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays by name, without those that it does not have."""
+        named = {"degrees": self.degrees, "pairs": self.pairs, "vectors": self.vectors, "values": self.values}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def require_possible(basis: CommonBasis) -> CommonBasis:
+    """The basis, or a ProtocolError for one that no data can have: somebody added false numbers, or a false sum came.
+
+    A silo that trained with it would score by what is no number. What is false and possible is for each silo's
+    validation to weigh.
+    """
+    if (wrong := _find_impossible(basis)) is not None:
+        words = "a silo or the aggregator gave false numbers; sum anew (lpsfed run --renew-basis), or train without it"
+        raise ProtocolError(f"expected sums of the common basis that data can have, got {wrong}: {words}")
+    return basis
+
+
+def _find_impossible(basis: CommonBasis) -> str | None:
+    degrees, values = basis.degrees, basis.values
+    if ((degrees < 0) | (degrees >= MOST_USERS)).any():
+        return "numbers of users below 0 or beyond 2^31"
+    if basis.pairs is not None and not degrees.any():
+        return "no user of any item"
+    if basis.pairs is not None and any((row > most).any() for row, most in _rows(basis.pairs, degrees)):
+        return "a pair of items with more users than one of them"
+    if values is not None and not (len(values) and np.isfinite(values).all() and values[0] > 0):
+        return "no frequency that is a positive number"
+    if basis.vectors is not None and not np.isfinite(basis.vectors).all():
+        return "directions that are no numbers"
+    return None
+
+
+def _rows(pairs: NDArray[np.float32], degrees: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.float32], ...]]:
+    """Blocks of rows of the pairs, each with the most that they can be."""
+    rounded = degrees.astype(np.float32)  # as the pairs are
+    for first in range(0, len(pairs), ROWS):
+        yield pairs[first : first + ROWS], np.minimum(rounded[first : first + ROWS, None], rounded)
+
+
+def basis_of_pairs(sums: Mapping[str, NDArray[np.uint32]], exponent: float) -> CommonBasis:
+    """From the sums of an exact basis run."""
+    degrees = sums[DEGREES].astype(np.int64)
+    pairs = np.zeros((len(degrees),) * 2, np.float32)
+    rows, columns = np.triu_indices(len(degrees), 1)
+    pairs[rows, columns] = sums[PAIRS]
+    pairs += pairs.T
+    np.fill_diagonal(pairs, degrees)
+    return CommonBasis("exact", exponent, degrees, pairs=pairs)
+
+
+def basis_of_rounds(known: Explored, degrees: NDArray[np.uint32], rank: int) -> CommonBasis:
+    """From the sums of all rounds of an iterated basis run (explored.py)."""
+    vectors, values = known.finish(rank)
+    whole = degrees.astype(np.int64)
+    return CommonBasis("iterated", known.exponent, whole, vectors=vectors.astype(np.float32), values=values)
+
+
+def basis_of_products(
+    sums: Mapping[str, NDArray[np.uint32]], directions: NDArray[np.float64], exponent: float
+) -> CommonBasis:
+    """From the last sums of an iterated basis run and the directions that they are products with."""
+    vectors, values = finish_basis(directions, decode_products(sums[PRODUCTS]))
+    degrees = sums[DEGREES].astype(np.int64)
+    return CommonBasis("iterated", exponent, degrees, vectors=vectors.astype(np.float32), values=values)
+
+
+Float64 = NDArray[np.float64]
+START_SEED = 7  # of the solver's first vector: the same sum always gives the same basis
+EXPONENT = 0.0  # of the items' degrees: few items have a degree that stands out of the noise
+
+
+def basis_of_noised(sums: Mapping[str, NDArray[np.uint32]], items: int, rank: int) -> CommonBasis:
+    """At most `rank` vectors and values of H, and degrees, which are the row sums of H."""
+    variance = float(decode_products(sums[NOISE])[0])
+    matrix = symmetric_matrix(decode_products(sums[WEIGHTED]), items)
+    if not (variance > 0.0 and matrix.any()):
+        raise ProtocolError("expected a sum of the common basis with noise of a variance above 0, got one without")
+    values, vectors = leading_frequencies(matrix, rank)
+    edge = np.sqrt(2.0 * items * variance)
+    kept = max(1, int(np.count_nonzero(values > edge)))  # popularity alone stands out wherever anything does
+    values, vectors = shrink(values[:kept], edge), vectors[:, :kept]
+    degrees = np.rint(np.maximum((vectors * values) @ vectors.sum(axis=0), 0.0)).astype(np.int64)
+    return CommonBasis("iterated", EXPONENT, degrees, vectors=vectors.astype(np.float32), values=values)
+
+
+def symmetric_matrix(upper: Float64, items: int) -> Float64:
+    """From its upper triangle by rows, with the diagonal."""
+    matrix = np.zeros((items, items))
+    rows, columns = np.triu_indices(items)
+    matrix[rows, columns] = upper
+    matrix[columns, rows] = upper
+    return matrix
+
+
+def leading_frequencies(matrix: Float64, rank: int) -> tuple[Float64, Float64]:
+    """The greatest eigenvalues, descending, at most `rank`, and their vectors, each with a positive largest entry."""
+    if rank >= len(matrix) // 2:
+        values, vectors = np.linalg.eigh(matrix)
+    else:
+        start = np.random.default_rng(START_SEED).standard_normal(len(matrix))
+        values, vectors = eigsh(matrix, k=rank, which="LA", v0=start)
+    order = np.argsort(-values, kind="stable")[:rank]
+    values, vectors = values[order], vectors[:, order]
+    largest = vectors[np.argmax(np.abs(vectors), axis=0), np.arange(len(values))]
+    return values, vectors * np.where(largest < 0, -1.0, 1.0)
+
+
+def shrink(values: Float64, edge: float) -> Float64:
+    """Eigenvalues of the sum without noise, for eigenvalues with noise."""
+    found: Float64 = (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2.0
+    return found

@@ -1,0 +1,252 @@
+"""Closed-form scorers from a common basis and a silo's own graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse.linalg import eigsh
+
+from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.subspace_iteration import fix_signs
+from client_service.models.closed_form.ease import ItemWeights, ease_of_pairs
+from client_service.models.closed_form.full_spectrum import COMPONENTS, DENSE_ITEMS, MOST_OWN, FullSpectrum
+from client_service.models.closed_form.least_squares import SIZE, LeastSquares, Weighting
+from client_service.models.initial_filter import CommonSpectrum
+from client_service.models.score_fusion import Scorer
+from shared.method.graph import Float64, degrees, power
+from shared.method.parameters import Float32
+
+# Chosen once, on ml-100k and lastfm, and the same in every silo: a silo's own validation cannot choose better.
+RIDGE = 300.0  # of EASE, in users
+LEVEL = 10.0  # of the filter, in units of the mean of diag W
+WEIGHTING = Weighting((24, 48, 96), 0.3, 0.05)
+STRETCH = 0.25  # power of a frequency in the item vectors of the least squares
+EXPONENT = 0.25  # of the item degrees in W = D^-e G D^-e
+START_SEED = 7  # of the solver's first vector: a basis always gives the same scorers
+
+Places = NDArray[np.int64]
+
+
+def common_scorers(basis: CommonBasis, places: Places, interactions: sparse.csr_array) -> tuple[Scorer, ...]:
+    """EASE, a low-pass filter and least squares on the sums of all silos, for the items of one of them.
+
+    places: (N,), each item's row in the catalogue, -1 for an item that is not listed. interactions: (M, N), the silo's
+    own training graph, from which comes all that is known of items that are not listed.
+    """
+    if basis.pairs is None:
+        return _of_vectors(basis, places)
+    if (places >= 0).all():
+        return _restrict(_of_catalogue(basis), places)
+    return _of_pairs(shared_pairs(fill_hidden(basis.pairs), places, interactions))
+
+
+def fill_hidden(pairs: Float32) -> Float32:
+    """The sums with what is expected of each pair that is hidden: c d_i d_j, below the smallest number that is not.
+
+    c is that of the pairs that are seen. Where nothing is hidden, the smallest number is 1 and all stays as it is.
+    Without this the rare items, most of whose pairs are hidden, seem to have nothing to do with one another.
+    """
+    degrees, filled = np.diag(pairs).copy(), pairs.copy()
+    np.fill_diagonal(filled, 0.0)
+    seen = filled > 0
+    most = (float(filled[seen].min()) if seen.any() else 1.0) - 1.0
+    if most > 0:
+        expected = np.outer(degrees, degrees)
+        expected *= filled.sum(dtype=np.float64) / expected[seen].sum(dtype=np.float64)
+        np.copyto(filled, np.minimum(expected, np.float32(most)), where=~seen)
+    np.fill_diagonal(filled, degrees)
+    return filled
+
+
+def shared_pairs(pairs: Float32, places: Places, interactions: sparse.csr_array, weight: float = 1.0) -> Float32:
+    """G_c + w (G - G_c) on the items that are listed, G_c on and between all others, (N, N).
+
+    What is added is the other silos' own sum of squares, so that it stays definite for every w in [0, 1]; a block that
+    is put in another measure, as a mean over silos, does not.
+    """
+    own: Float32 = (interactions.T @ interactions).toarray().astype(np.float32)
+    listed = np.flatnonzero(places >= 0)
+    block, rows = np.ix_(listed, listed), places[listed]
+    own[block] += np.float32(weight) * (pairs[np.ix_(rows, rows)] - own[block])
+    return own
+
+
+class _OfPairs:
+    """What follows from G alone: weights of EASE and of the filter, (C, C), and the item vectors of least squares."""
+
+    def __init__(self, pairs: Float32) -> None:
+        degrees = np.maximum(np.diag(pairs), 0.0).astype(np.float64)
+        entry, leave = power(degrees, -EXPONENT), power(degrees, EXPONENT)
+        graph = (entry[:, None] * pairs * entry).astype(np.float32)
+        self.frequencies = values, vectors = leading_pairs(graph)
+        self.ease = definite_ease(pairs)
+        self.filter = filter_weights(graph, values, vectors)
+        self.filter *= entry.astype(np.float32)[:, None]
+        self.filter *= leave.astype(np.float32)
+        self.squares = squares_of(values, vectors)
+
+
+def _of_pairs(pairs: Float32) -> tuple[Scorer, ...]:
+    made = _OfPairs(pairs)
+    return ItemWeights(made.ease), ItemWeights(made.filter), made.squares
+
+
+def _restrict(made: _OfPairs, places: Places) -> tuple[Scorer, ...]:
+    """A basket holds the silo's own items alone, so that a part of the weights gives the very scores of the whole."""
+    block = np.ix_(places, places)
+    squares = replace(made.squares, items=made.squares.items[places])
+    return ItemWeights(made.ease[block]), ItemWeights(made.filter[block]), squares
+
+
+@lru_cache(maxsize=1)
+def _shared_catalogue(digest: str) -> list[_OfPairs]:
+    """A place for what a basis gives, so that many silos in one process compute it once."""
+    del digest
+    return []
+
+
+def _of_catalogue(basis: CommonBasis) -> _OfPairs:
+    """Over the whole catalogue; kept until another is asked for, unless it is large."""
+    assert basis.pairs is not None
+    if len(basis.pairs) > DENSE_ITEMS:
+        return _OfPairs(fill_hidden(basis.pairs))
+    kept = _shared_catalogue(basis.digest)
+    if not kept:
+        kept.append(_OfPairs(fill_hidden(basis.pairs)))
+    return kept[0]
+
+
+def frequencies_of(basis: CommonBasis) -> tuple[Float64, Float64]:
+    """Eigenvalues (r,) of W, descending, all positive, and their vectors (C, r), over the whole catalogue."""
+    if basis.pairs is not None:
+        return _of_catalogue(basis).frequencies
+    assert basis.vectors is not None
+    assert basis.values is not None
+    kept = basis.values > 0
+    return basis.values[kept], basis.vectors[:, kept].astype(np.float64)
+
+
+def frame_of(basis: CommonBasis) -> Float64:
+    """The leading vectors of W (C, r) of an exact basis alone, which are the same in every silo."""
+    assert basis.pairs is not None, "expected sums of pairs"
+    pairs = fill_hidden(basis.pairs)
+    entry = power(np.maximum(np.diag(pairs), 0.0).astype(np.float64), -EXPONENT)
+    return leading_pairs((entry[:, None] * pairs * entry).astype(np.float32))[1]
+
+
+def definite_ease(pairs: Float32) -> Float32:
+    """EASE of G; where sums that were left out make it indefinite, with the next ridge that does not."""
+    ridge = RIDGE
+    while True:
+        try:
+            return ease_of_pairs(pairs, ridge)
+        except np.linalg.LinAlgError:
+            ridge *= 2.0
+
+
+def leading_pairs(graph: Float32) -> tuple[Float64, Float64]:
+    """The leading eigenvalues (r,) of W (C, C), descending, all positive, and their vectors (C, r)."""
+    count = min(COMPONENTS, len(graph) - 1)
+    if count < 1 or len(graph) <= 2 * COMPONENTS:
+        values, vectors = np.linalg.eigh(graph.astype(np.float64))
+        values, vectors = values[-max(count, 1) :], vectors[:, -max(count, 1) :]
+    else:
+        start = np.random.default_rng(START_SEED).standard_normal(len(graph)).astype(np.float32)
+        values, vectors = eigsh(graph, k=count, v0=start)
+    order = np.argsort(-values, kind="stable")
+    kept = order[values[order] > 0]
+    return values[kept].astype(np.float64), fix_signs(vectors[:, kept].astype(np.float64))
+
+
+def filter_weights(graph: Float32, values: Float64, vectors: Float64) -> Float32:
+    """V diag(h - c s^2) V^T + c W over 1 - its diagonal, as models/full_spectrum.py has it of a graph, (C, C)."""
+    own = np.diag(graph).astype(np.float64)
+    level = LEVEL * own.mean()
+    slope = 1.0 / (level + values[-1] / 2.0)
+    response = values / (values + level) - slope * values
+    diagonal = (vectors**2) @ response + slope * own
+    weights: Float32 = (vectors * response).astype(np.float32) @ vectors.astype(np.float32).T
+    weights += np.float32(slope) * graph
+    np.fill_diagonal(weights, 0.0)
+    weights /= (1.0 - np.minimum(diagonal, MOST_OWN)).astype(np.float32)
+    return weights
+
+
+def squares_of(values: Float64, vectors: Float64) -> LeastSquares:
+    """Each rank's item vectors s^(2 STRETCH) V, at the size at which least squares begin; users are solved for."""
+    ranks = tuple(sorted({min(rank, len(values)) for rank in WEIGHTING.ranks}))
+    parts = [vectors[:, :rank] * values[:rank] ** STRETCH for rank in ranks]
+    scaled = [part * (SIZE / np.sqrt(np.mean(part**2))) for part in parts]
+    return LeastSquares(np.concatenate(scaled, axis=1).astype(np.float32), ranks, WEIGHTING)
+
+
+def _of_vectors(basis: CommonBasis, places: Places) -> tuple[Scorer, ...]:
+    """A low-pass filter and least squares in the r frequencies that an iterated basis knows."""
+    assert basis.vectors is not None
+    assert basis.values is not None
+    values, vectors = basis.values, basis.vectors.astype(np.float64)
+    listed = (places >= 0)[:, None]
+    own, degrees = np.where(listed, vectors[places], 0.0), np.where(places >= 0, basis.degrees[places], 0)
+    squares = squares_of(values, vectors)
+    known = replace(squares, items=np.where(listed, squares.items[places], np.float32(0.0)))
+    return _narrow_filter(values, own, degrees.astype(np.float64), basis.exponent), known
+
+
+def _narrow_filter(values: Float64, vectors: Float64, degrees: Float64, exponent: float) -> FullSpectrum:
+    """x D^-e V h V^T D^e / (1 - diag V h V^T) with a zero diagonal, and nothing above the frequencies of V."""
+    response = values / (values + values[-1])
+    diagonal = (vectors**2) @ response
+    leave = power(degrees, exponent) / (1.0 - np.minimum(diagonal, MOST_OWN))
+    entry, out, own, kept = (v.astype(np.float32) for v in (power(degrees, -exponent), leave, diagonal, response))
+    low = np.ascontiguousarray(vectors, dtype=np.float32)
+    nothing = sparse.csr_array(np.zeros((0, len(vectors)), dtype=np.float32))
+    turned_low = np.ascontiguousarray(low.T)
+    return FullSpectrum(
+        None, entry, out, own, low, turned_low, kept, np.float32(0.0), nothing, sparse.csr_array(nothing.T)
+    )
+
+
+NOISED_USERS = 0.5  # a noised sum weighs a user by 1 / d_u and leaves the items' degrees alone
+
+
+def common_spectrum(
+    basis: CommonBasis, places: Places, interactions: sparse.csr_array, cutoff: int, frame: Float64 | None = None
+) -> CommonSpectrum:
+    """The lowest `cutoff` frequencies. places (N,): each item's row in the catalogue, -1 for one that is not listed.
+
+    frame: vectors (C, r) that all silos have; then each column is the one most like the frame's, of its sign. So a
+    column means nearly the same where each silo takes its own held-out pairs out of the sums.
+    """
+    values, vectors = frequencies_of(basis)
+    if frame is not None:
+        values, vectors = _match_columns(values, vectors, frame)
+    values, vectors = values[:cutoff], vectors[:, :cutoff]
+    listed = places >= 0
+    items = np.where(listed[:, None], vectors[places], 0.0)
+    by_user, by_item = degrees(interactions)
+    item_degrees = np.where(listed, basis.degrees[places], by_item).astype(np.float64)
+    singular, exponents = np.sqrt(values), exponents_of(basis)
+    entered = power(item_degrees, -exponents[1])[:, None] * items
+    users = power(by_user, -exponents[0])[:, None] * (interactions @ entered) / singular
+    largest = float(singular.max())
+    return CommonSpectrum(singular / largest, users, items, item_degrees, exponents, len(basis.degrees), largest)
+
+
+def _match_columns(values: Float64, vectors: Float64, frame: Float64) -> tuple[Float64, Float64]:
+    """In the order of the frame's columns: frequencies that are nearly equal may change places."""
+    alike = frame.T @ vectors
+    rows, columns = linear_sum_assignment(-np.abs(alike))
+    signs = np.where(alike[rows, columns] < 0, -1.0, 1.0)
+    return values[columns], vectors[:, columns] * signs
+
+
+def exponents_of(basis: CommonBasis) -> tuple[float, float]:
+    """Of the degrees of users and of items in R, for W = R^T R."""
+    if basis.kind == "exact":
+        return 0.0, EXPONENT
+    return basis.exponent or NOISED_USERS, basis.exponent

@@ -1,0 +1,151 @@
+"""A shard -> this silo's part of the sums of a basis run (shared.strategies.common_basis)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.subspace_iteration import Explored, pack
+from client_service.data import Shard
+from client_service.data.digests import content_digest
+from shared.errors import DataError
+from shared.method.graph import degrees, power
+from shared.method.parameters import Float32
+from shared.strategies.common_basis import (
+    DEGREES,
+    NOISE,
+    PACKED,
+    PAIRS,
+    PRODUCTS,
+    STEP,
+    WEIGHTED,
+    UInt32,
+    encode_products,
+)
+
+Float64 = NDArray[np.float64]
+ROWS = 512  # items whose pairs are counted at a time
+
+
+def catalogue_matrix(shard: Shard, items: int) -> sparse.csr_array:
+    """X_c: training pairs of the silo's users and all items of the catalogue, (M, N) 0/1 float64.
+
+    Items that are not listed in the catalogue are left out. DataError for a shard without places in it.
+    """
+    if shard.places is None:
+        raise DataError("expected the shard's items to have places in the common catalogue, they have none")
+    listed = np.flatnonzero(shard.places >= 0)
+    known = sparse.csr_array(shard.train[:, listed])
+    columns = shard.places[listed][known.indices]
+    found: sparse.csr_array = sparse.csr_array((known.data, columns, known.indptr), shape=(known.shape[0], items))
+    found.sort_indices()
+    return found
+
+
+def without_held_out(basis: CommonBasis, shard: Shard) -> CommonBasis:
+    """The basis as if this silo had added its training pairs alone: what is judged must not know the answers.
+
+    Sums are counts, of which each silo can take its own away; the others' held-out pairs stay, by which nobody here is
+    judged. Of directions nothing is taken away: silos add their training pairs alone to sums that become such, as those
+    with noise do.
+    """
+    if basis.pairs is None or not basis.everything or not (shard.valid.nnz or shard.test.nnz):
+        return basis
+    items = len(basis.degrees)
+    train, everything = catalogue_matrix(shard, items), catalogue_matrix(shard.everything, items)
+    by_item = np.maximum(basis.degrees - (degrees(everything)[1] - degrees(train)[1]).astype(np.int64), 0)
+    pairs = _counted_without(basis.pairs, sparse.csr_array(everything.T @ everything - train.T @ train))
+    np.fill_diagonal(pairs, by_item)
+    return replace(basis, degrees=by_item, pairs=pairs, everything=False)
+
+
+def _counted_without(pairs: Float32, own: sparse.csr_array) -> Float32:
+    """Counts below the smallest one that is handed out are hidden, as they would have been."""
+    found, changed = pairs.copy(), own.tocoo()
+    np.fill_diagonal(found, 0.0)
+    least = float(np.min(found, where=found > 0, initial=np.inf))
+    rows, columns = changed.coords
+    left = found[rows, columns] - changed.data.astype(np.float32)
+    found[rows, columns] = np.where(left >= least, left, 0.0)
+    return found
+
+
+def training_digest(shard: Shard) -> str:
+    """sha256 over the training pairs: the same in every catalogue, and whatever else of the shard has changed."""
+    used = np.flatnonzero(degrees(shard.train)[1])
+    ids = tuple(shard.item_ids[item] for item in used)
+    return content_digest((ids,), (sparse.csr_array(shard.train[:, used]),))
+
+
+def count_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:
+    """Degrees (N,), and by rows the upper triangle of X^T X without its diagonal, (N (N - 1) / 2,)."""
+    return {DEGREES: count_degrees(interactions), PAIRS: _upper_triangle(interactions, interactions, first=1)}
+
+
+def weigh_pairs(interactions: sparse.csr_array) -> dict[str, UInt32]:
+    """H = X^T D_u^-1 X by rows, with its diagonal and without what is below it, (N (N + 1) / 2,), in fixed point; and
+    the variance of its noise, which is not there yet, (1,).
+
+    A user's weight is cut off to a multiple of 2^-16, so that what it adds is a multiple too and no larger than before.
+    """
+    by_user, _ = degrees(interactions)
+    weights = np.floor(power(by_user, -1.0) / STEP)
+    weighted = sparse.csr_array(sparse.diags_array(weights) @ interactions)
+    return {NOISE: np.zeros(1, np.uint32), WEIGHTED: _upper_triangle(interactions, weighted, first=0)}
+
+
+def _upper_triangle(left: sparse.csr_array, right: sparse.csr_array, *, first: int) -> UInt32:
+    """By rows, X^T Y from the diagonal (first = 0) or from beside it (1) on."""
+    items = left.shape[1]
+    turned, upper = sparse.csr_array(left.T), np.empty(items * (items + 1 - 2 * first) // 2, np.uint32)
+    filled = 0
+    for begin in range(0, items, ROWS):
+        block = (turned[begin : begin + ROWS] @ right).toarray()
+        above = block[np.arange(items) >= np.arange(begin, begin + len(block))[:, None] + first]
+        upper[filled : filled + len(above)] = above
+        filled += len(above)
+    return upper
+
+
+def count_degrees(interactions: sparse.csr_array) -> UInt32:
+    """Interactions of each item, (N,)."""
+    return degrees(interactions)[1].astype(np.uint32)
+
+
+def raw_products(interactions: sparse.csr_array, directions: Float64, exponent: float) -> Float64:
+    """A Q with A = X^T D_u^-2e X, (N, r): the first round, in which nobody knows the degrees of all silos."""
+    by_user, _ = degrees(interactions)
+    weights = power(by_user, -2.0 * exponent)
+    found: Float64 = interactions.T @ (weights[:, None] * (interactions @ directions))
+    return found
+
+
+def normalised_products(
+    interactions: sparse.csr_array, directions: Float64, exponent: float, all_degrees: NDArray[np.int64]
+) -> Float64:
+    """R^T R Q with R = D_u^-e X D_i^-e and the degrees D_i of all silos, (N, r)."""
+    scale = power(all_degrees.astype(np.float64), -exponent)[:, None]
+    return scale * raw_products(interactions, scale * directions, exponent)
+
+
+def encode_sums(interactions: sparse.csr_array, products: Float64, clients: int) -> dict[str, UInt32]:
+    """What an iterated round sends, for a sum over at most `clients` silos."""
+    return {DEGREES: count_degrees(interactions), PRODUCTS: encode_products(products, clients)}
+
+
+def begin_sums(interactions: sparse.csr_array, start: Float64, exponent: float, clients: int) -> dict[str, UInt32]:
+    """What the first round sends, where the products of all rounds are kept: A Omega, and beside it diag A."""
+    by_user, _ = degrees(interactions)
+    diagonal = interactions.T @ power(by_user, -2.0 * exponent)
+    numbers = np.column_stack([raw_products(interactions, start, exponent), diagonal])
+    return {DEGREES: count_degrees(interactions), PACKED: encode_products(numbers, clients)}
+
+
+def pack_sums(interactions: sparse.csr_array, known: Explored) -> dict[str, UInt32]:
+    """What each later one sends."""
+    products = normalised_products(interactions, known.next_directions, known.exponent, known.degrees)
+    return {DEGREES: count_degrees(interactions), PACKED: pack(products / known.steps)}

@@ -1,0 +1,96 @@
+"""A common basis <-> the silo's state directory, under the run that has summed it and under its digest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save
+
+from client_service.common_basis.basis import CommonBasis
+from client_service.data.files import replace_file
+from shared.errors import DataError
+from shared.message import Message
+from shared.protocol.schemas import RunName
+
+FOLDER = "basis"  # beside that of the models
+ADDED = "everything.txt"  # the run to whose sums the silo has added its validation and test pairs too
+HEAD = "basis.json"
+
+
+class BasisHead(Message):
+    """The newest basis of a silo: the run that has summed it, its digest and its size."""
+
+    run: RunName
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    items: int = Field(0, description="of the catalogue")
+
+
+def keep_basis(folder: Path, run: str, basis: CommonBasis) -> None:
+    """Write it, then its head. An older one stays for the models that were trained with it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metadata = {"kind": basis.kind, "exponent": repr(basis.exponent)}
+    metadata |= {"everything": "yes"} if basis.everything else {}
+    arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
+    replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
+    head = BasisHead(run=run, digest=basis.digest, items=len(basis.degrees))
+    replace_file(folder / HEAD, head.model_dump_json().encode())
+
+
+def note_everything(folder: Path, run: str) -> None:
+    """Write down, before it leaves, that this silo's part of the run's sums has its held-out pairs in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / ADDED, run.encode())
+
+
+def added_everything(folder: Path, run: str) -> bool:
+    """Has this silo added its held-out pairs to the sums of this run?"""
+    path = folder / ADDED
+    return path.is_file() and path.read_bytes() == run.encode()
+
+
+def kept_head(folder: Path) -> BasisHead | None:
+    """Of the newest basis; None where there is none."""
+    try:
+        return BasisHead.model_validate_json((folder / HEAD).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def kept_at(folder: Path) -> str:
+    """When the newest basis was kept, UTC, ISO 8601."""
+    return datetime.fromtimestamp((folder / HEAD).stat().st_mtime, UTC).isoformat(timespec="seconds")
+
+
+def load_basis(folder: Path, digest: str) -> CommonBasis | None:
+    """The basis of this digest; None where it is not kept. DataError for a file with another content."""
+    path = _path(folder, digest)
+    if not path.exists():
+        return None
+    try:
+        found = _read(path)
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DataError(f"{path}: expected a common basis, got {type(error).__name__}") from None
+    if found.digest != digest:
+        raise DataError(f"{path}: expected a common basis of digest {digest}, got {found.digest}")
+    return found
+
+
+def _read(path: Path) -> CommonBasis:
+    arrays = load_file(path)
+    kind = "exact" if "pairs" in arrays else "iterated"
+    known = _metadata(path)
+    exponent, everything = float(known["exponent"]), known.get("everything") == "yes"
+    return CommonBasis(kind, exponent, everything=everything, **arrays)  # type: ignore[arg-type]
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="numpy") as file:
+        return dict(file.metadata() or {})
+
+
+def _path(folder: Path, digest: str) -> Path:
+    return folder / f"basis-{digest[:16]}.safetensors"

@@ -1,0 +1,274 @@
+"""Reads and writes tables, tensors and folders; every file is replaced whole."""
+
+from __future__ import annotations
+
+import codecs
+import fcntl
+import gzip
+import io
+import os
+import re
+import shutil
+import stat
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import polars as pl
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from shared.errors import DataError
+from shared.method.run_memory import usable_memory
+from shared.new_files import PRIVATE, make_private_folder, sync_path
+
+GZIP = b"\x1f\x8b"  # its first two bytes
+CELL_BYTES = 32  # of memory that one cell of a table takes, while it is read and cleaned
+TEXT_SHARE, TABLE_SHARE = 8, 2  # one byte of usable memory in so many may be unpacked text, or cells of a table
+VALUE_SHARE = 4  # or values of a table, each counted as often as it stands there
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's content, or a DataError naming it.
+
+    A pipe or a device is none: of it could come anything, without end, or nothing for ever.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise DataError(f"{path}: expected a regular file, got {_describe_kind(found.st_mode)}")
+            _require_memory(path, found.st_size)
+            return file.read()
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable file, got {error.strerror}") from None
+
+
+def _describe_kind(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a device"
+
+
+def _require_memory(path: Path, size: int) -> None:
+    if size > (most := usable_memory() // TABLE_SHARE):
+        expected = f"expected at most {most:,} bytes, half of this machine's memory"
+        raise DataError(f"{path}: {expected}, got {size:,}: divide the file")
+
+
+def require_text_memory(path: Path, text: str, separator: str) -> None:
+    """DataError, before a line is split, where the cells that the text would make would fill the memory.
+
+    Each line counts as three cells more: of itself, of its number, and of the list of its fields.
+    """
+    cells = text.count(separator) + 4 * (text.count("\n") + 1)
+    if cells > (most := usable_memory() // TABLE_SHARE // CELL_BYTES):
+        expected = f"expected lines of at most {most:,} fields together, for which this machine has memory"
+        raise DataError(f"{path}: {expected}, got {cells:,}, with the lines: divide the file")
+
+
+def unpack_content(path: Path, packed: bytes) -> bytes:
+    """The content of a file that is packed if its name says so, and only then, and once. DataError for another."""
+    named, is_gzip = path.name.endswith(".gz"), packed.startswith(GZIP)
+    if not packed:
+        return packed
+    if named and not is_gzip:
+        raise DataError(f"{path}: expected a gzip file, got another format: take .gz out of its name")
+    if is_gzip and not named:
+        raise DataError(f"{path}: expected a plain file, got a gzip file: add .gz to its name")
+    try:
+        content = _unpack_gzip(path, packed) if named else packed
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DataError(f"{path}: expected a whole gzip file, got one that is damaged or not complete") from None
+    if named and content.startswith(GZIP):
+        raise DataError(f"{path}: expected a file packed once, got a gzip file inside a gzip file: unpack it once")
+    return content
+
+
+def _unpack_gzip(path: Path, packed: bytes) -> bytes:
+    """Stops where a small file would fill the memory, rather than at its end."""
+    most = usable_memory() // TEXT_SHARE
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        expected = f"expected at most {most:,} bytes when unpacked, an eighth of this machine's memory"
+        raise DataError(f"{path}: {expected}, got more: divide the file")
+    return content
+
+
+def decode_text(path: Path, data: bytes, *, latin: bool = False) -> str:
+    """Text in UTF-8 or UTF-16, with or without a byte order mark, its lines ending in "\\n" alone. `latin`: else in
+    latin-1. DataError with the line of the first byte that is none, and for more than there is memory to work on."""
+    if len(data) > (most := usable_memory() // TEXT_SHARE):
+        expected = f"expected text of at most {most:,} bytes, an eighth of this machine's memory"
+        raise DataError(f"{path}: {expected}, got {len(data):,}: divide the file")
+    encoding = _find_encoding(data)
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        if not latin or encoding != "utf-8-sig":
+            line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+            word = "UTF-8" if encoding == "utf-8-sig" else "UTF-16"
+            raise DataError(f"{path}: line {line}: expected {word} text, got byte 0x{byte:02x}") from None
+        text = data.decode("latin-1")
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    return text if "\n" in text else text.replace("\r", "\n")
+
+
+def _find_encoding(data: bytes) -> str:
+    """Windows' tools write UTF-16; of text in Latin letters every other byte of it is 0."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    even, odd = data[:64:2], data[1:64:2]
+    if len(odd) > 1 and not any(odd) and all(even):
+        return "utf-16-le"
+    return "utf-16-be" if len(odd) > 1 and not any(even) and all(odd) else "utf-8-sig"
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, plain or .gz, that are not empty. DataError for one that cannot be read."""
+    text = decode_text(path, unpack_content(path, read_bytes(path)))
+    return [line for line in text.split("\n") if line]
+
+
+def read_table(path: Path) -> pl.DataFrame:
+    """A Parquet file as a table."""
+    return parse_table(path, read_bytes(path))
+
+
+def parse_table(path: Path, content: bytes) -> pl.DataFrame:
+    """The content of a Parquet file as a table. The reader's own words are left out: they can quote cells."""
+    with _parquet_errors(path, content):
+        return pl.read_parquet(io.BytesIO(content))
+
+
+def parse_foreign_table(path: Path, content: bytes, is_read: Callable[[str], bool]) -> tuple[pl.DataFrame, pl.Schema]:
+    """Likewise the columns of names that are read, but no lists and structures; and the kinds of all columns.
+
+    DataError, before a row is read, where the rows that the file announces would fill the memory, and before a value is
+    worked on, where the values would: equal values take no room in such a file.
+    """
+    with _parquet_errors(path, content):
+        announced = pl.scan_parquet(io.BytesIO(content))
+        kinds = announced.collect_schema()
+        alone = len(kinds) == 1  # of a list of ids, under whatever name
+        names = [name for name, kind in kinds.items() if (is_read(name) or alone) and not kind.is_nested()]
+        rows = announced.select(pl.len()).collect().item()
+    most = usable_memory() // TABLE_SHARE // CELL_BYTES
+    if (cells := rows * max(1, len(names))) > most:
+        expected = f"expected at most {most:,} cells, for which this machine has memory"
+        raise DataError(f"{path}: {expected}, got {cells:,}: divide the file, or leave columns out")
+    with _parquet_errors(path, content):
+        table = pl.read_parquet(io.BytesIO(content), columns=names)
+    if (size := int(table.estimated_size())) > (most := usable_memory() // VALUE_SHARE):
+        expected = f"expected values of at most {most:,} bytes together, for which this machine has memory"
+        raise DataError(f"{path}: {expected}, got {size:,}: divide the file, or use shorter ids")
+    return table, kinds
+
+
+@contextmanager
+def _parquet_errors(path: Path, content: bytes) -> Iterator[None]:
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError):  # damaged pages panic
+        raise DataError(f"{path}: expected a Parquet file, got {len(content)} bytes of something else") from None
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put `content` at `path` in one step: a reader, or a crash, sees the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
+    try:
+        write_private_bytes(temporary, content)
+        sync_path(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_private_bytes(path: Path, content: bytes) -> None:
+    """A new file, which its user alone may read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb") as file:
+        file.write(content)
+
+
+def settle(partial: Path, path: Path) -> None:
+    """Make a file that was written at `partial` durable, then put it at `path` in one step."""
+    sync_path(partial)
+    partial.replace(path)
+    sync_path(path.parent)
+
+
+NUMBER = re.compile(r"\(os error (\d+)\)")  # the library tells the system's number within its words alone
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """Write arrays, which lie in C order, and words about them. OSError where the disk refuses; the file that is at
+    `path` stays then."""
+    try:
+        save_file(dict(arrays), path, metadata=None if metadata is None else dict(metadata))
+    except SafetensorError as error:
+        if (found := NUMBER.search(str(error))) is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number)) from None
+
+
+STAGED, COMMITTED, LOCK = ".staged", ".committed", ".lock"
+
+
+def current_file(folder: Path, name: str) -> Path:
+    """Where the file's committed content lies now."""
+    committed = folder / COMMITTED / name
+    return committed if committed.exists() else folder / name
+
+
+def commit_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Replace the files of these names, all or none; durable when this returns."""
+    make_private_folder(folder)
+    finish_commit(folder)
+    drop_staged(folder)
+    staged = folder / STAGED
+    make_private_folder(staged)
+    for name, content in files.items():
+        write_private_bytes(staged / name, content)
+        sync_path(staged / name)
+    sync_path(staged)
+    staged.rename(folder / COMMITTED)
+    sync_path(folder)
+    finish_commit(folder)
+
+
+def drop_staged(folder: Path) -> None:
+    """Remove what a change has left that was cut off before its commit."""
+    shutil.rmtree(folder / STAGED, ignore_errors=True)
+
+
+def finish_commit(folder: Path) -> None:
+    """Put committed files in their places; nothing to do where the last change was not interrupted."""
+    committed = folder / COMMITTED
+    if not committed.is_dir():
+        return
+    for path in sorted(committed.iterdir()):
+        path.replace(folder / path.name)
+    sync_path(folder)
+    committed.rmdir()
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Nobody else changes the folder meanwhile. DataError where somebody does, or where it cannot be written."""
+    try:
+        lock = (folder / LOCK).open("w", encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{folder}: expected a shard that can be written, got {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DataError(f"{folder}: expected a shard that nobody else is changing") from None
+        yield

@@ -1,0 +1,242 @@
+"""A folder of files <-> a Shard.
+
+No message of this module contains a user's or an item's id: errors end up in logs, and logs travel.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from client_service.data.digests import add_met_digest, list_digest
+from client_service.data.events import clean_events, event_table, row_numbers
+from client_service.data.files import (
+    commit_files,
+    current_file,
+    drop_staged,
+    only_writer,
+    read_bytes,
+    read_lines,
+    read_table,
+)
+from client_service.data.ids import match_ids
+from client_service.data.interactions import Shard, build_shard
+from client_service.data.ratings import RatingMeaning
+from shared.errors import DataError
+from shared.message import Message
+
+PAIRS: Literal["lpsfed-shard/1"] = "lpsfed-shard/1"  # user, item, split; items with titles
+EVENTS: Literal["lpsfed-shard/2"] = "lpsfed-shard/2"  # times, ratings or features besides
+MET_EVENTS: Literal["lpsfed-shard/3"] = "lpsfed-shard/3"  # items that their users have met and do not like besides
+INTERACTIONS, ITEMS, HEAD = "interactions.parquet", "items.parquet", "shard.json"
+
+
+class ShardHead(Message):
+    """What a shard says about itself: sizes, digests of its content, and the clean-ups it went through."""
+
+    format: Literal["lpsfed-shard/1", "lpsfed-shard/2", "lpsfed-shard/3"]
+    name: str = Field(min_length=1, max_length=200)
+    users: int = Field(ge=1)
+    items: int = Field(ge=1)
+    train: int = Field(ge=1)
+    valid: int = Field(ge=0)
+    test: int = Field(ge=0)
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    events_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    met: int | None = Field(default=None, ge=1)
+    met_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    rating: RatingMeaning | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lists_digest(self) -> str:
+        """As `Shard.lists_digest`."""
+        return add_met_digest(self.digest, self.met_digest)
+
+
+def shard_head(shard: Shard) -> ShardHead:
+    """The head of this content, in the first format that has a place for it: earlier versions read that."""
+    return ShardHead(
+        format=MET_EVENTS if shard.met_events is not None else PAIRS if shard.events_digest is None else EVENTS,
+        name=shard.name,
+        users=len(shard.user_ids),
+        items=len(shard.item_ids),
+        train=shard.train.nnz,
+        valid=shard.valid.nnz,
+        test=shard.test.nnz,
+        digest=shard.digest,
+        events_digest=shard.events_digest,
+        met=None if shard.met_events is None else len(shard.met_events),
+        met_digest=shard.met_digest,
+        rating=shard.rating,
+        notes=shard.notes,
+    )
+
+
+def write_shard(
+    folder: Path, name: str, interactions: pl.DataFrame, items: pl.DataFrame | None, notes: Sequence[str] = ()
+) -> ShardHead:
+    """Clean `interactions` (user, item, split, and time and rating where known) and write them as a shard.
+
+    `items` is the catalogue (item, title, features); without it the items that occur. Raises DataError.
+    """
+    events, counted = clean_events(event_table(interactions, folder / INTERACTIONS), folder / INTERACTIONS)
+    return save_shard(folder, build_shard(name, events, items, (*notes, *counted), folder / ITEMS, exact=False))
+
+
+def save_shard(folder: Path, shard: Shard) -> ShardHead:
+    """Put the shard into the folder, in the place of the one that is there: whole or not at all."""
+    head = shard_head(shard)
+    text = json.dumps(head.model_dump(exclude_none=True), indent=2, ensure_ascii=False) + "\n"
+    tables = {ITEMS: shard.items_with_ids(), INTERACTIONS: shard.all_events_with_ids().cast({"split": pl.String})}
+    files = {name: _parquet(table) for name, table in tables.items()}
+    commit_files(folder, {**files, HEAD: text.encode()})
+    return head
+
+
+def read_shard(folder: Path) -> Shard:
+    """The shard in `folder`. With a head, sizes and digests must agree with it; without one it is derived, and the
+    data are cleaned as by `write_shard`, so that a silo may bring nothing but its own interactions.parquet.
+
+    Raises DataError naming the file, what was expected and what came.
+    """
+    path, head_path = current_file(folder, INTERACTIONS), current_file(folder, HEAD)
+    head = _read_head(head_path) if head_path.exists() else None
+    events, items_path = read_table(path), current_file(folder, ITEMS)
+    items = read_table(items_path) if items_path.exists() else None
+    if head is None:
+        clean, counted = clean_events(event_table(events, path), path)
+        return build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS, exact=False)
+    if head.format == PAIRS:  # whatever else the files hold had no meaning in that format
+        events = events.select(pl.col("^(user|item|split)$"))
+        items = None if items is None else items.select(pl.col("^(item|title)$"))
+    built = build_shard(head.name, event_table(events, path, exact=True), items, head.notes, folder / ITEMS)
+    shard = replace(built, rating=head.rating)
+    _require_equal(head_path, head, shard)
+    return shard
+
+
+def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = False) -> Shard:
+    """The shard with its items' places in the catalogue of `size` items; as it is where there is no catalogue.
+
+    The list is public among the clients; which of its items a silo has is not, and no message here says so. partly: an
+    item may be missing from it, and then has the place -1. Raises DataError for a list of another length, with repeats,
+    without any item of the shard, or, unless partly, without one that the shard has.
+    """
+    if path is None:
+        return shard
+    rows, digest = find_places(shard.item_ids, path, size, partly=partly)
+    return replace(shard, places=rows, catalogue=digest)
+
+
+def read_catalogue(path: Path) -> pl.Series:
+    """The ids that a file has, one a line, as they stand there. DataError for one that cannot be read."""
+    return pl.Series("item", read_lines(path), dtype=pl.String)
+
+
+def find_places(
+    item_ids: Sequence[str], path: Path, size: int, *, partly: bool = False
+) -> tuple[NDArray[np.int64], str]:
+    """The row of each item in the sorted list at `path`, (N,), and the list's digest: see `with_places`."""
+    listed = read_catalogue(path)
+    if len(listed) != size or listed.n_unique() != size:
+        expected = f"{size} different item ids, as many as the method's setting `catalogue` says"
+        raise DataError(f"{path}: expected {expected}, got {len(listed)}, {listed.n_unique()} of them different")
+    ordered = listed.sort()
+    rows = row_numbers(match_ids(pl.Series("item", item_ids, dtype=pl.String), ordered), ordered)
+    if (rows < 0).all() or (not partly and (rows < 0).any()):
+        expected = "expected some items of the shard" if partly else "expected every item of the shard"
+        raise DataError(f"{path}: {expected}, {int((rows < 0).sum())} are not listed")
+    return rows.astype(np.int64), list_digest(ordered)
+
+
+def stated_head(folder: Path) -> ShardHead | None:
+    """The head of the shard in `folder`; None where there is none. DataError as from reading."""
+    path = current_file(folder, HEAD)
+    return _read_head(path) if path.exists() else None
+
+
+def stated_digest(folder: Path) -> str | None:
+    """The digest that the head of the shard in `folder` says; None where there is none. DataError as from reading."""
+    head = stated_head(folder)
+    return None if head is None else head.digest
+
+
+def states_other_lists(folder: Path, lists_digest: str) -> bool:
+    """Does the head of the shard in `folder` say another `lists_digest` than this? DataError as from reading."""
+    head = stated_head(folder)
+    return head is not None and head.lists_digest != lists_digest
+
+
+def stated_rating(folder: Path) -> RatingMeaning | None:
+    """What ratings mean, as the head of the shard in `folder` says; None where it does not. DataError likewise."""
+    head = stated_head(folder)
+    return None if head is None else head.rating
+
+
+@contextmanager
+def hold_shard(folder: Path) -> Iterator[Shard]:
+    """The shard in `folder`, which nobody else changes meanwhile, without what an earlier change has left that was cut
+    off. DataError where it is refused, or where another process changes it."""
+    with only_writer(folder):
+        drop_staged(folder)
+        yield read_shard(folder)
+
+
+def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard, Shard]:
+    """Replace the shard in `folder` by what `change` makes of it, whole or not at all; returns the old and the new.
+
+    Raises DataError, and leaves the old shard, where one of both is refused or another process changes it too.
+    """
+    with hold_shard(folder) as before:
+        after = change(before)
+        save_shard(folder, after)
+    return before, after
+
+
+def read_head_of(path: Path, formats: Collection[str], what: str) -> dict[str, Any]:
+    """The head of a shard of whatever task. what: the data that shards of these formats hold. DataError for another."""
+    try:
+        values = json.loads(read_bytes(path))
+    except ValueError:
+        raise DataError(f"{path}: expected JSON, got something else") from None
+    version = values.get("format") if isinstance(values, dict) else type(values).__name__
+    if not isinstance(values, dict) or version not in formats:
+        expected = f"expected a shard of {what}, format {' or '.join(map(repr, formats))}"
+        raise DataError(f"{path}: {expected}, got {str(version)[:40]!r}")
+    return values
+
+
+def _read_head(path: Path) -> ShardHead:
+    values = read_head_of(path, (PAIRS, EVENTS, MET_EVENTS), "interactions of users")
+    try:
+        return ShardHead.model_validate(values)
+    except ValidationError as error:
+        fields = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise DataError(f"{path}: {fields}") from None
+
+
+def _require_equal(path: Path, head: ShardHead, shard: Shard) -> None:
+    """Sizes before digests: they say more about what went wrong."""
+    derived = shard_head(shard)
+    for field, expected in head.model_dump(exclude={"format", "name", "notes", "rating"}).items():
+        if expected != (observed := getattr(derived, field)):
+            raise DataError(f"{path}: expected {field} {expected} as the head says, the files have {observed}")
+    if len(shard.events) != head.train + head.valid + head.test:
+        raise DataError(f"{path}: expected each pair once, the files have {len(shard.events)} interactions")
+
+
+def _parquet(table: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    return buffer.getvalue()

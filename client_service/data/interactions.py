@@ -1,0 +1,291 @@
+"""One silo's data: its events, and the matrices and digests that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.data.digests import add_met_digest, content_digest, table_digest
+from client_service.data.events import (
+    DETAILS,
+    MET,
+    SPLIT_TYPE,
+    SPLITS,
+    id_column,
+    known_columns,
+    row_numbers,
+    sort_pairs,
+)
+from client_service.data.ids import find_row, rows_of_ids
+from client_service.data.ratings import RatingMeaning
+from shared.errors import DataError
+from shared.method.graph import interaction_matrix
+from shared.words import count_noun, counted_lines
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """One silo's data: M users, each with at least one training event, and N items of its catalogue; ids sorted.
+
+    events: the likings, one row for each (user, item) pair, sorted by split, user and item: `user` and `item` (row
+    numbers, Int32), `split`, and `time` (seconds since 1970 UTC, Int64) and `rating` (Float64) where any is known.
+    titles: (N,), None where unknown. features: N rows, a column (Float64 or String) for each feature of the items.
+    places: (N,), each item's row in a catalogue that the whole federation shares, None where there is no such
+    catalogue. catalogue: its digest.
+    met_events: what users have met and do not like, None where there is nothing: `user` and `item` (ids, String: also
+    users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by user and
+    item. No pair of it is among the likings. Models learn nothing of it; lists leave it out.
+    split_digest: of the shard that this one is `everything` of, "" for one that is itself.
+    rating: what ratings mean, None where nobody has said it.
+    """
+
+    name: str
+    user_ids: tuple[str, ...]
+    item_ids: tuple[str, ...]
+    events: pl.DataFrame
+    titles: tuple[str | None, ...] | None = None
+    features: pl.DataFrame | None = None
+    notes: tuple[str, ...] = ()
+    places: NDArray[np.int64] | None = None
+    catalogue: str = ""
+    met_events: pl.DataFrame | None = None
+    split_digest: str = ""
+    rating: RatingMeaning | None = None
+
+    @cached_property
+    def train(self) -> sparse.csr_array:
+        """(M, N) training pairs: 0/1, float64, sorted indices."""
+        return self._matrix("train")
+
+    @cached_property
+    def valid(self) -> sparse.csr_array:
+        """(M, N) validation pairs, disjoint from the training pairs."""
+        return self._matrix("valid")
+
+    @cached_property
+    def test(self) -> sparse.csr_array:
+        """(M, N) test pairs, disjoint from the others."""
+        return self._matrix("test")
+
+    @cached_property
+    def met(self) -> sparse.csr_array:
+        """(M, N) pairs that were met and are not liked, of the users and items that have a row."""
+        rows, columns = self._met_places
+        inside = (rows >= 0) & (columns >= 0)
+        return interaction_matrix(rows[inside], columns[inside], (len(self.user_ids), len(self.item_ids)))
+
+    @cached_property
+    def known_pairs(self) -> sparse.csr_array:
+        """(M, N) all pairs, liked or met: what no list recommends to a user who has met it."""
+        return sparse.csr_array(self.train + self.valid + self.test + self.met)
+
+    def items_met_by(self, user_id: str) -> NDArray[np.int64]:
+        """Rows of the items that somebody has met and does not like, ascending; also of who likes nothing."""
+        row = self.user_row(user_id)
+        if row is None:
+            return self._met_by_others.get(user_id, np.zeros(0, dtype=np.int64))
+        return self.met.indices[self.met.indptr[row] : self.met.indptr[row + 1]].astype(np.int64)
+
+    @cached_property
+    def met_only_users(self) -> frozenset[str]:
+        """The ids of those who have met items and like none: they have no row."""
+        if self.met_events is None:
+            return frozenset()
+        users = self.met_events["user"].unique()
+        return frozenset(users.filter(~users.is_in(self.user_ids)))
+
+    @cached_property
+    def met_digest(self) -> str | None:
+        """sha256 over the met events; None where there are none."""
+        return None if self.met_events is None else table_digest("", [self.met_events])
+
+    @cached_property
+    def lists_digest(self) -> str:
+        """sha256 over `digest` and the met events, `digest` where there are none: the key of lists computed ahead, and
+        of what the log of later events counts from."""
+        return add_met_digest(self.kept_digest, self.met_digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over users, items, titles and the three matrices: the key of caches, checkpoints, kept models and
+        accounts, and a part of the seed of random generators.
+
+        Times, ratings and features, on which nothing under this key depends, are left out, so that shards that earlier
+        versions wrote without them keep their digest and their draws. `events_digest` covers them. Met events are left
+        out too: `lists_digest` covers them.
+        """
+        return content_digest((self.user_ids, self.item_ids, self.titles), (self.train, self.valid, self.test))
+
+    @property
+    def kept_digest(self) -> str:
+        """The digest of the likings of the shard on the disk, under which models are kept."""
+        return self.split_digest or self.digest
+
+    @cached_property
+    def everything(self) -> Shard:
+        """The shard with its validation and test pairs among the training pairs: what a silo may answer from."""
+        events = self.events.with_columns(split=pl.lit("train", dtype=SPLIT_TYPE)).sort("user", "item")
+        return replace(self, events=events, split_digest=self.digest)
+
+    @cached_property
+    def events_digest(self) -> str | None:
+        """sha256 over `digest` and every time, rating and feature; None for a shard that has none of them."""
+        details = self.events.select(name for name in DETAILS if name in self.events.columns)
+        if details.width == 0 and self.features is None:
+            return None
+        return table_digest(self.digest, [details] if self.features is None else [details, self.features])
+
+    def user_row(self, user_id: str) -> int | None:
+        """The user's row in the matrices, or None for somebody who is not in the shard."""
+        return find_row(self._user_rows, user_id)
+
+    def item_row(self, item_id: str) -> int | None:
+        """The item's column in the matrices, or None for an item outside the catalogue."""
+        return find_row(self._item_rows, item_id)
+
+    def events_with_ids(self) -> pl.DataFrame:
+        """The likings with the ids of users and items instead of row numbers."""
+        users, items = pl.Series(self.user_ids, dtype=pl.String), pl.Series(self.item_ids, dtype=pl.String)
+        return self.events.with_columns(user=users.gather(self.events["user"]), item=items.gather(self.events["item"]))
+
+    def all_events_with_ids(self) -> pl.DataFrame:
+        """Likings and met events, as the file has them: what a shard that is rewritten must keep."""
+        liked = self.events_with_ids()
+        if self.met_events is None:
+            return liked
+        return pl.concat([liked, self.met_events.with_columns(split=pl.lit(MET, dtype=SPLIT_TYPE))], how="diagonal")
+
+    def items_with_ids(self) -> pl.DataFrame:
+        """The catalogue: item, title, and the features."""
+        titles = self.titles or (None,) * len(self.item_ids)
+        items = pl.DataFrame({"item": self.item_ids, "title": titles}, schema={"item": pl.String, "title": pl.String})
+        return items if self.features is None else items.hstack(self.features)
+
+    def _matrix(self, split: str) -> sparse.csr_array:
+        pairs = self.events.filter(pl.col("split") == split)
+        rows, columns = (pairs[name].cast(pl.Int64).to_numpy() for name in ("user", "item"))
+        return interaction_matrix(rows, columns, (len(self.user_ids), len(self.item_ids)))
+
+    @cached_property
+    def _met_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The row and the column of each met event, -1 for who or what has none."""
+        if self.met_events is None:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        users, items = (pl.Series(ids, dtype=pl.String) for ids in (self.user_ids, self.item_ids))
+        return row_numbers(self.met_events["user"], users), row_numbers(self.met_events["item"], items)
+
+    @cached_property
+    def _met_by_others(self) -> dict[str, NDArray[np.int64]]:
+        if self.met_events is None:
+            return {}
+        rows, columns = self._met_places
+        table = self.met_events.select("user", column=columns).filter((rows < 0) & (columns >= 0))
+        grouped = table.group_by("user").agg(pl.col("column").sort())
+        return {user: np.array(places, dtype=np.int64) for user, places in grouped.iter_rows()}
+
+    @cached_property
+    def _user_rows(self) -> dict[str, int]:
+        return rows_of_ids(self.user_ids)
+
+    @cached_property
+    def _item_rows(self) -> dict[str, int]:
+        return rows_of_ids(self.item_ids)
+
+
+def build_shard(
+    name: str,
+    events: pl.DataFrame,
+    items: pl.DataFrame | None,
+    notes: Sequence[str] = (),
+    path: Path = Path("items"),
+    *,
+    exact: bool = True,
+) -> Shard:
+    """Clean events (user, item, split, time, rating) and a catalogue `items` (item, title, features) -> a Shard.
+
+    Without `items` the catalogue is the items that are liked. `path`: of the items. not exact: their ids get their one
+    spelling. DataError where it lacks one.
+    """
+    met = events.filter(pl.col("split") == MET)
+    events = events.filter(pl.col("split") != MET) if len(met) else events
+    catalogue, left_out = item_table(events, items, path, exact=exact)
+    users = events["user"].unique().sort()
+    rows = {"user": row_numbers(events["user"], users), "item": row_numbers(events["item"], catalogue["item"])}
+    if missing := int((rows["item"] < 0).sum()):
+        raise DataError(
+            f"{path}: expected every item of the interactions, got others in {count_noun(missing, 'interaction')}"
+        )
+    numbers = [pl.Series(column, values, dtype=pl.Int32) for column, values in rows.items()]
+    table = known_columns(events).with_columns(numbers).sort("split", "user", "item")
+    titles = catalogue["title"].to_list() if catalogue["title"].null_count() < len(catalogue) else None
+    features = catalogue.drop("item", "title")
+    return Shard(
+        name,
+        tuple(users),
+        tuple(catalogue["item"]),
+        table.select("user", "item", "split", *(name for name in DETAILS if name in table.columns)),
+        None if titles is None else tuple(titles),
+        features if features.width else None,
+        (*notes, *left_out),
+        met_events=_met_table(met),
+    )
+
+
+def _met_table(met: pl.DataFrame) -> pl.DataFrame | None:
+    if met.is_empty():
+        return None
+    table = sort_pairs(known_columns(met))
+    return table.select("user", "item", *(name for name in DETAILS if name in table.columns))
+
+
+def item_table(
+    events: pl.DataFrame, items: pl.DataFrame | None, path: Path, *, exact: bool = True
+) -> tuple[pl.DataFrame, list[str]]:
+    """(item, title, features), sorted by item, and a note of the columns that were left out.
+
+    Without `items` the items that occur in the events. A feature is a column of numbers, Booleans or strings. Raises
+    DataError for a repeated item or a title that is no string.
+    """
+    if items is None:
+        return events.select(pl.col("item").unique().sort(), title=pl.lit(None, dtype=pl.String)), []
+    column = id_column(items, "item", path, exact=exact)
+    if repeated := len(column) - column.n_unique():
+        raise DataError(f"{path}: expected each item once, got {count_noun(repeated, 'row')} that repeat another")
+    titles = items["title"] if "title" in items.columns else pl.Series([None] * len(items), dtype=pl.String)
+    if titles.dtype not in (pl.String, pl.Null):
+        raise DataError(f"{path}: expected strings in column 'title', got {titles.dtype}")
+    others = [other for other in items.get_columns() if other.name not in ("item", "title")]
+    features = [feature for other in others if (feature := _feature(other)) is not None]
+    catalogue = pl.DataFrame([column.alias("item"), titles.cast(pl.String).alias("title"), *features]).sort("item")
+    left_out = len(others) - len(features)
+    return catalogue, counted_lines([(left_out, "column", "of the items left out: neither numbers nor strings")])
+
+
+def _feature(column: pl.Series) -> pl.Series | None:
+    """Float64 or String, None for a column of another kind."""
+    if column.dtype.is_numeric() or column.dtype == pl.Boolean:
+        return column.cast(pl.Float64)
+    return column.cast(pl.String) if column.dtype in (pl.String, pl.Categorical, pl.Enum) else None
+
+
+def shard_of_matrices(
+    name: str,
+    user_ids: Sequence[str],
+    item_ids: Sequence[str],
+    matrices: Sequence[sparse.csr_array],
+    places: NDArray[np.int64] | None = None,
+) -> Shard:
+    """The shard whose train, valid and test matrices, (M, N) 0/1, are given; without times, ratings and titles."""
+    tables = []
+    for split, pairs in zip(SPLITS, matrices, strict=True):
+        rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))
+        columns = {"user": rows, "item": pairs.indices}
+        tables.append(pl.DataFrame(columns).cast(pl.Int32).with_columns(split=pl.lit(split, dtype=SPLIT_TYPE)))
+    return Shard(name, tuple(user_ids), tuple(item_ids), pl.concat(tables).sort("split", "user", "item"), places=places)

@@ -1,0 +1,1 @@
+"""Metrics of ranked lists, and the baselines that need no training."""

@@ -1,0 +1,113 @@
+"""Ranked lists and held-out items -> measures of quality, for all users at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.data import Shard
+from client_service.evaluation.metrics import Counts, Hits, K, Measures, measure_hits
+from client_service.models.ranker import Rows, fill_lists
+from client_service.models.top_items import top_columns
+from client_service.runtime.interruption import NEVER, Interrupt
+from shared.cores import in_threads
+from shared.method.parameters import Float32
+
+CHUNK, LEAST_CHUNK = 256, 32  # users ranked at a time, at most and, where there are many items, at least
+SCORES = 1 << 20  # that are ranked at a time, if so many users: they had best stay in a processor's cache
+VALIDATION_USERS = 2000
+
+TopItems = Callable[[Rows, sparse.csr_array, int], Rows]
+"""(users (B,), their items to leave out (B, N), k) -> item rows (B, k), best first, -1 where there are no more."""
+
+
+def evaluate(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None) -> Measures:
+    """Means over all users with a target item, or over those among `users`.
+
+    target: (M, N) held-out items. seen: (M, N) items that are no candidates.
+    """
+    return measure_hits(*find_hits(top, target, seen, users))
+
+
+def find_hits(
+    top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None
+) -> tuple[Hits, Counts]:
+    """The hits of each user with a target item, (B, k), and how many target items each has, (B,)."""
+    counts = np.diff(target.indptr)
+    judged = np.flatnonzero(counts > 0) if users is None else users[counts[users] > 0]
+    if len(judged) == 0:
+        return np.zeros((0, K), dtype=bool), counts[judged]
+    chunks = split_users(judged, target.shape[1])
+    hits = np.concatenate([list_hits(top(chunk, seen[chunk], K), target[chunk]) for chunk in chunks])
+    return hits, counts[judged]
+
+
+def split_users(users: Rows, items: int) -> list[Rows]:
+    """In blocks that are ranked at a time."""
+    step = min(CHUNK, max(LEAST_CHUNK, SCORES // items))
+    return np.split(users, np.arange(step, len(users), step))
+
+
+Candidates = Callable[[Rows], Iterable[Float32]]
+"""User rows (B,) -> the scores of each of several candidates in turn, (B, N). Whoever asks may overwrite them, and has
+them until the next: one memory serves all."""
+
+
+def hits_of_each(
+    candidates: Candidates, target: sparse.csr_array, seen: sparse.csr_array, users: Rows, interrupt: Interrupt = NEVER
+) -> tuple[list[Hits], Counts]:
+    """As `find_hits` gives them, of several candidates in one pass over `users`, a block of them at a time."""
+    counts = np.diff(target.indptr)
+    judged = users[counts[users] > 0]
+
+    def hits(rows: Rows) -> list[Hits]:
+        interrupt.check()
+        out, wanted, owners = seen[rows], target[rows].toarray() > 0, np.arange(len(rows))[:, None]
+        lists = (best_unseen(scores, out, K) for scores in candidates(rows))
+        return [wanted[owners, ranked] & (ranked >= 0) for ranked in lists]
+
+    found = in_threads(hits, split_users(judged, target.shape[1]))
+    return [np.concatenate(one) for one in zip(*found, strict=True)], counts[judged]
+
+
+def validation_users(users: int, seed: int) -> Rows:
+    """At most 2,000 users of M, the same in every round."""
+    rows = np.random.default_rng(seed).permutation(users)[:VALIDATION_USERS]
+    return np.sort(rows).astype(np.int64)
+
+
+def list_hits(ranked: Rows, target: sparse.csr_array) -> Hits:
+    """Which ranked items are held out, (B, k): keys are unique pairs, looked up in the sorted target pairs."""
+    width = target.shape[1] + 1
+    rows = np.arange(len(ranked))[:, None]
+    owner = np.repeat(np.arange(len(ranked)), np.diff(target.indptr))
+    return np.isin(rows * width + np.where(ranked < 0, width - 1, ranked), owner * width + target.indices)
+
+
+def on_validation(shard: Shard, top: TopItems, users: Rows) -> Measures:
+    """Measures on validation items; candidates are all items outside the training items."""
+    return evaluate(top, shard.valid, shard.train, users)
+
+
+def on_test(shard: Shard, top: TopItems) -> Measures:
+    """Measures on test items, all users; candidates are all items outside training and validation."""
+    return evaluate(top, shard.test, sparse.csr_array(shard.train + shard.valid))
+
+
+def ranked_by(scores: Callable[[Rows], NDArray[np.floating]]) -> TopItems:
+    """Lists from a function of user rows (B,) -> scores of every item (B, N)."""
+
+    def top(users: Rows, seen: sparse.csr_array, k: int) -> Rows:
+        return best_unseen(np.array(scores(users), dtype=np.float32), seen, k)
+
+    return top
+
+
+def best_unseen(values: Float32, seen: sparse.csr_array, k: int) -> Rows:
+    """The k best columns of each row of scores (B, N), which are overwritten, without `seen` (B, N)."""
+    values[np.repeat(np.arange(len(values)), np.diff(seen.indptr)), seen.indices] = -np.inf
+    chosen, best = top_columns(values, k)
+    return fill_lists(np.where(np.isneginf(best), -1, chosen), k, -1)

@@ -1,0 +1,1 @@
+"""Interactions and item metadata posted since the shard was written."""

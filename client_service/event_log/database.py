@@ -1,0 +1,257 @@
+"""The SQLite file of posted events: schema, versions, transactions, and the values it holds."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from client_service.data.ids import normalise_id
+from client_service.event_log.messages import ItemIn
+from shared.errors import DataError, UnavailableError
+from shared.new_files import make_private_folder
+
+EVENT_BYTES, USER_BYTES = 16, 32
+
+
+@dataclass(frozen=True)
+class LoggedInteraction:
+    """One row. `time`: seconds since 1970, UTC."""
+
+    sequence: int
+    user: str
+    item: str
+    time: int
+    rating: float | None
+
+
+@dataclass(frozen=True)
+class Told:
+    """All but the interactions, at one moment.
+
+    erased: marks of erased users, made with `key`. rewritten: how often interactions were taken away, after which a
+    reader begins anew. forgotten: what it was at the last erasure whose mark has gone again, because the shard has
+    forgotten the user. absorbed: how often a shard has absorbed what there was; shard: the digest of the last that did,
+    "" before. changed: how often items were told of, -1 where none of it was read; items: those that were told of.
+    """
+
+    items: dict[str, ItemIn] = field(default_factory=dict)
+    erased: frozenset[bytes] = frozenset()
+    key: bytes = b""
+    rewritten: int = 0
+    absorbed: int = 0
+    shard: str = ""
+    changed: int = -1
+    forgotten: int = 0
+
+    def erases(self, user: str) -> bool:
+        """Is this user erased, under this spelling of the id or under its usual one?"""
+        marks = {mark_of(one, self.key) for one in (user, normalise_id(user))} if self.erased else set()
+        return not marks.isdisjoint(self.erased)
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """What a shard is to absorb: all interactions, and what was told at that moment. `upto`: the last sequence number
+    that any interaction had by then."""
+
+    interactions: list[LoggedInteraction]
+    told: Told
+    upto: int
+
+
+@dataclass(frozen=True)
+class ErasureReceipt:
+    """Of an erasure, without the id. `asked`, `done`: seconds since 1970, UTC; None: not yet."""
+
+    receipt: str
+    asked: int
+    done: int | None
+
+
+def mark_of(user: str, key: bytes) -> bytes:
+    """What stands for an erased user: without the key it tells nothing, with it whether it is somebody."""
+    return hashlib.blake2b(user.encode(), key=key, digest_size=USER_BYTES).digest()
+
+
+def event_mark(event: str, key: bytes) -> bytes:
+    """What stands for the id of an event, which may hold a user's: likewise."""
+    return hashlib.blake2b(event.encode(), key=key, digest_size=EVENT_BYTES, person=b"event").digest()
+
+
+FOLDER = "feedback"  # of the state directory: a replica elsewhere is given it, and not the ledger and the keys beside
+EARLIER_NAME = "feedback.sqlite"  # where earlier versions kept it
+NAME = f"{FOLDER}/{EARLIER_NAME}"
+JOURNAL = "-journal"  # beside it, while a transaction lasts or where a process was killed in one
+VERSION = 3
+BUSY_SECONDS = 10.0
+KEY_BYTES = 32
+TABLES = """
+CREATE TABLE interactions (
+    sequence INTEGER PRIMARY KEY, user TEXT NOT NULL, item TEXT NOT NULL, time INTEGER NOT NULL, rating REAL
+);
+CREATE INDEX interactions_of_user ON interactions (user);
+CREATE TABLE accepted (event BLOB PRIMARY KEY, sequence INTEGER NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE items (item TEXT PRIMARY KEY, facts TEXT NOT NULL, changed INTEGER NOT NULL);
+CREATE INDEX items_changed ON items (changed);
+CREATE TABLE erased (mark BLOB PRIMARY KEY, number INTEGER NOT NULL);
+CREATE TABLE erasures (receipt TEXT PRIMARY KEY, asked INTEGER NOT NULL, done INTEGER, mark BLOB);
+CREATE TABLE stale (shard TEXT PRIMARY KEY);
+CREATE TABLE place (
+    key BLOB NOT NULL, last INTEGER NOT NULL DEFAULT 0, held INTEGER NOT NULL DEFAULT 0,
+    handed INTEGER NOT NULL DEFAULT 0, looked INTEGER NOT NULL DEFAULT 0, rewritten INTEGER NOT NULL DEFAULT 0,
+    absorbed INTEGER NOT NULL DEFAULT 0, shard TEXT NOT NULL DEFAULT '', told INTEGER NOT NULL DEFAULT 0,
+    changed INTEGER NOT NULL DEFAULT 0, forgotten INTEGER NOT NULL DEFAULT 0,
+    loose INTEGER NOT NULL DEFAULT 0
+);
+"""
+"""place, one row: `last` sequence number; interactions `held`; up to which one a shard may have them (`handed`), up to
+which one has looked (`looked`); items `told` of; is the file to be compacted (`loose`)? The others: see `Told`."""
+EARLIER = ("interactions", "items", "erased", "erasures", "stale", "place")
+TAKE_OVER = """
+INSERT INTO interactions SELECT sequence, user, item, time, rating FROM earlier_interactions;
+INSERT INTO accepted
+    SELECT event_mark(event), sequence, CAST(strftime('%s', 'now') AS INTEGER) FROM earlier_interactions;
+INSERT INTO items SELECT item, facts, 0 FROM earlier_items;
+INSERT INTO erased SELECT mark, 0 FROM earlier_erased;
+INSERT INTO place (key, last, held, told) SELECT
+    key, (SELECT coalesce(max(sequence), 0) FROM interactions), (SELECT count(*) FROM interactions),
+    (SELECT count(*) FROM items) FROM earlier_place;
+"""
+
+
+class FeedbackDatabase:
+    """The file, open. `writing` False: for a process that may only read. DataError for another file or version."""
+
+    def __init__(self, folder: Path, *, writing: bool) -> None:
+        self.path, self._lock = folder / NAME, threading.Lock()
+        address = f"{self.path.absolute().as_uri()}?mode={'rwc' if writing else 'ro'}"
+        try:
+            if writing:
+                _make_place(folder)
+            self._rows = sqlite3.connect(
+                address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._prepare(writing=writing)
+        except sqlite3.Error as error:
+            raise DataError(f"{self.path}: expected a database of interactions ({_name_of(error)})") from None
+        except OSError as error:
+            raise DataError(f"{self.path}: expected a folder for the log of interactions ({error.strerror})") from None
+
+    def close(self) -> None:
+        with self._lock:
+            self._rows.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """One moment: whatever is read, another process has changed none of it in between."""
+        with self._errors(), self._lock, self._within("BEGIN"):
+            yield self._rows
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing; durable once it ends."""
+        with self._errors(), self._lock, self._within("BEGIN IMMEDIATE"):
+            yield self._rows
+
+    def compact(self) -> None:
+        """Leave nothing of what was taken away in the file. UnavailableError where there is no room for that now."""
+        with self._errors(), self._lock:
+            (loose,) = self._rows.execute("SELECT loose FROM place").fetchone()
+            if loose:
+                self._rows.execute("VACUUM")
+                self._rows.execute("UPDATE place SET loose = 0")
+
+    def _prepare(self, *, writing: bool) -> None:
+        (found,) = self._rows.execute("PRAGMA user_version").fetchone()
+        if not 0 <= found <= VERSION or (found < VERSION and not writing):
+            raise DataError(f"{self.path}: expected version {VERSION}, got {found}")
+        if not writing:
+            return
+        for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY"):
+            self._rows.execute(f"PRAGMA {pragma}")
+        if found < VERSION:
+            with self._within("BEGIN IMMEDIATE"):
+                if found:
+                    self._take_over()
+                else:
+                    self._begin()
+                self._rows.execute(f"PRAGMA user_version = {VERSION}")
+        if self._rows.execute("SELECT count(*) FROM place").fetchone() != (1,):
+            raise DataError(f"{self.path}: expected one row in the table place, got another number: put a copy back")
+        self._respell_ids()
+
+    def _respell_ids(self) -> None:
+        """Give ids that an earlier version kept with blanks around them, and the like, their one spelling."""
+        self._rows.create_function("spelled", 1, normalise_id, deterministic=True)
+        self._rows.create_function("is_spelled", 1, lambda text: normalise_id(text) == text, deterministic=True)
+        with self._within("BEGIN IMMEDIATE"):
+            for table, column in (("interactions", "user"), ("interactions", "item"), ("items", "item")):
+                odd = f"({column} GLOB '*.0' OR {column} GLOB '*[^!-~]*') AND NOT is_spelled({column})"
+                self._rows.execute(f"UPDATE OR IGNORE {table} SET {column} = spelled({column}) WHERE {odd}")
+
+    def _begin(self) -> None:
+        self._run(TABLES)
+        self._rows.execute("INSERT INTO place (key) VALUES (?)", [secrets.token_bytes(KEY_BYTES)])
+
+    def _take_over(self) -> None:
+        """Bring the tables of an earlier version over, which had the ids of events as they are."""
+        names = {name for (name,) in self._rows.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        old = [name for name in EARLIER if name in names]
+        (key,) = self._rows.execute("SELECT key FROM place").fetchone()
+        self._rows.create_function("event_mark", 1, partial(event_mark, key=key))
+        self._rows.execute("DROP INDEX interactions_of_user")
+        self._run("".join(f"ALTER TABLE {name} RENAME TO earlier_{name};" for name in old) + TABLES + TAKE_OVER)
+        for name in {"erasures", "stale"} & names:
+            self._rows.execute(f"INSERT INTO {name} SELECT * FROM earlier_{name}")
+        self._run("".join(f"DROP TABLE earlier_{name};" for name in old) + "UPDATE place SET loose = 1;")
+
+    def _run(self, script: str) -> None:
+        """Statements within the transaction at hand, which `executescript` would end."""
+        for statement in filter(str.strip, script.split(";")):
+            self._rows.execute(statement)
+
+    @contextmanager
+    def _within(self, begin: str) -> Iterator[None]:
+        self._rows.execute(begin)
+        try:
+            yield
+            self._rows.execute("COMMIT")
+        except BaseException:
+            if self._rows.in_transaction:
+                self._rows.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """No message of the database leaves here: one may quote a row."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise UnavailableError(f"the log of interactions cannot be used now ({_name_of(error)})") from None
+
+
+def is_kept(folder: Path) -> bool:
+    """Is there a log in this state directory, where this version or an earlier one keeps it?"""
+    return (folder / NAME).is_file() or (folder / EARLIER_NAME).is_file()
+
+
+def _make_place(folder: Path) -> None:
+    """The folder, and in it what an earlier version kept beside it: first the journal, without which the rows of a
+    process that was killed are not whole."""
+    make_private_folder(folder / FOLDER)
+    for end in (JOURNAL, ""):
+        earlier = folder / f"{EARLIER_NAME}{end}"
+        if earlier.is_file() and not (folder / NAME).exists():
+            earlier.replace(folder / f"{NAME}{end}")
+
+
+def _name_of(error: sqlite3.Error) -> str:
+    """What Python itself raises has no name of SQLite's."""
+    return str(getattr(error, "sqlite_errorname", type(error).__name__))

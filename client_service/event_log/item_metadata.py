@@ -1,0 +1,153 @@
+"""What is known of the items of a catalogue -> which of them have a value, as masks (N,), and each item's own facts.
+
+An item has the features of its shard, and over them what applications have said of it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from client_service.data import Shard
+from client_service.event_log.messages import ItemIn
+from shared.errors import Fault, ProtocolError
+
+CATEGORY = "category"  # the key by which an item's categories are asked for
+MASK_BYTES, FEWEST_MASKS = 64 << 20, 8  # kept masks together; and how many there are however large the catalogue is
+MOST_MASKS = 4096  # however small it is: with each mask its key and value are kept, which are the caller's words
+LONGEST_KEYS_TOLD = 300  # characters
+
+Mask = NDArray[np.bool_]
+Value = str | float
+Filters = Iterable[tuple[str, tuple[str, ...]]]
+"""Keys, each with the values of which an item must have one."""
+
+
+class _Index(NamedTuple):
+    """All keys; and of what was said, rows of the items with an attribute, and with each value of a key."""
+
+    keys: frozenset[str]
+    with_attribute: dict[str, list[int]]
+    with_value: dict[tuple[str, Value], list[int]]
+
+
+class ItemFacts:
+    """The facts at one moment: where they change, another object takes its place, and its masks with it. `told` may
+    grow meanwhile."""
+
+    def __init__(self, shard: Shard, told: Mapping[str, ItemIn]) -> None:
+        self._shard, self._told = shard, told
+        most = min(MOST_MASKS, max(FEWEST_MASKS, MASK_BYTES // max(1, len(shard.item_ids))))
+        self.mask_value = lru_cache(maxsize=most)(self._mask_value)
+
+    def mask(self, filters: Filters) -> Mask:
+        """The items that have, of every key, one of its values; of an unknown value there are none. ProtocolError for a
+        key that no item has, which names the known ones."""
+        found = np.ones(len(self._shard.item_ids), dtype=bool)
+        for key, values in filters:
+            if key not in self._keys:
+                raise _unknown_key(key, self._keys)
+            found &= np.logical_or.reduce([self.mask_value(key, value) for value in values])
+        return found
+
+    def of(self, item: str) -> ItemIn | None:
+        """What is known of an item; None for one outside the catalogue of which nobody has said anything."""
+        row, told = self._shard.item_row(item), self._told.get(item)
+        if row is None:
+            return told
+        said = told or ItemIn(title=None, hidden=False)
+        title = self._shard.titles[row] if said.title is None and self._shard.titles else said.title
+        return said.model_copy(update={"title": title, "attributes": {**self._features_of(row), **said.attributes}})
+
+    def _mask_value(self, key: str, value: str) -> Mask:
+        """The items (N,) with this value of a key, not to be written to."""
+        found, asked = self._mask_feature(key, value), _readings(value)
+        found[self._index.with_attribute.get(key, [])] = False  # what was said takes the feature's place
+        for one in asked:
+            found[self._index.with_value.get((key, one), [])] = True
+        found.flags.writeable = False
+        return found
+
+    def _mask_feature(self, key: str, value: str) -> Mask:
+        features, name = self._shard.features, self._columns.get(key)
+        if features is None or name is None:
+            return np.zeros(len(self._shard.item_ids), dtype=bool)
+        column = features[name]
+        kind = str if column.dtype == pl.String else float
+        if kind is str:
+            column = column.str.normalize("NFC")
+        found = np.zeros(len(column), dtype=bool)
+        for one in _readings(value):
+            if isinstance(one, kind):
+                found |= (column == one).fill_null(False).to_numpy()
+        return found
+
+    @cached_property
+    def _columns(self) -> dict[str, str]:
+        """Names of the shard's features, composed and as they are."""
+        features = self._shard.features
+        return {} if features is None else {_compose(name): name for name in features.columns}
+
+    @property
+    def _keys(self) -> frozenset[str]:
+        """What can be asked for."""
+        return self._index.keys
+
+    @cached_property
+    def _index(self) -> _Index:
+        keys = {CATEGORY, *self._columns}
+        with_attribute, with_value = defaultdict[str, list[int]](list), defaultdict[tuple[str, Value], list[int]](list)
+        for item, facts in list(self._told.items()):  # one step in the interpreter: more may be told meanwhile
+            keys.update(map(_compose, facts.attributes))
+            if (row := self._shard.item_row(item)) is None:
+                continue
+            for key in facts.attributes:
+                with_attribute[_compose(key)].append(row)
+            for pair in _values_of(facts):
+                with_value[pair].append(row)
+        return _Index(frozenset(keys), with_attribute, with_value)
+
+    def _features_of(self, row: int) -> dict[str, Value]:
+        features = self._shard.features
+        known = {} if features is None else features.row(row, named=True)
+        return {key: value for key, value in known.items() if value is not None}
+
+
+def _values_of(facts: ItemIn) -> Iterator[tuple[str, Value]]:
+    yield from ((CATEGORY, _compose(one)) for one in facts.categories)
+    for key, value in facts.attributes.items():
+        said = str(value).lower() if isinstance(value, bool) else value
+        yield _compose(key), _compose(said) if isinstance(said, str) else said
+
+
+def _compose(text: str) -> str:
+    """The same text, each character in one piece: what a filter is compared by (NFC)."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def _unknown_key(key: str, known: Iterable[str]) -> ProtocolError:
+    """What can be asked for; the key that came may be the caller's secret, and is not repeated."""
+    names = sorted(known)
+    room = np.cumsum([len(name) + 2 for name in names])
+    told = names[: max(1, int(np.searchsorted(room, LONGEST_KEYS_TOLD)))]
+    more = f" and {len(names) - len(told)} more" if len(names) > len(told) else ""
+    near = "".join(f", likely {one}" for one in get_close_matches(key, names, n=1))
+    words = f"filter: expected a known key, got another{near}; known: {', '.join(told)}{more}"
+    return ProtocolError(words, faults=(Fault("unknown", "filter", words),))
+
+
+def _readings(value: str) -> list[Value]:
+    """What a value that is written so can be: text, and a number where it is one."""
+    found: list[Value] = [value]
+    with suppress(ValueError):
+        found.append(float(value))
+    return found

@@ -1,0 +1,109 @@
+"""The JSON messages by which applications tell what users did and what items are. They stay in the silo."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, AwareDatetime, Field
+
+from client_service.data.ids import LONGEST_ID, holds_controls, require_usable_id
+from client_service.data.times import FIRST, LAST
+from shared.message import Message
+
+RECEIPT = "5c" * 16  # an example
+WAITS = (
+    "answers do not know the user any more; the shard, what was computed from it and the model follow with a refresh, "
+    "which waits for the end of a round at hand"
+)
+FINAL = (
+    "updates that other silos' models have taken in cannot be taken back; what is sent from now on has nothing of the "
+    "user"
+)
+
+
+def _printed(text: str) -> str:
+    if holds_controls(text):
+        raise ValueError("expected text without control characters, got some")
+    return text
+
+
+def _storable(time: datetime) -> datetime:
+    """A shard holds the years 1 to 9999 of UTC; an offset may lead out of them."""
+    if not FIRST <= seconds_of(time) <= LAST:
+        raise ValueError("expected a time in the years 1 to 9999 of UTC, got one outside")
+    return time
+
+
+def seconds_of(time: datetime) -> int:
+    """Whole seconds since 1970, UTC; fractions are cut off."""
+    return math.floor(time.timestamp())
+
+
+StoredId = Annotated[str, Field(min_length=1, max_length=LONGEST_ID), AfterValidator(require_usable_id)]
+Word = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printed)]
+Text = Annotated[str, Field(max_length=2000), AfterValidator(_printed)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+StoredTime = Annotated[AwareDatetime, AfterValidator(_storable)]
+
+
+class InteractionIn(Message):
+    """One user met one item."""
+
+    event: Word = Field(
+        description="an id of the caller's choosing: what comes again under it changes nothing",
+        examples=["order-812.1"],
+    )
+    user: StoredId = Field(description="the user's id", examples=["4711"])
+    item: StoredId = Field(description="the item's id, of the catalogue or not yet", examples=["boots"])
+    time: StoredTime | None = Field(
+        None, description="ISO 8601 with an offset; by default now", examples=["2026-01-31T12:00:00Z"]
+    )
+    rating: Number | None = Field(
+        None, description="on the silo's own scale; below its least rating it is seen, not liked", examples=[5.0]
+    )
+
+
+class InteractionsIn(Message):
+    """A batch; all of it is on the disk before it is answered, or nothing."""
+
+    interactions: tuple[InteractionIn, ...] = Field(min_length=1, max_length=10_000, description="in any order")
+
+
+class InteractionsOut(Message):
+    """What became of a batch."""
+
+    accepted: int = Field(ge=0, description="which are on the disk now")
+    repeated: int = Field(ge=0, description="whose event id has come before", examples=[0])
+    unknown_items: int = Field(
+        ge=0, examples=[0], description="accepted, of items outside the catalogue: they wait for it"
+    )
+
+
+class ItemIn(Message):
+    """What an application says of an item; it replaces what was said before."""
+
+    title: Text | None = Field(None, description="shown in lists, and searched", examples=["Winter boots"])
+    categories: tuple[Word, ...] = Field(
+        (), max_length=100, description="what `filter=category:...` asks for", examples=[["shoes"]]
+    )
+    attributes: dict[Word, Text | Number | bool] = Field(
+        {}, max_length=100, description="what `filter=KEY:...` asks for", examples=[{"colour": "black", "year": 1999}]
+    )
+    hidden: bool = Field(False, description="it appears in no answer")
+
+
+class ErasureOut(Message):
+    """Where an erasure stands, without the id of whom it is about."""
+
+    receipt: str = Field(pattern="^[0-9a-f]{32}$", description="by which it can be asked for again", examples=[RECEIPT])
+    asked_at: datetime = Field(description="when the user was erased from the answers, UTC")
+    done_at: datetime | None = Field(description="since when no file of the silo has anything of the user")
+    remains: str = Field(description="what is left to do, or what no erasure can take back", examples=[FINAL])
+
+
+class ErasedOut(ErasureOut):
+    """What erasing a user has done by now."""
+
+    interactions: int = Field(ge=0, description="erased from the log", examples=[3])

@@ -1,0 +1,309 @@
+"""What the event log changes in answers: latest likings, seen items, erased users, item masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from client_service.data import Shard
+from client_service.data.events import row_numbers
+from client_service.data.interaction_files import states_other_lists
+from client_service.data.ratings import choose_least_rating
+from client_service.event_log.database import NAME, LoggedInteraction, Told
+from client_service.event_log.item_metadata import ItemFacts, Mask
+from client_service.event_log.messages import ItemIn
+from client_service.event_log.store import FeedbackStore
+from client_service.models.ranker import Rows
+from client_service.runtime.logs import LOGGER
+from shared.errors import DataError, UnavailableError
+
+Int64 = NDArray[np.int64]
+
+
+class PairTimes:
+    """Of one shard's likings, in whichever split, and of what its users have met without liking it."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    def liked(self, user: str, item: int) -> int | None:
+        """Seconds since 1970, UTC, of a user's liking of an item's row; None where there is none, or it has no time."""
+        row = self._shard.user_row(user)
+        return None if row is None else _find(self._liked, row * len(self._shard.item_ids) + item)
+
+    def met(self, user: str, item: int) -> int | None:
+        """Likewise of an item that the user has met and does not like."""
+        users, pairs = self._met
+        row = users.get(user)
+        return None if row is None else _find(pairs, row * len(self._shard.item_ids) + item)
+
+    @cached_property
+    def _liked(self) -> tuple[Int64, Int64]:
+        events = self._shard.events
+        if "time" not in events.columns:
+            return _NOTHING
+        return _sort(events["user"].cast(pl.Int64), events["item"], events["time"], len(self._shard.item_ids))
+
+    @cached_property
+    def _met(self) -> tuple[dict[str, int], tuple[Int64, Int64]]:
+        """The row that each user who has met something has here, and the pairs."""
+        events = self._shard.met_events
+        if events is None or "time" not in events.columns:
+            return {}, _NOTHING
+        users = events["user"].unique().sort()
+        rows = pl.Series(row_numbers(events["user"], users))
+        items = pl.Series(row_numbers(events["item"], pl.Series(self._shard.item_ids, dtype=pl.String)))
+        inside = items >= 0
+        pairs = _sort(
+            rows.filter(inside), items.filter(inside), events["time"].filter(inside), len(self._shard.item_ids)
+        )
+        return {user: row for row, user in enumerate(users)}, pairs
+
+
+_NOTHING = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+
+
+def _sort(rows: pl.Series, items: pl.Series, times: pl.Series, count: int) -> tuple[Int64, Int64]:
+    """Pairs as numbers, ascending, and their times."""
+    known = pl.DataFrame({"pair": rows * count + items, "time": times}).drop_nulls("time").sort("pair")
+    return known["pair"].to_numpy(), known["time"].to_numpy()
+
+
+def _find(pairs: tuple[Int64, Int64], pair: int) -> int | None:
+    place = int(np.searchsorted(pairs[0], pair))
+    return int(pairs[1][place]) if place < len(pairs[0]) and pairs[0][place] == pair else None
+
+
+class Meeting(NamedTuple):
+    """The latest interaction with one item. time: seconds since 1970, UTC."""
+
+    time: int
+    liked: bool
+
+
+@dataclass(frozen=True)
+class Since:
+    """What one user has met since: rows of the items liked, of those that were liked once and are no more, or never,
+    and of all that were seen, each ascending."""
+
+    liked: Rows
+    disliked: Rows
+    seen: Rows
+
+
+@dataclass(frozen=True)
+class Later:
+    """The latest interaction of one user with each item, by its row. Nothing changes it: another takes its place."""
+
+    meetings: Mapping[int, Meeting]
+
+    @cached_property
+    def since(self) -> Since:
+        """The same object, as long as nothing new has come."""
+        rows = np.array(sorted(self.meetings), dtype=np.int64)
+        liked = np.array([self.meetings[row].liked for row in rows.tolist()], dtype=bool)
+        return Since(rows[liked], rows[~liked], rows)
+
+
+HIDDEN = ItemIn(hidden=True)  # what is said of most items that are taken away: one object for them all
+
+
+class Overlay:
+    """What is later than the shard; empty without a store. `least_rating`: below it an item is seen, not liked; None:
+    as the shard says. SettingsError where the shard says another."""
+
+    def __init__(self, shard: Shard, store: FeedbackStore | None = None, *, least_rating: float | None = None) -> None:
+        self._shard, self._store = shard, store
+        self.least_rating = choose_least_rating(least_rating, shard.rating)
+        self._pair_times = PairTimes(shard)
+        self._later: dict[str, Later] = {}
+        self._told, self._last, self._base = Told(), 0, 0
+        self._items: dict[str, ItemIn] = {}
+        self.hidden: Mask | None = None
+        self.titles: Sequence[str | None] | None = shard.titles
+        self.facts = ItemFacts(shard, self._items)
+        if store is not None:
+            self.attach_store(store)
+
+    def of(self, user: str) -> Since | None:
+        """None for a user of whom nothing has come that could change an answer; else the same object until more has
+        come of him."""
+        later = self._later.get(user)
+        return None if later is None else later.since
+
+    def user_row(self, user: str) -> int | None:
+        """The user's row in the shard; None for somebody who is not there, or erased since."""
+        row = self._shard.user_row(user)
+        return None if row is not None and self._is_erased(user) else row
+
+    def met_rows(self, user: str) -> Rows:
+        """Rows of the items that the shard says a user has met and does not like; none of somebody erased since."""
+        met = self._shard.items_met_by(user)
+        return met[:0] if len(met) and self._is_erased(user) else met
+
+    def holds(self, user: str) -> bool:
+        """Has the shard anything of this user, who has not been erased since?"""
+        known = self._shard.user_row(user) is not None or user in self._shard.met_only_users
+        return known and not self._is_erased(user)
+
+    @property
+    def known_users(self) -> int:
+        """How many users have a row in the shard who have not been erased since."""
+        told = self._told
+        if not told.erased:
+            return len(self._shard.user_ids)
+        others = sum(told.erases(user) for user in self._shard.met_only_users)
+        return max(0, len(self._shard.user_ids) - len(told.erased) + others)
+
+    @property
+    def shard_digest(self) -> str:
+        """Of the shard than which it is later, likings and what else was met."""
+        return self._shard.lists_digest
+
+    @property
+    def is_absorbed_elsewhere(self) -> bool:
+        """Has another shard absorbed the log than that of this overlay?"""
+        return self._told.shard not in ("", self.shard_digest)
+
+    @property
+    def has_store(self) -> bool:
+        """Is there a log that it follows?"""
+        return self._store is not None
+
+    def attach_store(self, store: FeedbackStore) -> None:
+        """Follow this log from now on: it is what has happened since this shard was written."""
+        self._store, self._later = store, {}
+        self._read(store)
+        self._base = self._told.absorbed
+
+    def follow(self) -> None:
+        """Take up what another process has written since."""
+        if self._store is None:
+            return
+        rewritten, changed = self._store.count_changes()
+        if rewritten != self._told.rewritten:
+            return self.begin_anew()
+        if changed != self._told.changed:
+            self.put_items(*self._store.read_items(self._told.changed))
+        self.add(self._store.interactions(self._last))
+
+    def begin_anew(self) -> None:
+        """Read all interactions; answers see the old until the new is there.
+
+        Where another shard has absorbed the log since, what was known stays: this shard has not got it.
+        """
+        assert self._store is not None
+        self._read(self._store)
+
+    def _read(self, store: FeedbackStore) -> None:
+        told, rows = store.read_all(self._told.changed)
+        if told.shard == self.shard_digest:
+            self._base = told.absorbed
+        before: dict[str, Later] = {}
+        if told.absorbed != self._base:
+            told = replace(told, erased=told.erased | self._told.erased)
+            before = self._without_erased(told)
+        self._later = self._as_known(before | self._meet(before, rows)[0])
+        self._last = rows[-1].sequence if rows else 0
+        self._show(told.items)
+        self._told = replace(told, items={})
+
+    def _without_erased(self, told: Told) -> dict[str, Later]:
+        """What was known of users who are not erased; nothing where somebody was whose mark came and went unseen."""
+        if told.forgotten > self._told.rewritten:
+            return {}
+        return {user: met for user, met in self._later.items() if not told.erases(user)}
+
+    def _as_known(self, later: dict[str, Later]) -> dict[str, Later]:
+        """The same, and of whom nothing has changed the very object that was there: whatever is kept for it stays."""
+        known = self._later
+        return {user: known[user] if known.get(user) == met else met for user, met in later.items()}
+
+    def put_items(self, changed: int, items: Mapping[str, ItemIn]) -> None:
+        """Take up what the store has of these items; changed: how often it was told of any by now."""
+        self._told = replace(self._told, changed=changed)
+        self._show(items)
+
+    def add(self, interactions: Sequence[LoggedInteraction]) -> int:
+        """Take interactions up that the store has; returns how many are of items outside the catalogue."""
+        if not interactions:
+            return 0
+        self._last = interactions[-1].sequence
+        later, unknown = self._meet(self._later, interactions)
+        self._later.update(later)
+        return unknown
+
+    def _meet(
+        self, before: Mapping[str, Later], interactions: Iterable[LoggedInteraction]
+    ) -> tuple[dict[str, Later], int]:
+        """The users of these interactions with all that they have met, and how many are of items outside the
+        catalogue. Of two with one item the later one counts, and of equal times that which came last."""
+        found: dict[str, dict[int, Meeting]] = {}
+        unknown = 0
+        for one in interactions:
+            if (row := self._shard.item_row(one.item)) is None:
+                unknown += 1
+                continue
+            meeting = Meeting(one.time, one.rating is None or one.rating >= self.least_rating)
+            if self._is_outdated(one.user, row, meeting):
+                continue
+            if (met := found.get(one.user)) is None:
+                known = before.get(one.user)
+                met = found[one.user] = {} if known is None else dict(known.meetings)
+            if row not in met or met[row].time <= one.time:
+                met[row] = meeting
+        return {user: Later(met) for user, met in found.items()}, unknown
+
+    def _is_outdated(self, user: str, row: int, meeting: Meeting) -> bool:
+        """Does the shard say the opposite of this item, and later?"""
+        known = self._pair_times.met(user, row) if meeting.liked else self._pair_times.liked(user, row)
+        return known is not None and known > meeting.time
+
+    def _is_erased(self, user: str) -> bool:
+        return self._told.erases(user)
+
+    def _show(self, items: Mapping[str, ItemIn]) -> None:
+        """Put what was told of these items over what was known of them."""
+        if not items:
+            return
+        self._items.update({item: HIDDEN if facts == HIDDEN else facts for item, facts in items.items()})
+        self.facts = ItemFacts(self._shard, self._items)
+        rows = {row: facts for item, facts in items.items() if (row := self._shard.item_row(item)) is not None}
+        self._hide(rows)
+        self._retitle(rows)
+
+    def _hide(self, told: Mapping[int, ItemIn]) -> None:
+        before = np.zeros(len(self._shard.item_ids), dtype=bool) if self.hidden is None else self.hidden
+        hidden = before.copy()
+        hidden[list(told)] = [facts.hidden for facts in told.values()]
+        if (hidden != before).any():  # the same object as long as it says the same
+            self.hidden = hidden if hidden.any() else None
+
+    def _retitle(self, told: Mapping[int, ItemIn]) -> None:
+        given = self._shard.titles or (None,) * len(self._shard.item_ids)
+        now = list(self.titles or given)
+        for row, facts in told.items():
+            now[row] = given[row] if facts.title is None else facts.title
+        if now != list(self.titles or given):
+            self.titles = now
+
+
+def follow_feedback(folder: Path, most: int, overlay: Overlay, shard: Path) -> bool | None:
+    """Take up what the training process has written in `folder`; nothing where it has not begun to. True once the
+    shard in its own folder is a later one than the overlay's; None where nothing could be read."""
+    try:
+        if overlay.has_store:
+            overlay.follow()
+        elif (folder / NAME).is_file():
+            overlay.attach_store(FeedbackStore(folder, most=most, writing=False))
+        return overlay.is_absorbed_elsewhere and states_other_lists(shard, overlay.shard_digest)
+    except (DataError, UnavailableError) as error:  # it is looked at again the next time
+        LOGGER.warning("feedback_not_read", reason=str(error))
+        return None

@@ -1,0 +1,133 @@
+"""What applications tell -> the log, durable first, and then every answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from client_service.data.interaction_files import states_other_lists
+from client_service.event_log.database import ErasureReceipt, HandedOver, LoggedInteraction
+from client_service.event_log.messages import (
+    FINAL,
+    WAITS,
+    ErasedOut,
+    ErasureOut,
+    InteractionsIn,
+    InteractionsOut,
+    ItemIn,
+)
+from client_service.event_log.overlay import Overlay
+from client_service.event_log.store import KEPT_DAYS, FeedbackStore
+from client_service.runtime.logs import LOGGER
+from client_service.runtime.workers import Together
+from shared.errors import ConflictError, DataError, FederationError, NotFoundError, UnavailableError
+
+MOST_TOGETHER = 16  # calls that wait for the disk at once
+
+
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _say(receipt: ErasureReceipt) -> dict[str, Any]:
+    done = receipt.done
+    times = {"asked_at": _at(receipt.asked), "done_at": None if done is None else _at(done)}
+    return {"receipt": receipt.receipt, **times, "remains": WAITS if done is None else FINAL}
+
+
+class Feedback:
+    """The store and the overlay of one silo, changed together. What is no coroutine waits for the disk: not in an event
+    loop.
+
+    folder: of the shard, which another process may have rewritten since it was read.
+    """
+
+    def __init__(self, store: FeedbackStore, overlay: Overlay, folder: Path) -> None:
+        self.store, self.overlay, self._folder = store, overlay, folder
+        self._lock = threading.Lock()
+        self._batches, self._facts = Together(self._take_all, MOST_TOGETHER), Together(self._put_all, MOST_TOGETHER)
+        self.on_erasure: Callable[[], None] = lambda: None  # once one waits for a refresh
+
+    async def take_interactions(self, message: InteractionsIn) -> InteractionsOut:
+        """Once this returns they are on the disk, and in the next answer."""
+        return await self._batches.ask(message)
+
+    async def put_item(self, item: str, facts: ItemIn) -> ItemIn:
+        """What is said of an item holds from the next answer on."""
+        return await self._facts.ask((item, facts))
+
+    def _take_all(self, messages: Sequence[InteractionsIn]) -> list[InteractionsOut | FederationError]:
+        with self._lock:
+            found = self.store.append_each([one.interactions for one in messages])
+            return [self._show(*one) for one in zip(messages, found, strict=True)]
+
+    def _show(
+        self, message: InteractionsIn, new: list[LoggedInteraction] | ConflictError
+    ) -> InteractionsOut | FederationError:
+        if isinstance(new, ConflictError):
+            return new
+        unknown, repeated = self.overlay.add(new), len(message.interactions) - len(new)
+        return InteractionsOut(accepted=len(new), repeated=repeated, unknown_items=unknown)
+
+    def _put_all(self, told: Sequence[tuple[str, ItemIn]]) -> list[ItemIn | FederationError]:
+        with self._lock:
+            found = self.store.put_each(told)
+            taken = {item: facts for (item, facts), one in zip(told, found, strict=True) if isinstance(one, int)}
+            changed = max((one for one in found if isinstance(one, int)), default=None)
+            if changed is not None:
+                self.overlay.put_items(changed, taken)
+            return [facts if isinstance(one, int) else one for (_, facts), one in zip(told, found, strict=True)]
+
+    def erase_user(self, user: str) -> ErasedOut:
+        """The user is unknown from the next answer on, and gone from the log; the rest follows with a refresh."""
+        with self._lock:
+            gone, given = self.store.erasures.erase_user(user, known=self._may_hold(user))
+            self.overlay.begin_anew()
+        self._settle_log()
+        receipt = self.store.erasures.read_receipt(given.receipt) or given
+        if receipt.done is None:
+            self.on_erasure()
+        return ErasedOut(interactions=gone, **_say(receipt))
+
+    def _may_hold(self, user: str) -> bool:
+        """Has the shard this user? One that was written since answers came from it is not looked into."""
+        if self.overlay.holds(user):
+            return True
+        try:
+            return states_other_lists(self._folder, self.overlay.shard_digest)
+        except DataError:
+            return True
+
+    def _settle_log(self) -> None:
+        """Where the disk does not allow it now, a refresh tries again: the erasure stands all the same."""
+        try:
+            self.store.erasures.complete_unmarked()
+        except UnavailableError as error:
+            LOGGER.warning("erasure_not_settled", reason=str(error))
+
+    def read_erasure(self, receipt: str) -> ErasureOut:
+        """NotFoundError for a receipt that was never given, or that was forgotten."""
+        found = self.store.erasures.read_receipt(receipt)
+        if found is None:
+            raise NotFoundError(f"expected the receipt of an erasure of the last {KEPT_DAYS} days, got another")
+        return ErasureOut(**_say(found))
+
+    def move_to(self, overlay: Overlay, publish: Callable[[], None]) -> None:
+        """Answers come from another shard: `publish` puts them in place. Nothing is told meanwhile, and no answer lacks
+        what was told before."""
+        with self._lock:
+            overlay.attach_store(self.store)
+            publish()
+            self.overlay = overlay
+
+    def forget_absorbed(self, handed: HandedOver, shard: str, kept: list[int]) -> None:
+        """Take out of the log what the shard of this digest has, which answers come from."""
+        with self._lock:
+            self.store.forget_absorbed(handed, shard, kept)
+            self.overlay.begin_anew()
+
+    def close(self) -> None:
+        self.store.close()

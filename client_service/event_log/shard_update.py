@@ -1,0 +1,177 @@
+"""Merges the event log into a shard: new interactions, taken-back likings, erasures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from client_service.data import Shard
+from client_service.data.events import MET, clean_events, event_table, id_column
+from client_service.data.ids import match_ids, normalise_ids
+from client_service.data.interactions import build_shard
+from client_service.data.ratings import choose_least_rating
+from client_service.event_log.database import HandedOver, Told
+from client_service.event_log.store import FeedbackStore
+
+
+def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataFrame | None = None) -> Shard:
+    """The shard with the interactions of `table` (user, item; split, time and rating where known) besides.
+
+    An interaction without a split is for training; one of the split `met` is no liking, and takes a liking of the same
+    pair back. Of a pair that is liked and met the later event decides, and where times do not tell that of `table`,
+    there the last. A pair that is liked in both stays in the earlier of the two splits. A liked item that the catalogue
+    lacks joins it, with its row in `items` (item, title) where there is one; a met one does not. `path` is named in
+    errors. Raises DataError, also when nobody would have a training item left.
+    """
+    if "split" not in table.columns:
+        table = table.with_columns(split=pl.lit("train"))
+    later = _as_known(event_table(table, path, exact=True), shard)
+    order = table["order"] + 1 if "order" in table.columns else pl.int_range(1, len(later) + 1, eager=True)
+    both = [shard.all_events_with_ids().with_columns(order=pl.lit(0, dtype=pl.Int64)), later.with_columns(order=order)]
+    events, counted = clean_events(pl.concat(both, how="diagonal"), path)
+    catalogue = shard.items_with_ids()
+    liked = events.filter(pl.col("split") != MET)
+    new = liked.select(pl.col("item").unique()).join(catalogue, on="item", how="anti")
+    if items is not None:
+        new = new.join(items.with_columns(id_column(items, "item", path)), on="item", how="left")
+    catalogue = pl.concat([catalogue, new], how="diagonal_relaxed")
+    return replace(build_shard(shard.name, events, catalogue, (*shard.notes, *counted), path), rating=shard.rating)
+
+
+def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:
+    """The shard without these users and all that they did, in whatever spelling it has their ids. An id that it does
+    not know changes nothing.
+
+    The catalogue stays: it is the silo's list of items, not of what somebody did. Raises DataError when nobody is left.
+    """
+    return _drop_events(shard, pl.DataFrame({"user": list(user_ids)}, schema={"user": pl.String}))
+
+
+def erase_events(shard: Shard, pairs: pl.DataFrame, path: Path) -> Shard:
+    """The shard without these interactions (user, item), liked or met. A user without a training item left goes too,
+    and is counted; what else he liked stays as met.
+
+    `path` is named in errors. Raises DataError when nobody is left.
+    """
+    return _drop_events(shard, pl.DataFrame({name: id_column(pairs, name, path) for name in ("user", "item")}))
+
+
+def count_unknown(shard: Shard, keys: pl.DataFrame) -> tuple[int, int]:
+    """Of users (user) or interactions (user, item), each once: how many the shard does not have, and how many came."""
+    asked = _spell_ids(keys).unique()
+    return len(asked.join(_spell_ids(shard.all_events_with_ids()), on=keys.columns, how="anti")), len(asked)
+
+
+def _spell_ids(events: pl.DataFrame) -> pl.DataFrame:
+    return events.with_columns(normalise_ids(events[name]) for name in ("user", "item") if name in events.columns)
+
+
+def _as_known(events: pl.DataFrame, shard: Shard) -> pl.DataFrame:
+    """The same with each id as the shard spells it, which an earlier version may have written."""
+    known = {"user": shard.user_ids, "item": shard.item_ids}
+    return events.with_columns(match_ids(events[name], known[name]) for name in known if name in events.columns)
+
+
+def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
+    where = f"shard {shard.name!r}"
+    table = shard.all_events_with_ids()
+    row = pl.int_range(pl.len(), dtype=pl.Int64).alias("row")
+    kept = (
+        _spell_ids(table).with_columns(row).join(_spell_ids(keys), on=keys.columns, how="anti", maintain_order="left")
+    )
+    events, counted = clean_events(table[kept["row"]], where)
+    built = build_shard(shard.name, events, shard.items_with_ids(), (*shard.notes, *counted))
+    return replace(built, rating=shard.rating)
+
+
+LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """The shard before, and after: the same object where nothing has happened. handed: what there was to absorb.
+
+    kept: sequence numbers of what stays in the log. waiting: likings among these, of items that the catalogue of the
+    federation does not list. dropped: how many of these would have stayed if there was room. forgotten: how many
+    users the shard has no more.
+    """
+
+    before: Shard
+    after: Shard
+    handed: HandedOver
+    kept: list[int]
+    waiting: int
+    dropped: int
+    forgotten: int
+
+
+def absorb_feedback(
+    before: Shard, store: FeedbackStore, least_rating: float | None, listed: Collection[str] | None = None
+) -> Absorbed:
+    """The next shard, which is not written. The log stays: see `FeedbackStore.forget_absorbed`.
+
+    Erased users go first, so that one who has come back keeps what is later. Of several interactions of a user with an
+    item the latest counts. A liking joins the training pairs, one of an item that is not among those `listed` waits
+    in the log (None: any item joins the catalogue). A lower rating joins what was met, and takes a liking back that is
+    no later; it also stays in the log while there is room, for processes that answer from an earlier shard. Done again
+    before the log is forgotten, it changes nothing. DataError where nobody would be left.
+    """
+    least_rating = choose_least_rating(least_rating, before.rating)
+    handed = store.hand_over()
+    latest = _latest(handed)
+    likes = pl.col("rating").is_null() | (pl.col("rating") >= least_rating)
+    known = pl.lit(True) if listed is None else pl.col("item").is_in(pl.Series(list(listed), dtype=pl.String).implode())
+    liked, waiting, low = (latest.filter(which) for which in (likes & known, likes & ~known, ~likes))
+    gone = _erased(before, handed.told)
+    forgotten = erase_users(before, gone) if gone else before
+    after = _with_met(_with_liked(forgotten, liked, handed.told, store.path), low, store.path)
+    kept, dropped = _keep(waiting, low, store.room_to_keep)
+    if after.digest != before.digest:  # before the shard is another one: who forgets what either gave must find it
+        store.note_stale(before.digest, after.digest)
+    same = (after.lists_digest, after.events_digest) == (before.lists_digest, before.events_digest)
+    after = before if same else replace(after, notes=before.notes)  # clean-ups of one refresh are no story
+    return Absorbed(before, after, handed, kept, len(waiting), dropped, len(gone))
+
+
+def _latest(handed: HandedOver) -> pl.DataFrame:
+    """Of each user and item the interaction with the latest time, of equal times that which came last."""
+    rows = [(one.sequence, one.user, one.item, one.time, one.rating) for one in handed.interactions]
+    table = pl.DataFrame(rows, schema=LOG, orient="row").sort("time", "sequence")
+    return table.unique(["user", "item"], keep="last", maintain_order=True)
+
+
+def _erased(shard: Shard, told: Told) -> list[str]:
+    if not told.erased:
+        return []
+    return [user for user in (*shard.user_ids, *shard.met_only_users) if told.erases(user)]
+
+
+def _with_liked(shard: Shard, liked: pl.DataFrame, told: Told, where: Path) -> Shard:
+    if liked.is_empty():
+        return shard
+    titles = {"item": list(told.items), "title": [facts.title for facts in told.items.values()]}
+    items = pl.DataFrame(titles, schema={"item": pl.String, "title": pl.String})
+    return append_events(shard, liked.drop("sequence"), where, items if len(items) else None)
+
+
+def _with_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:
+    """The shard in which low ratings are met, and take back likings that are no later. Likings stay where otherwise
+    nobody would be left: answers know of the ratings all the same."""
+    if low.is_empty():
+        return shard
+    pairs = shard.events_with_ids()
+    time = pl.col("time") if "time" in pairs.columns else pl.lit(None, dtype=pl.Int64)
+    dated = pairs.select("user", "item", "split", known=time).join(low, on=["user", "item"])
+    disliked = dated.filter(pl.col("known").is_null() | (pl.col("known") <= pl.col("time")))
+    if (disliked["split"] == "train").sum() == shard.train.nnz:
+        low = low.join(disliked, on=["user", "item"], how="anti")
+    return append_events(shard, low.drop("sequence").with_columns(split=pl.lit(MET)), where) if len(low) else shard
+
+
+def _keep(waiting: pl.DataFrame, low: pl.DataFrame, room: int) -> tuple[list[int], int]:
+    """Sequence numbers of the newest that have room, and how many of those that wait have none."""
+    first, second = (table["sequence"].sort(descending=True).to_list() for table in (waiting, low))
+    return [*first, *second][:room], max(0, len(first) - room)

@@ -1,0 +1,357 @@
+"""Posted interactions, item metadata and erasures in the event log's database."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from sqlite3 import Connection
+
+from pydantic import ValidationError
+
+from client_service.event_log.database import (
+    ErasureReceipt,
+    FeedbackDatabase,
+    HandedOver,
+    LoggedInteraction,
+    Told,
+    event_mark,
+    mark_of,
+)
+from client_service.event_log.messages import InteractionIn, ItemIn, seconds_of
+from shared.errors import ConflictError, DataError, FederationError, TooLargeError
+
+MOST_RECEIPTS = 100_000  # of erasures that are done: some 10 MB
+KEPT_DAYS = 400  # for which a receipt of one that is done is known: whoever reports by the year has it
+BEYOND = "SELECT receipt FROM erasures WHERE done IS NOT NULL ORDER BY done DESC, rowid DESC LIMIT -1 OFFSET ?"
+FORGOTTEN = "done IS NULL AND (mark IS NULL OR mark NOT IN (SELECT mark FROM erased))"
+
+
+class ErasureRegister:
+    """Marks of erased users, and receipts without their ids."""
+
+    def __init__(self, database: FeedbackDatabase) -> None:
+        self._database = database
+
+    def erase_user(self, user: str, *, known: bool) -> tuple[int, ErasureReceipt]:
+        """Take a user's interactions away; how many they were, and a receipt for it all, which is not done yet.
+
+        known: the shard has this user, or may have. He is marked then, and also where what is taken away has been
+        handed to a shard that is being written. A later erasure of the same user is marked anew: a shard that was to
+        forget the earlier one may have taken in what came in between. While the earlier one waits, both have its
+        receipt, so that no more wait than the shard has users.
+        """
+        receipt, now = secrets.token_hex(16), int(time.time())
+        with self._database.transaction() as rows:
+            key, handed = rows.execute("SELECT key, handed FROM place").fetchone()
+            (first,) = rows.execute("SELECT min(sequence) FROM interactions WHERE user = ?", [user]).fetchone()
+            gone = rows.execute("DELETE FROM interactions WHERE user = ?", [user]).rowcount
+            rows.execute(
+                "UPDATE place SET held = held - ?, rewritten = rewritten + 1, loose = max(loose, ?)", [gone, gone > 0]
+            )
+            mark = mark_of(user, key)
+            if known or (first is not None and first <= handed):
+                rows.execute("INSERT OR REPLACE INTO erased SELECT ?, rewritten FROM place", [mark])
+            waits = rows.execute("SELECT 1 FROM erased WHERE mark = ?", [mark]).fetchone() is not None
+            open_one = "SELECT receipt, asked FROM erasures WHERE done IS NULL AND mark = ?"
+            if waits and (same := rows.execute(open_one, [mark]).fetchone()) is not None:
+                receipt, now = same
+            else:
+                rows.execute("INSERT INTO erasures VALUES (?, ?, NULL, ?)", [receipt, now, mark if waits else None])
+        return gone, ErasureReceipt(receipt, now, None)
+
+    def read_receipt(self, receipt: str) -> ErasureReceipt | None:
+        """None for one that this silo has not given, or that it has forgotten."""
+        with self._database.reading() as rows:
+            found = rows.execute("SELECT receipt, asked, done FROM erasures WHERE receipt = ?", [receipt]).fetchone()
+        return None if found is None else ErasureReceipt(*found)
+
+    def are_open(self) -> bool:
+        """Are there some that are not done?"""
+        with self._database.reading() as rows:
+            return rows.execute("SELECT 1 FROM erasures WHERE done IS NULL").fetchone() is not None
+
+    def complete_unmarked(self) -> int:
+        """Compact the log's file: erasures of whom no shard had are done. How many became so. UnavailableError where
+        the file cannot be compacted now."""
+        self._database.compact()
+        with self._database.transaction() as rows:
+            return _complete(rows, "done IS NULL AND mark IS NULL")
+
+    def complete(self) -> int:
+        """Likewise, and no file is left that was computed from what the shard was: erasures of whom the shard has no
+        more are done too."""
+        self._database.compact()
+        with self._database.transaction() as rows:
+            count = _complete(rows, FORGOTTEN)
+            rows.execute("UPDATE place SET loose = 1 WHERE ?", [count])  # of their marks
+        self._database.compact()
+        return count
+
+
+def _complete(rows: Connection, which: str) -> int:
+    """How many are done now. Receipts of those that were done long ago go, and the oldest of very many."""
+    now = int(time.time())
+    count = rows.execute(f"UPDATE erasures SET done = ?, mark = NULL WHERE {which}", [now]).rowcount
+    rows.execute("DELETE FROM erasures WHERE done < ?", [now - KEPT_DAYS * 86_400])
+    if rows.execute("SELECT count(*) FROM erasures").fetchone()[0] > MOST_RECEIPTS:
+        rows.execute(f"DELETE FROM erasures WHERE receipt IN ({BEYOND})", [MOST_RECEIPTS])
+    return count
+
+
+MOST = 1_000_000  # interactions: some 400 MB of memory
+BYTES_OF_INTERACTION = 128  # of both ids; two UUIDs have 72. Times `most`: what all may have together
+LEAST_ID_BYTES = 1 << 20
+LONGEST_FACTS = 16 << 10  # bytes of what is said of one item
+MOST_ITEM_BYTES = 64 << 20  # of all items together: their ids, what is said of them, and BYTES_BESIDE each
+BYTES_BESIDE = 400  # of memory that an item takes besides its text
+ITEM_BYTES = f"length(CAST(item AS BLOB)) + length(CAST(facts AS BLOB)) + {BYTES_BESIDE}"
+ID_BYTES = "length(CAST(user AS BLOB)) + length(CAST(item AS BLOB))"
+REMEMBERED_SECONDS = 30 * 86_400  # for which the id of an event is known again, however often the log was absorbed
+COLUMNS = "sequence, user, item, time, rating"
+
+
+class FeedbackStore:
+    """What was told, on the disk. `most`: interactions that it may hold, items, and ids of events that are known again;
+    `most_item_bytes`: of all items together; `writing` False: for a process that may only read.
+
+    What is told stays in memory for as long as it is in the log, so that it is bounded in bytes too.
+    """
+
+    def __init__(
+        self, folder: Path, *, most: int = MOST, most_item_bytes: int = MOST_ITEM_BYTES, writing: bool = True
+    ) -> None:
+        self._database, self._most = FeedbackDatabase(folder, writing=writing), most
+        self._most_item_bytes, self._item_bytes = most_item_bytes, _KeptSum(ITEM_BYTES, "items")
+        self._id_bytes = _KeptSum(ID_BYTES, "interactions")
+        self.path, self.erasures = self._database.path, ErasureRegister(self._database)
+
+    @property
+    def room_to_keep(self) -> int:
+        """How many interactions may stay once a shard has absorbed the log: the rest is for those that come."""
+        return self._most // 2
+
+    def close(self) -> None:
+        self._database.close()
+
+    def append(self, interactions: Sequence[InteractionIn]) -> list[LoggedInteraction]:
+        """Those whose event id is new, durable; ConflictError where the log would hold too many."""
+        (found,) = self.append_each([interactions])
+        if isinstance(found, ConflictError):
+            raise found
+        return found
+
+    def append_each(self, batches: Sequence[Sequence[InteractionIn]]) -> list[list[LoggedInteraction] | ConflictError]:
+        """Likewise of each batch, all of them durable at once. One that has no room leaves the others be."""
+        now = time.time()
+        with self._id_bytes.as_written(), self._database.transaction() as rows:
+            return [self._append(rows, batch, now) for batch in batches]
+
+    def _append(
+        self, rows: Connection, interactions: Sequence[InteractionIn], now: float
+    ) -> list[LoggedInteraction] | ConflictError:
+        key, last, held = rows.execute("SELECT key, last, held FROM place").fetchone()
+        new = _without_known(rows, interactions, key)
+        if held + len(new) > self._most:
+            words = f"expected at most {self._most} interactions since the shard was written, there are {held}"
+            return ConflictError(f"{words}: let the shard absorb them")
+        size = sum(len(one.user.encode()) + len(one.item.encode()) for one in new.values())
+        most = max(LEAST_ID_BYTES, self._most * BYTES_OF_INTERACTION)
+        if new and not self._id_bytes.has_room(rows, size, most):
+            words = f"expected ids of at most {most} bytes together since the shard was written"
+            return ConflictError(f"{words}, got more: let the shard absorb them, or use shorter ids")
+        self._id_bytes.add(size)
+        logged = [
+            LoggedInteraction(last + place, one.user, one.item, _seconds(one, now), one.rating)
+            for place, one in enumerate(new.values(), 1)
+        ]
+        marks = ((mark, one.sequence, int(now)) for mark, one in zip(new, logged, strict=True))
+        rows.executemany("INSERT INTO accepted VALUES (?, ?, ?)", marks)
+        _insert(rows, logged)
+        rows.execute("UPDATE place SET last = last + ?, held = held + ?", [len(new), len(new)])
+        return logged
+
+    def interactions(self, after: int = 0) -> list[LoggedInteraction]:
+        """Those with a higher sequence number, in its order."""
+        with self._database.reading() as rows:
+            return _select(rows, after)
+
+    def read_all(self, changed: int = -1) -> tuple[Told, list[LoggedInteraction]]:
+        """What was told, and all interactions, of one moment. Of items those that were told of after so many were."""
+        with self._database.reading() as rows:
+            return self._read_told(rows, changed), _select(rows, 0)
+
+    def read_items(self, after: int) -> tuple[int, dict[str, ItemIn]]:
+        """How often items were told of by now, and those told of since `after` of these."""
+        with self._database.reading() as rows:
+            (changed,) = rows.execute("SELECT changed FROM place").fetchone()
+            return changed, self._read_items(rows, after)
+
+    def count_changes(self) -> tuple[int, int]:
+        """`rewritten` and `changed`: see `Told`."""
+        with self._database.reading() as rows:
+            rewritten, changed = rows.execute("SELECT rewritten, changed FROM place").fetchone()
+            return rewritten, changed
+
+    def hand_over(self) -> HandedOver:
+        """All that a shard is to absorb. From now on it may have it: who is erased then is erased from it too."""
+        with self._database.transaction() as rows:
+            rows.execute("UPDATE place SET handed = last")
+            (upto,) = rows.execute("SELECT last FROM place").fetchone()
+            return HandedOver(_select(rows, 0), self._read_told(rows), upto)
+
+    def forget_absorbed(self, handed: HandedOver, shard: str, kept: Iterable[int]) -> None:
+        """Take away what the shard of this digest holds now, or holds no more. What was told later stays, and so do the
+        interactions of the sequence numbers `kept`."""
+        upto, oldest = handed.upto, int(time.time()) - REMEMBERED_SECONDS
+        with self._database.transaction() as rows:
+            rows.execute("CREATE TEMP TABLE IF NOT EXISTS kept (sequence INTEGER PRIMARY KEY)")
+            rows.execute("DELETE FROM kept")
+            rows.executemany("INSERT INTO kept VALUES (?)", ((number,) for number in kept))
+            rows.execute("DELETE FROM interactions WHERE sequence <= ? AND sequence NOT IN kept", [upto])
+            forgotten = [handed.told.rewritten]
+            (last,) = rows.execute("SELECT max(number) FROM erased WHERE number <= ?", forgotten).fetchone()
+            rows.execute("DELETE FROM erased WHERE number <= ?", forgotten)
+            rows.execute("DELETE FROM accepted WHERE at < ?", [oldest])
+            rows.execute("DELETE FROM accepted WHERE sequence <= (SELECT last FROM place) - ?", [self._most])
+            rows.execute(
+                "UPDATE place SET held = (SELECT count(*) FROM interactions), looked = max(looked, ?), shard = ?, "
+                "handed = iif(handed <= ?, 0, handed), forgotten = coalesce(?, forgotten), rewritten = rewritten + 1, "
+                "absorbed = absorbed + 1, loose = 1",
+                [upto, shard, upto, last],
+            )
+
+    def put_item(self, item: str, facts: ItemIn) -> int:
+        """Replace what is known of an item; how often items were told of by now. ConflictError for one item more, or
+        more bytes, than the log may hold, TooLargeError for more than may be said of one."""
+        (found,) = self.put_each([(item, facts)])
+        if isinstance(found, FederationError):
+            raise found
+        return found
+
+    def put_each(self, told: Sequence[tuple[str, ItemIn]]) -> list[int | FederationError]:
+        """Likewise of each item, all of them durable at once."""
+        with self._item_bytes.as_written(), self._database.transaction() as rows:
+            return [self._put(rows, *one) for one in told]
+
+    def _put(self, rows: Connection, item: str, facts: ItemIn) -> int | FederationError:
+        text = facts.model_dump_json()
+        if (size := len(text.encode())) > LONGEST_FACTS:
+            return TooLargeError(f"expected at most {LONGEST_FACTS} bytes of facts of one item, got {size}")
+        found = rows.execute(f"SELECT {ITEM_BYTES} FROM items WHERE item = ?", [item]).fetchone()
+        told, changed = rows.execute("SELECT told, changed FROM place").fetchone()
+        if found is None and told >= self._most:
+            return ConflictError(f"expected at most {self._most} items, got one more")
+        more = len(item.encode()) + size + BYTES_BESIDE - (0 if found is None else found[0])
+        if not self._item_bytes.has_room(rows, more, self._most_item_bytes) and more > 0:
+            words = f"expected at most {self._most_item_bytes} bytes of facts of all items together, got more"
+            return ConflictError(f"{words}: say less of each, or raise most_item_bytes")
+        self._item_bytes.add(more)
+        rows.execute("INSERT OR REPLACE INTO items VALUES (?, ?, ?)", [item, text, changed + 1])
+        rows.execute("UPDATE place SET told = told + ?, changed = changed + 1", [int(found is None)])
+        return int(changed) + 1
+
+    def holds_liked(self, count: int, least_rating: float) -> bool:
+        """Have so many interactions come since a shard has looked that one would absorb?"""
+        liked = "sequence > (SELECT looked FROM place) AND (rating IS NULL OR rating >= ?)"
+        with self._database.reading() as rows:
+            some = f"SELECT count(*) FROM (SELECT 1 FROM interactions WHERE {liked} LIMIT ?)"
+            (found,) = rows.execute(some, [least_rating, count]).fetchone()
+            return bool(found >= count)
+
+    def note_stale(self, *shards: str) -> None:
+        """What was computed from these contents of the shard, by their digests, is to be removed."""
+        with self._database.transaction() as rows:
+            rows.executemany("INSERT OR IGNORE INTO stale VALUES (?)", ([shard] for shard in shards))
+
+    def read_stale(self) -> tuple[str, ...]:
+        """Digests of shards of which something may be left."""
+        with self._database.reading() as rows:
+            return tuple(shard for (shard,) in rows.execute("SELECT shard FROM stale"))
+
+    def forget_stale(self, shards: Iterable[str]) -> None:
+        """Nothing of these is left."""
+        with self._database.transaction() as rows:
+            rows.executemany("DELETE FROM stale WHERE shard = ?", ([shard] for shard in shards))
+
+    def compact(self) -> None:
+        """No file holds what was taken away, once this returns. UnavailableError where the disk does not allow it."""
+        self._database.compact()
+
+    def _read_told(self, rows: Connection, changed: int = -1) -> Told:
+        marks = frozenset(mark for (mark,) in rows.execute("SELECT mark FROM erased"))
+        place = rows.execute("SELECT key, rewritten, absorbed, shard, changed, forgotten FROM place").fetchone()
+        return Told(self._read_items(rows, changed), marks, *place)
+
+    def _read_items(self, rows: Connection, after: int) -> dict[str, ItemIn]:
+        found = rows.execute(
+            "SELECT rowid, item, CAST(facts AS BLOB) FROM items WHERE changed > ? ORDER BY rowid", [after]
+        )
+        return {item: self._read_facts(row, text) for row, item, text in found}
+
+    def _read_facts(self, row: int, text: bytes) -> ItemIn:
+        """DataError for a row that is damaged, which does not say what it holds."""
+        try:
+            return ItemIn.model_validate_json(text)
+        except ValidationError:
+            expected = f"expected facts of an item in row {row} of the table of items"
+            raise DataError(f"{self.path}: {expected}, got something else") from None
+
+
+class _KeptSum:
+    """A sum over the rows of a table, counted once and kept up by whoever alone adds to it."""
+
+    def __init__(self, expression: str, table: str) -> None:
+        self._query = f"SELECT coalesce(sum({expression}), 0) FROM {table}"
+        self._known: int | None = None
+        self._rewritten = -1
+
+    def has_room(self, rows: Connection, more: int, most: int) -> bool:
+        """Would the sum stay within `most`? What is known is too much where rows were taken away since: it is counted
+        anew before anything is refused."""
+        (rewritten,) = rows.execute("SELECT rewritten FROM place").fetchone()
+        if self._known is None or (self._known + more > most and self._rewritten != rewritten):
+            (self._known,) = rows.execute(self._query).fetchone()
+            self._rewritten = rewritten
+        return self._known + more <= most
+
+    def add(self, size: int) -> None:
+        """So much more is about to be written."""
+        if self._known is not None:
+            self._known += size
+
+    @contextmanager
+    def as_written(self) -> Iterator[None]:
+        """A transaction that writes to the table; what is known does not hold where it fails."""
+        try:
+            yield
+        except BaseException:
+            self._known = None
+            raise
+
+
+def _select(rows: Connection, after: int) -> list[LoggedInteraction]:
+    found = rows.execute(f"SELECT {COLUMNS} FROM interactions WHERE sequence > ? ORDER BY sequence", [after])
+    return [LoggedInteraction(*row) for row in found]
+
+
+def _insert(rows: Connection, logged: Iterable[LoggedInteraction]) -> None:
+    values = ((one.sequence, one.user, one.item, one.time, one.rating) for one in logged)
+    rows.executemany(f"INSERT INTO interactions ({COLUMNS}) VALUES (?, ?, ?, ?, ?)", values)
+
+
+def _without_known(rows: Connection, interactions: Iterable[InteractionIn], key: bytes) -> dict[bytes, InteractionIn]:
+    """Those whose event is new, each under its mark; of several with one id the first."""
+    new: dict[bytes, InteractionIn] = {}
+    for one in interactions:
+        new.setdefault(event_mark(one.event, key), one)
+    known = rows.execute(f"SELECT event FROM accepted WHERE event IN ({', '.join('?' * len(new))})", list(new))
+    for (mark,) in known.fetchall():
+        del new[mark]
+    return new
+
+
+def _seconds(one: InteractionIn, now: float) -> int:
+    return int(now) if one.time is None else seconds_of(one.time)

@@ -1,0 +1,1 @@
+"""A client's part of federated runs: agent, runs, uploads, best model."""

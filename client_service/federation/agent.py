@@ -1,0 +1,345 @@
+"""The client's side of the federation: join, poll, train, gate, upload, fetch, apply; run after run, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
+
+from client_service.boundary.aggregator_api import Aggregator
+from client_service.boundary.anchors import AnchorQuestion
+from client_service.federation.client_run import RunPart, Silo
+from client_service.federation.killed_runs import KilledRuns
+from client_service.federation.run_records import kept_quality
+from client_service.federation.run_setup import RunOpening, list_cautions
+from client_service.federation.training_run import TrainingRun
+from client_service.federation.upload import UpdateSender
+from client_service.refresh.rebuild import Rebuilt
+from client_service.refresh.scheduler import Refreshed, describe_failure, describe_place
+from client_service.runtime.interruption import GaveWay, Interrupted, RoundPatience
+from client_service.runtime.logs import LOGGER
+from client_service.runtime.memory import return_free_memory
+from client_service.schemas import QualityOut, RoundCosts
+from client_service.tasks.task import Place
+from client_service.training.item_trainer import Moment
+from shared.errors import FederationError, UnavailableError
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.method.graph import Float64
+from shared.protocol.schemas import ENDED, Phase, RunOut
+from shared.strategies import strategy_of_part
+
+P = ParamSpec("P")
+T = TypeVar("T")
+TAKES_PART = ("expected", "received")
+LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
+FAILURES = {"failed": "the aggregator ended the run as failed", "cancelled": "the operator cancelled the run"}
+WORK = {"fit": "training", "apply": "evaluating", "skip_round": "evaluating", "accept": "drawing the anchor"}
+ERROR_SECONDS = 0.2  # after an unforeseen error
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """A run of which this silo computes nothing more, and why."""
+
+    run: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where the client is, in words that its own API may show."""
+
+    phase: str = "starting"
+    run: str | None = None
+    round: int = 0
+    rounds: int = 0
+    shared_digest: str | None = None
+    problem: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Agent:
+    """Follows the aggregator. `standing`, `training_run` and `silo` may be read at any time."""
+
+    def __init__(self, silo: Silo, aggregator: Aggregator, worker: Executor) -> None:
+        self.silo, self._aggregator, self._worker = silo, aggregator, worker
+        self._declaration: Declaration = silo.settings.declaration()
+        self._sequence: int | None = None
+        self._joined, self._patience = False, RoundPatience()
+        self._signature_seconds: float | None = None
+        self._sending = UpdateSender(
+            silo.settings,
+            aggregator,
+            silo.metrics,
+            worker,
+            guard=silo.guard,
+            masking=silo.masking,
+            basis_guard=silo.basis_guard,
+            patience=self._patience,
+        )
+        self._killed = KilledRuns(silo.settings.state_directory)
+        self._opening = RunOpening(silo, aggregator, self._work, self._patience)
+        self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)
+        self.training_run: TrainingRun | None = None
+        self._part: RunPart | None = None
+        self._done: str | None = None  # the run that is over for this client
+        self._asked: str | None = None  # the run that is worked on at the moment
+        self._given_up: GivenUp | None = None
+        self._steps, self._amid = asyncio.Condition(), False  # a round is begun, and not applied
+
+    async def follow(self) -> None:
+        """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later.
+
+        A run that ends in another error, such as a lack of memory, is given up: the silo goes on with the next one.
+        """
+        while True:
+            try:
+                await self._step()
+                self._aggregator.pace.went_on()
+                self._note(problem=None if self._given_up is None else self._given_up.reason)
+            except FederationError as error:
+                self._held_up(error)
+            except OSError as error:  # of the disk: the aggregator's are FederationErrors
+                self._begin_anew(self.silo)  # from what is on the disk, as after a kill
+                self._held_up(UnavailableError(describe_failure(error)))
+            except (GaveWay, Interrupted):
+                if self._patience.seconds_left > 0.0:  # the silo ends
+                    raise
+                LOGGER.info("round_gave_way", run=self.standing.run, round=self.standing.round)
+                self._sequence = None
+            except Exception as error:
+                self._give_up(error)
+                await asyncio.sleep(ERROR_SECONDS)  # an error before any call would else leave no time for others
+
+    def _give_up(self, error: Exception) -> None:
+        """Compute nothing more of the run at hand. The error's own words may hold an id, and are not repeated."""
+        run, reason = self._asked, describe_failure(error)
+        LOGGER.error("run_given_up", run=run, error=type(error).__name__, at=describe_place(error))
+        self._begin_anew(self.silo)
+        if run is not None:
+            words = "this silo takes no part in the rest of it, and goes on with the next run"
+            self._given_up = GivenUp(run, f"{run}: {reason}; {words}")
+            reason = self._given_up.reason
+        self._held_up(FederationError(reason))
+
+    def _held_up(self, error: FederationError) -> None:
+        """The next call waits: see `Pace`."""
+        LOGGER.warning("held_up", code=error.code, reason=str(error))
+        self.silo.metrics.held_up.labels(error.code).inc()
+        self._note(problem=str(error))
+        self._sequence = None  # whatever was missed meanwhile is asked for again
+        self._aggregator.pace.held_up(error)
+
+    async def _step(self) -> None:
+        """One change of the federation: wait for it, then do what it asks of this client."""
+        if not self._joined:
+            await self._join()
+        state = await self._aggregator.current(self._sequence, self.silo.settings.wait_seconds)
+        if state.run is not None:
+            async with self._steps:
+                self._asked = state.run
+                await self._take_part(state, state.run)
+                self._steps.notify_all()
+        self._sequence, self._asked = state.sequence, None
+
+    async def change_silo(self, change: Callable[[Silo], Rebuilt]) -> Refreshed:
+        """Wait for the end of the round at hand, at most `LONGEST_ROUND` seconds, and go on with another shard.
+
+        Then whoever waits for other clients stops after the poll at hand, and training after the step at hand; the
+        round begins anew. `change` is slow and runs in the worker thread. The run at hand goes on with its parameters
+        and the new shard, as after a restart with one.
+        """
+        overdue = asyncio.get_running_loop().call_later(LONGEST_ROUND, self._opening.interrupt.set)
+        try:
+            with self._patience.bounded(LONGEST_ROUND):
+                async with self._steps:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._patience.seconds_left):
+                            await self._steps.wait_for(lambda: not self._amid)
+                    overdue.cancel()
+                    silo = self.silo
+                    try:
+                        rebuilt = await self._off_loop(change, silo)
+                        silo = rebuilt.silo
+                    finally:  # an opening that was told to give way is of no use even where nothing has changed
+                        self._go_on_with(silo)
+                    return await self._off_loop(rebuilt.settle)
+        finally:
+            overdue.cancel()
+
+    def _go_on_with(self, silo: Silo) -> None:
+        if silo is not self.silo or self._opening.interrupt.is_set:
+            self._begin_anew(silo)
+            self._given_up = None  # with another shard it may be possible
+
+    def _begin_anew(self, silo: Silo) -> None:
+        """Go on with this silo and with what is kept of the run at hand, as a new process would."""
+        self.silo = silo
+        self._opening = RunOpening(silo, self._aggregator, self._work, self._patience)
+        self._part, self.training_run = None, None
+        self._amid, self._joined, self._asked = False, False, None  # the silo's counts may be others
+
+    async def _join(self) -> None:
+        self._note(phase="joining")
+        silo = self.silo
+        counts = silo.task.count(silo.shard) if silo.settings.policy.counts else None
+        answer = await self._aggregator.join(self._declaration, counts)
+        LOGGER.info("joined", clients=answer.clients)
+        self._joined = True
+        self._signature_seconds = answer.signature_seconds
+        self._note(phase="waiting")
+
+    async def _take_part(self, state: RunOut, run: str) -> None:
+        over, part = state.phase in ENDED, self._part
+        if over and run == self._done:
+            return
+        if self._is_given_up(run):
+            if over:
+                self._sending.forget()
+            return self._note(phase="refused", run=run, round=state.round, rounds=state.rounds)
+        if part is None or part.place.run != run:
+            if over and not self._left_off(state, run):
+                self._sending.forget()
+                return self._note(phase="waiting")
+            part = await self._begin(state, run)
+        self._note(run=run, round=state.round, rounds=state.rounds)
+        if state.phase == "open":
+            method, late = part.place.method, self._signature_seconds
+            self._warn(list_cautions(self.silo.settings, state, method, late))
+        if over and part.finished:
+            return
+        await self._catch_up(part, state)
+        if state.phase == "open" and state.standing in TAKES_PART and part.applied < state.round:
+            await self._round(part, state, state.round)
+        elif over:
+            await self._finish(part, state.phase)
+
+    def _is_given_up(self, run: str) -> bool:
+        """Has this run been given up? An earlier one that was is of no more interest."""
+        if self._given_up is not None and self._given_up.run != run:
+            self._given_up = None
+        return self._given_up is not None
+
+    def _left_off(self, state: RunOut, run: str) -> bool:
+        """Was this client stopped in this run, before it had evaluated it?"""
+        if state.part == "basis":
+            return state.phase == "finished" and not self._opening.has_basis(run)
+        quality = self._earlier_quality()
+        return quality.run == run and not quality.finished
+
+    def _earlier_quality(self) -> QualityOut:
+        """What an earlier process knew of its last run."""
+        return kept_quality(self.silo.settings.models_directory, self.silo.settings.name)
+
+    async def _begin(self, state: RunOut, run: str) -> RunPart:
+        """This run as an earlier process left it, or with the run's parameters: initial ones, or latest."""
+        self._note(phase="preparing", run=run)
+        part = await self._opening.open_run(state, run)
+        number = _last_closed_round(state)
+        if not await self._work(part.resume, number):
+            await self._opening.fetch_missing(part, number)
+            found = await self._personalised(part, number) if number else await self._opening.starting_parameters(part)
+            received = await self._sending.received(part, None, found, number)
+            await self._work(part.begin, received, number)
+        self._note(shared_digest=part.shared_digest)
+        self._part = part
+        if isinstance(part, TrainingRun):
+            self.training_run = part
+        return part
+
+    async def _catch_up(self, part: RunPart, state: RunOut) -> None:
+        """Be after the last round that has closed.
+
+        A round that this client has trained in, or may have before it was restarted, is done again, so that it ends
+        with what it would have had. Nothing is sent: a closed round takes nothing. Other rounds are skipped.
+        """
+        number = _last_closed_round(state)
+        if part.applied == number - 1 and part.trained_in(number):
+            await self._round(part, state, number)
+        elif part.applied < number:
+            await self._opening.fetch_missing(part, number)
+            received = await self._sending.received(part, None, await self._personalised(part, number), number)
+            await self._work(part.skip_round, received, number)
+            self._note(shared_digest=part.shared_digest)
+
+    async def _round(self, part: RunPart, state: RunOut, number: int) -> None:
+        """Algorithm 1's body at the client. What the aggregator holds already, or cannot take, is not sent."""
+        self._amid = True
+        began, before = time.perf_counter(), replace(self._aggregator.traffic)
+        update, seconds = await self._fit(part, state, number)
+        fitting = min(seconds, time.perf_counter() - began)  # what was trained before takes none of it
+        if number == state.round and state.phase == "open" and state.standing == "expected":
+            self._note(phase="uploading")
+            await self._sending.send(part, update, state)
+        received = await self._sending.received(part, update, await self._personalised(part, number), number)
+        traffic = self._aggregator.traffic
+        costs = RoundCosts(
+            round=number,
+            scalars=dict(update.scalars),
+            train_seconds=seconds,
+            overhead_seconds=time.perf_counter() - began - fitting,
+            bytes_up=traffic.up - before.up,
+            bytes_down=traffic.down - before.down,
+        )
+        self._note(phase="evaluating")
+        await self._work(part.apply, received, costs)
+        self._note(phase="waiting", shared_digest=part.shared_digest)
+        self.silo.metrics.end_round()
+        self._amid = False
+
+    async def _fit(self, part: RunPart, state: RunOut, number: int) -> tuple[Parameters, float]:
+        strategy = strategy_of_part(part.part, self.silo.settings.strategy, part.place.method)
+        anchor = await self._anchor(part.place, state, number) if strategy.spectral_scalar else None
+        moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
+        self._note(phase="training" if part.part == "training" else "summing")
+        return await self._work(part.fit, strategy, moment, part.received)
+
+    async def _anchor(self, place: Place, state: RunOut, number: int) -> Float64:
+        """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
+        would be compared with more anchors than the silo's policy allows."""
+        said = await self._aggregator.anchor(place.run, number)
+        anchors, question = self.silo.anchors, AnchorQuestion(place.method, state.seed, number, place.run)
+        return await self._work(anchors.accept, question, said)
+
+    async def _personalised(self, part: RunPart, number: int) -> Parameters:
+        """Wait for the round to be aggregated."""
+        self._note(phase="waiting for the round")
+        return await self._opening.personalised(part, number)
+
+    async def _finish(self, part: RunPart, phase: Phase | None) -> None:
+        self._note(phase="evaluating")
+        self._sending.forget()
+        await self._work(part.finish, FAILURES.get(phase or "failed"))
+        self._note(phase=phase or "failed")
+        # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
+        self._part, self.training_run, self._done, self._amid = None, None, part.place.run, False
+        await self._off_loop(return_free_memory)
+
+    async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Work of the run at hand, likewise. SettingsError where the system has killed too many processes amid it."""
+        assert self._asked is not None, "expected a run at hand"
+        with self._killed.amid(self._asked, WORK.get(name := getattr(function, "__name__", "preparing"), name)):
+            return await self._off_loop(function, *args, **kwargs)
+
+    async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """In the worker thread: requests go on being answered meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, lambda: function(*args, **kwargs))
+
+    def _warn(self, warnings: tuple[str, ...]) -> None:
+        """Show warnings, and log each when it first holds."""
+        for warning in set(warnings) - set(self.standing.warnings):
+            LOGGER.warning("warning", reason=warning)
+        self._note(warnings=warnings)
+
+    def _note(self, **changes: object) -> None:
+        self.standing = replace(self.standing, **changes)  # type: ignore[arg-type]
+
+
+def _last_closed_round(state: RunOut) -> int:
+    """The last round whose parameters are there to be fetched; 0 before the first."""
+    return state.round if state.phase == "finished" else max(0, state.round - 1)

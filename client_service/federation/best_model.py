@@ -1,0 +1,200 @@
+"""The model of a run that validation prefers: judged after each round, kept on the disk, and served."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from client_service.evaluation.metrics import Measures
+from client_service.federation.run_records import earlier_runs, keep_quality, kept_quality, saturation_notices
+from client_service.models.relevance import UNFITTED, Relevance
+from client_service.runtime.interruption import Interrupt
+from client_service.runtime.logs import LOGGER
+from client_service.schemas import QualityOut, RoundCosts, RoundQuality
+from client_service.serving.model_store import ModelHead, load_parameters, load_tensors, name_version, read_head
+from client_service.serving.model_versions import keep_version, kept_of_run
+from client_service.serving.predictor import Answerer, AtRest
+from client_service.tasks.task import Place, Refitted, Task, TaskShard, Training
+from shared.errors import DataError
+
+A = TypeVar("A", bound=AtRest)
+
+
+class BestModel:
+    """Of one run. `quality` is what the silo knows of it so far; each change is on the disk before it can be read.
+
+    `known` are the fields of QualityOut that are known before the first round. refit: makes what answers of what was
+    judged, where that is another model: it knows the held-out data, so that it is never judged.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        task: Task[Any, Any],
+        shard: TaskShard,
+        answers: Answerer,
+        training: Training,
+        interrupt: Interrupt,
+        known: dict[str, Any],
+        refit: Refitted | None = None,
+    ) -> None:
+        self.place, self._task, self._shard, self._training = place, task, shard, training
+        self._answers, self._interrupt, self._refit = answers, interrupt, refit
+        self.served: AtRest | None = None
+        earlier = earlier_runs(kept_quality(place.folder, place.client), place.run)
+        refitted = {"refitted": True} if refit is not None else {}
+        self.quality = QualityOut(client=place.client, run=place.run, earlier=earlier, **refitted, **known)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What a model, and its training, belong to."""
+        place, training = self.place, self._training
+        return {
+            "shard": self._shard.digest,
+            "run": place.run,
+            "method": place.method,
+            "kind": place.kind,
+            "start": training.start,
+            "recipe": training.recipe,
+            "basis": training.basis,
+        }
+
+    def judge(self, costs: RoundCosts, **learnt: Any) -> None:
+        """Measure the model as it is now, after the round of `costs`, and serve it if it is the best so far.
+
+        learnt: loss, saturated and with_margins of the round's training, if this client trained in it.
+        """
+        began = time.perf_counter()
+        served = self._freeze(costs.round)
+        measures = self._task.judge(self._shard, served, self._interrupt)
+        best = max((entry.values[measures.primary] for entry in self.quality.rounds), default=-1.0)
+        seconds = time.perf_counter() - began
+        judged = RoundQuality(**dict(costs), **learnt, values=dict(measures.values), evaluate_seconds=seconds)
+        update: dict[str, object] = {"rounds": (*self.quality.rounds, judged)}
+        if measures.primary_value > best:
+            self._keep_and_serve(served, costs.round, measures)
+            update["best_round"] = costs.round
+        self._note(**update)
+
+    def finish(self, failure: str | None, shared_digest: str) -> None:
+        """Read the test data, once, with the model that validation chose."""
+        assert self.served is not None, "a run begins with a judged model"
+        measures = self._task.test(self._shard, self.served, self._interrupt)
+        self._note(
+            test={self._task.labels[name].key: value for name, value in measures.values.items()},
+            test_users=measures.users,
+            comparison=self._task.compare_alone(self.place, self._shard, self.served, self._interrupt),
+            finished=True,
+            failure=failure,
+            **self._task.describe(self._training),
+            shared_digest=shared_digest,
+        )
+
+    def take_up(self) -> bool:
+        """Fill the model with the best one of this run that was kept, and serve it. False where there is none."""
+        place, head = self.place, kept_of_run(self.place.folder, self.place.run)
+        own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis)
+        if head is None or (head.shard, head.run, head.method, head.kind, head.basis) != own:
+            return False
+        if not load_parameters(place.folder, head, self._training.model):
+            return False
+        served = as_kept(self._task.freeze(head.version, self._training), head)
+        self._serve(served, self._answering(served, head))
+        return True
+
+    def serve_current(self, number: int) -> None:
+        """Serve the model as it is, as that of round `number`, without keeping it."""
+        served = self._freeze(number)
+        served = replace(served, relevance=self._relate(served))
+        self._serve(served, self._answering(served, self._head(number, relevance=served.relevance)))
+
+    def _freeze(self, number: int) -> AtRest:
+        found: AtRest = self._task.freeze(name_version(self.place.run, number, self.place.number), self._training)
+        return found
+
+    def _relate(self, served: AtRest) -> Relevance:
+        return self._task.relate(self._shard, served, self._interrupt)
+
+    def _head(self, number: int, **known: Any) -> ModelHead:
+        return ModelHead(round=number, number=self.place.number, **{"values": {}, **known}, **self.origin)
+
+    def _answering(self, judged: AtRest, head: ModelHead) -> AtRest:
+        """The model that answers where this one was judged."""
+        if self._refit is None:
+            return judged
+        found: AtRest | None = self._refit(head, dict(self._training.model.named_parameters()))
+        return judged if found is None else as_kept(found, head)
+
+    def _serve(self, judged: AtRest, answering: AtRest) -> None:
+        self.served, self._answers.served = judged, answering
+
+    def _keep_and_serve(self, served: AtRest, number: int, measures: Measures) -> None:
+        """The checkpoint first: what is served survives a restart."""
+        pairs, found = self._task.count(self._shard).edges, self._relate(served)
+        head = self._head(number, values=dict(measures.values), chosen_for=pairs, relevance=found)
+        answering = self._answering(served, head)
+        with self._answers.changing:
+            rows = self._task.rows(self._shard)
+            kept = keep_version(self.place.folder, served.model, head, rows, self.place.versions)
+            self._serve(as_kept(served, kept), as_kept(answering, kept))
+
+    def _note(self, **changes: object) -> None:
+        quality = self.quality.model_copy(update=changes)
+        keep_quality(self.place.folder, quality)
+        for notice in set(saturation_notices(quality)) - set(saturation_notices(self.quality)):
+            LOGGER.warning("warning", reason=notice)
+        self.quality = quality
+
+
+def kept_model(
+    task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
+) -> AtRest | None:
+    """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
+    head = read_head(folder)
+    if head is None or head.shard != shard.digest:
+        return None
+    return load_version(task, shard, folder, device, head, fit_everything=fit_everything)
+
+
+def find_kept(
+    task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
+) -> AtRest | None:
+    """Likewise; None, and the log says why, where its file is damaged."""
+    try:
+        return kept_model(task, shard, folder, device, fit_everything=fit_everything)
+    except DataError as error:
+        LOGGER.error("kept_model_refused", reason=str(error))
+        return None
+
+
+def load_version(
+    task: Task[Any, Any],
+    shard: TaskShard,
+    folder: Path,
+    device: torch.device,
+    head: ModelHead,
+    *,
+    fit_everything: bool = False,
+) -> AtRest:
+    """A kept model of this shard, as it was served. DataError where its file is damaged."""
+    if fit_everything:
+        tensors = load_tensors(folder, head)
+        if tensors is None:
+            raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
+        refitted: AtRest | None = task.refit(shard, folder, device)(head, tensors)
+        if refitted is not None:
+            return as_kept(refitted, head)
+    training = task.rebuild(head, shard, folder, device)
+    if not load_parameters(folder, head, training.model):
+        raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
+    found: AtRest = task.freeze(head.version, training)
+    return as_kept(found, head)
+
+
+def as_kept(served: A, head: ModelHead) -> A:
+    """The model with what its head says of it."""
+    return replace(served, kept_at=head.kept_at, relevance=head.relevance or UNFITTED)

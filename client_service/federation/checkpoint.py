@@ -1,0 +1,178 @@
+"""Training as it stands before a round <-> one file, replaced whole: arrays as safetensors, the rest as JSON.
+
+A client that was killed does the round at hand again, from what it was before it; what is served: serving/checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from client_service.data.files import settle, write_arrays
+from client_service.federation.best_model import BestModel
+from client_service.federation.run_records import kept_quality
+from client_service.models.initial_filter import Filter
+from client_service.models.score_fusion import Recipe
+from client_service.runtime.logs import LOGGER
+from client_service.schemas import QualityOut
+from client_service.serving.model_versions import kept_of_run
+from client_service.tasks.task import Place, Training
+from client_service.training.training_state import TrainingState
+from shared.message import Message
+from shared.method.parameters import Arrays, digest
+from shared.method.settings import MethodSettings
+
+FORMAT = "lpsfed-training/1"
+NAME = "training.safetensors"
+FITTED = "fitted"  # a folder with a checkpoint between the training of a round and its end
+
+
+class Owner(Message):
+    """What training belongs to: a run with its seed and settings, a shard, a model, and the choices made for it."""
+
+    run: str
+    seed: int
+    shard: str
+    method: MethodSettings
+    kind: str
+    start: Filter | None
+    recipe: Recipe | None
+    basis: str = ""
+
+
+class TrainingHead(Message):
+    """All of a checkpoint that is no array."""
+
+    format: str = FORMAT
+    owner: Owner
+    round: int
+    quality: QualityOut
+    scalars: dict[str, float]
+    fitted: bool
+
+
+@dataclass(frozen=True)
+class TrainingCheckpoint:
+    """Training after round `round` (0: before the first), its parameters received and evaluated."""
+
+    owner: Owner
+    round: int
+    quality: QualityOut
+    state: TrainingState
+
+
+def keep_training(folder: Path, kept: TrainingCheckpoint) -> None:
+    """Replace the checkpoint of this folder. It is durable when this returns."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {name: np.asarray(value, order="C") for name, value in kept.state.arrays.items()}
+    head = _head(kept).model_dump_json()
+    partial = folder / f"{NAME}.partial"
+    write_arrays(partial, arrays, {"head": head, "sha256": _checksum(head, arrays)})
+    settle(partial, folder / NAME)
+
+
+def kept_training(folder: Path, owner: Owner) -> TrainingCheckpoint | None:
+    """The checkpoint of this folder; None where there is none, where it is another's, or where it cannot be read."""
+    try:
+        return _read(folder / NAME, owner)
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        LOGGER.warning("training_checkpoint_refused", reason=f"expected a whole one, got {type(error).__name__}")
+        return None
+
+
+def drop_training(folder: Path) -> None:
+    """Nobody goes on with a run that is over, or with training on a shard that is no more."""
+    for path in (folder / NAME, folder / FITTED / NAME):
+        path.unlink(missing_ok=True)
+
+
+def _read(path: Path, owner: Owner) -> TrainingCheckpoint | None:
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata() or {}
+        head = TrainingHead.model_validate_json(metadata["head"])
+        if (head.format, head.owner) != (FORMAT, owner):
+            return None
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if metadata["sha256"] != _checksum(metadata["head"], arrays):
+        raise ValueError("expected the checksum of what was written, got another")
+    return TrainingCheckpoint(owner, head.round, head.quality, TrainingState(arrays, head.scalars, head.fitted))
+
+
+def _head(kept: TrainingCheckpoint) -> TrainingHead:
+    scalars, fitted = dict(kept.state.scalars), kept.state.fitted
+    return TrainingHead(owner=kept.owner, round=kept.round, quality=kept.quality, scalars=scalars, fitted=fitted)
+
+
+def _checksum(head: str, arrays: Arrays) -> str:
+    """safetensors itself notices a file that is cut off, but not one whose bytes have changed."""
+    return hashlib.sha256((head + digest(arrays)).encode()).hexdigest()
+
+
+class Recovery:
+    """Of one run: its checkpoint is written after each round, before the next one begins."""
+
+    def __init__(self, place: Place, training: Training, best: BestModel) -> None:
+        self._place, self._training, self._best = place, training, best
+
+    @property
+    def _owner(self) -> Owner:
+        return Owner(seed=self._place.seed, **self._best.origin)
+
+    def keep(self, number: int) -> None:
+        """Write all that the round after `number` depends on. It is durable when this returns."""
+        kept = TrainingCheckpoint(self._owner, number, self._best.quality, self._training.state())
+        keep_training(self._place.folder, kept)
+
+    def resume(self, closed: int) -> int | None:
+        """Take over what an earlier process kept of this run, and give the round after which it did.
+
+        None, and nothing is changed, where nothing fits, or where `closed`, the aggregator's last round, is behind it.
+        """
+        kept = kept_training(self._place.folder, self._owner)
+        if kept is None:
+            return None
+        if kept.round > closed or not self._training.fits(kept.state):
+            LOGGER.warning("training_set_aside", run=self._place.run, round=kept.round, closed=closed)
+            return None
+        self._best.take_up()
+        self._training.restore(kept.state)
+        if self._best.served is None:  # its file is gone: until there is a better one, this serves
+            self._best.serve_current(kept.round)
+        self._best.quality = kept.quality
+        LOGGER.info("training_resumed", run=self._place.run, round=kept.round)
+        return kept.round
+
+    def keep_fitted(self, number: int) -> None:
+        """Write training as it stands after the local epochs of round `number`, beside the checkpoint."""
+        kept = TrainingCheckpoint(self._owner, number, self._best.quality, self._training.state())
+        keep_training(self._place.folder / FITTED, kept)
+
+    def resume_fitted(self, number: int) -> bool:
+        """Take that over. False, and nothing is changed, where it is of another round."""
+        kept = kept_training(self._place.folder / FITTED, self._owner)
+        if kept is None or kept.round != number or not self._training.fits(kept.state):
+            return False
+        self._training.restore(kept.state)
+        return True
+
+    def fall_back(self, number: int) -> None:
+        """Without a checkpoint: go on from the best model of this run that was kept, and from its figures."""
+        place = self._place
+        head, quality = kept_of_run(place.folder, place.run), kept_quality(place.folder, "")
+        if head is None or head.round > number or not self._best.take_up():
+            return
+        LOGGER.warning("training_lost", run=place.run, round=number, goes_on_from=head.round)
+        if quality.run == place.run:
+            earlier = tuple(entry for entry in quality.rounds if entry.round < number)
+            changes = {"rounds": earlier, "best_round": quality.best_round}
+            self._best.quality = self._best.quality.model_copy(update=changes)
+
+    def drop(self) -> None:
+        """Nobody goes on with a run that is over."""
+        drop_training(self._place.folder)

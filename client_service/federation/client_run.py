@@ -1,0 +1,171 @@
+"""A run at this client: its place, its settings, and what the agent and the upload need of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from client_service.boundary.anchors import KnownAnchors
+from client_service.boundary.policy import allowed_declaration
+from client_service.common_basis.storage import FOLDER
+from client_service.federation.basis_run import BasisRun
+from client_service.metrics import ClientMetrics
+from client_service.privacy.basis_guard import BasisGuard
+from client_service.privacy.guard import Guard
+from client_service.runtime.interruption import Interrupt
+from client_service.schemas import RoundCosts
+from client_service.secure_rounds.masking import Masking
+from client_service.serving.model_versions import number_of_run
+from client_service.serving.predictor import Answerer
+from client_service.settings import ClientSettings
+from client_service.tasks.task import Place, SummedDigests, Task, TaskShard
+from client_service.training.item_trainer import Moment
+from shared.errors import PrivacyError
+from shared.method.declaration import Part
+from shared.method.exchanged import Parameters
+from shared.method.setting_groups import BasisSettings
+from shared.method.settings import MethodSettings
+from shared.strategies import build_strategy
+from shared.strategies.agreement import settle_similarity
+from shared.strategies.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Silo:
+    """What the agent works with and the network never sees. `interrupt`: what its slow work looks at. `guard`: there
+    with differential privacy, `basis_guard`: with that of the common basis; `masking`: there in a secure federation;
+    `anchors`: which ones rho was compared with."""
+
+    settings: ClientSettings
+    task: Task[Any, Any]
+    shard: TaskShard
+    answers: Answerer
+    device: torch.device
+    metrics: ClientMetrics
+    interrupt: Interrupt
+    anchors: KnownAnchors
+    guard: Guard | None = None
+    basis_guard: BasisGuard | None = None
+    masking: Masking | None = None
+
+
+def basis_folder(settings: ClientSettings) -> Path:
+    """Where the silo's common bases are kept."""
+    return settings.state_directory / FOLDER
+
+
+def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> Place:
+    """The place of a run without a common basis."""
+    kind = build_strategy(settings.strategy, method).model
+    folder, cache = settings.models_directory, settings.cache_directory
+    number = number_of_run(folder, run)
+    kept, everything = settings.kept_models, settings.fit_everything
+    return Place(
+        settings.name, run, seed, method, folder, kind, cache, versions=kept, number=number, fit_everything=everything
+    )
+
+
+def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: Part) -> MethodSettings:
+    """The settings of a run. PrivacyError where they would let leave what this silo has not declared, or hand out more
+    of its sums than its own settings."""
+    agreed = settle_similarity(asked or settings.method, secure=settings.secure)
+    strategy = build_strategy(settings.strategy, agreed)
+    allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
+    if allowed.of_part(part) != settings.declaration().of_part(part):
+        raise PrivacyError("the run's settings would send other parameters than this client has declared")
+    if part == "basis":
+        _require_as_careful(settings.method.basis, agreed.basis)
+    return agreed
+
+
+def _require_as_careful(own: BasisSettings, asked: BasisSettings) -> None:
+    """PrivacyError for sums of which more is handed out than with the silo's own settings.
+
+    Sums over the same data with two exponents weigh users of each degree differently: their difference tells of single
+    users, and no rule counts it, because nobody's data have changed.
+    """
+    if asked.kind == "iterated" and asked.exponent != own.exponent:
+        words = f"expected a run with basis.exponent = {own.exponent:g}, as in this client's settings"
+        raise PrivacyError(f"{words} (method.basis.exponent), got {asked.exponent:g}")
+    for name in ("least_pairs", "least_silos"):
+        if (got := getattr(asked, name)) < (least := getattr(own, name)):
+            words = f"expected a run with basis.{name} = {least} or more, as in this client's settings"
+            raise PrivacyError(f"{words} (method.basis.{name}), got {got}")
+
+
+def open_basis_run(
+    settings: ClientSettings, task: Task[Any, Any], shard: TaskShard, place: Place, clients: int
+) -> BasisRun:
+    """The silo's part of the sums of a basis run that has room for so many clients, before any round. Slow.
+
+    In a silo that fits its models on everything, everything is counted in exact sums without noise. The directions of
+    others would tell what is judged in them the answers, and no silo can take its own part of them away.
+    """
+    basis = place.method.basis
+    everything = settings.fit_everything and basis.kind == "exact" and basis.epsilon is None
+    counted = task.everything(shard) if everything else shard
+    interactions = task.count_in_catalogue(counted, place.method.catalogue)
+    folder, summed = basis_folder(settings), task.digest_summed(counted)
+    return BasisRun(place, interactions, folder, clients, summed, everything=everything)
+
+
+class RunPart(Protocol):
+    """Its methods are slow and belong in a worker thread. See `training_run.TrainingRun` and `basis_run.BasisRun`."""
+
+    part: Part
+    place: Place
+    applied: int
+    summed: SummedDigests | None
+    """Of what is summed; None of a model in training."""
+
+    @property
+    def moment(self) -> Moment:
+        """Of the round that was fitted last."""
+
+    @property
+    def received(self) -> Parameters:
+        """What came last from the aggregator."""
+
+    @property
+    def finished(self) -> bool:
+        """Is nothing left to do in this run?"""
+
+    @property
+    def shared_digest(self) -> str:
+        """sha256 over what could be shared, as it is now."""
+
+    def resume(self, closed: int) -> bool:
+        """Go on where an earlier process was in this run; False where there is nothing of it."""
+
+    def begin(self, received: Parameters, number: int) -> None:
+        """Take over what the run has after round `number`; 0: where it begins."""
+
+    def missing_round(self, number: int) -> int | None:
+        """The round whose parameters are needed before those of round `number`, and are not here; None: no such."""
+
+    def trained_in(self, number: int) -> bool:
+        """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
+
+    def fit(self, strategy: Strategy, moment: Moment, received: Parameters) -> tuple[Parameters, float]:
+        """The client's half of a round, and the seconds that it took."""
+
+    def keep_fitted(self, number: int) -> None:
+        """Keep what round `number` was fitted with, for a process that applies it later."""
+
+    def resume_fitted(self, number: int) -> bool:
+        """Be as `keep_fitted` left off; False where nothing of that round is kept."""
+
+    def remember(self, received: Parameters, number: int) -> None:
+        """Have the parameters of a missing round at hand."""
+
+    def skip_round(self, received: Parameters, number: int) -> None:
+        """Take over what round `number` gave, in which this client had no part."""
+
+    def apply(self, received: Parameters, costs: RoundCosts) -> None:
+        """Take over what a round gave, in which it had."""
+
+    def finish(self, failure: str | None = None) -> None:
+        """The run is over."""

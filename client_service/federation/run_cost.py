@@ -1,0 +1,193 @@
+"""A run's settings and a silo's counts -> the memory and time that a run takes, before anything of it is allocated.
+
+An aggregator chooses a run's settings, within the ranges that each setting has. Many of these are wide, so that some
+combinations take more memory than any machine has: the system then ends the process, and with it everything that the
+silo serves. So a client estimates first, and refuses what its policy does not bear.
+
+An estimate of memory is an upper bound of what a run takes beside what the process has before it, by a small factor
+(tests/client_service/test_run_cost.py measures). Estimates of time are right to a factor of about two.
+"""
+
+from __future__ import annotations
+
+from client_service.boundary.policy import Policy
+from client_service.evaluation.ranking import VALIDATION_USERS
+from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
+from client_service.models.closed_form.scorers import MOST_PAIRS
+from client_service.training.fusion_search import MOST_SCORES, ONE_RIDGE_SIDE
+from client_service.training.margins import ALL_SCORED_NUMBERS, BLOCK_PAIRS, SCORED_NUMBERS
+from shared.errors import SettingsError
+from shared.method.anchor import declared_size
+from shared.method.declaration import Counts, Declaration, Part
+from shared.method.exchange import EXCHANGES, ITEM_TABLE
+from shared.method.run_memory import SPARSE, Cost, allowed_memory, anchor_cost, describe_bytes, spectrum_cost
+from shared.method.settings import MethodSettings
+from shared.protocol.lengths import least_update
+from shared.strategies.lpsfed import MARGIN
+from shared.strategies.strategy import Strategy
+
+RATE = 1e10  # products and sums of dense arrays in a second
+STEP = 1e7  # what a step of training takes beside its arithmetic
+FIXED = 190e6  # bytes of code that the first training run loads, and of blocks of a fixed size
+FIXED_OF_SUMS = 40e6
+COMMON_KEPT = 0.5  # of what it takes to make the scores of a common basis
+FUSED_DIRECTIONS = 168  # of the closed-form factors that are fused with the trained score
+LONGEST_VISIT = 64  # clicks of a padded session
+WHOLE_GRAPH = ("ngcf", "attention", "metapath")  # models that compute every node in each step
+MLP_HEADS = ("lgcn", "masked", "frequency", "ngcf")
+
+
+def require_affordable(
+    strategy: Strategy,
+    method: MethodSettings,
+    policy: Policy,
+    shard: Counts,
+    declaration: Declaration,
+    part: Part,
+) -> None:
+    """SettingsError for a run that takes more memory or time than the silo's policy allows.
+
+    shard: the silo's own counts. declaration: what the run's part sends.
+    """
+    costs = estimate_costs(strategy, method, shard, policy.anchor_size, declaration, part)
+    largest, longest = max(costs, key=lambda one: one.bytes), max(costs, key=lambda one: one.operations)
+    allowed = allowed_memory(policy.most_memory_bytes)
+    if (needed := total_bytes(costs)) > allowed:
+        expected = (
+            f"expected a run that takes at most {describe_bytes(allowed)} of memory here (policy.most_memory_bytes)"
+        )
+        raise SettingsError(f"policy: {expected}, got one of about {describe_bytes(needed)}, mostly for {largest.what}")
+    if (seconds := total_seconds(costs)) > policy.most_round_seconds:
+        expected = f"expected a round of at most {policy.most_round_seconds:,.0f} s (policy.most_round_seconds)"
+        raise SettingsError(f"policy: {expected}, got one of about {seconds:,.0f} s, mostly for {longest.what}")
+
+
+def total_bytes(costs: list[Cost]) -> float:
+    """The model lies in memory throughout; of the rest one part at a time."""
+    return costs[0].bytes + max((cost.bytes for cost in costs[1:]), default=0.0)
+
+
+def total_seconds(costs: list[Cost]) -> float:
+    """One part after the other."""
+    return sum(cost.operations for cost in costs) / RATE
+
+
+def estimate_costs(
+    strategy: Strategy,
+    method: MethodSettings,
+    shard: Counts,
+    agreed: Counts | None,
+    declaration: Declaration,
+    part: Part,
+) -> list[Cost]:
+    """Each part of a run; what lies in memory throughout is the first. agreed: size of an anchor of counts."""
+    update = Cost("the update", 6.0 * least_update(declaration))
+    if part == "basis":
+        return [*_basis_costs(method, shard), update]
+    model = strategy.model or method.model
+    training = _session_costs if EXCHANGES[model].task == "sessions" else _item_costs
+    costs = [*training(model, method, shard), update]
+    if MARGIN in strategy.scalars and model in MLP_HEADS and method.margin_strength > 0:
+        costs.append(_margin_cost(model, method, shard))
+    if strategy.spectral_scalar:
+        size = declared_size(method.anchor) if method.anchor.size == "declared" else agreed
+        costs += [] if size is None else [anchor_cost(size, method.cutoff)]
+    return costs
+
+
+def _item_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:
+    """Of training on interactions of users with items: the model first."""
+    users, items = shard.users, shard.items
+    nodes, kept = users + items, min(method.cutoff, max(1, min(users, items) - 1))
+    exact = method.start != "random" and EXCHANGES[model].starts_at_filter
+    width = max(method.width, min(kept, 128)) if exact else method.width
+    held = FIXED + 150.0 * shard.edges + nodes * (36.0 * kept + 4.0 * 12.0 * width)
+    if ITEM_TABLE in EXCHANGES[model].names:
+        held += 4.0 * 12.0 * method.catalogue * method.width
+    found = [Cost(f"the model (width {method.width:,}, cutoff {method.cutoff:,})", held)]
+    found.append(spectrum_cost(f"the own spectrum (cutoff {method.cutoff:,})", shard, method.cutoff))
+    found.append(_closed_form_cost(users, items))
+    if exact and method.fusion and method.basis.kind != "off":
+        made = _common_cost(method, users, items)
+        # While weights are chosen, both are there: the silo's own closed forms, and those of the basis once made.
+        found[-1] = Cost(f"{found[-1].what} and {made.what}", found[-1].bytes + COMMON_KEPT * made.bytes)
+        found.append(made)
+    return [*found, _step_cost(model, method, shard, width)]
+
+
+def _margin_cost(model: str, method: MethodSettings, shard: Counts) -> Cost:
+    """Of the mean margin, a block of pairs at a time: without a base path the MLP scores all of them."""
+    pairs = min(max(BLOCK_PAIRS, shard.items), shard.users * shard.items)
+    is_residual = method.start != "random" and EXCHANGES[model].starts_at_filter
+    scored = min(float(pairs) * method.width, float(SCORED_NUMBERS if is_residual else ALL_SCORED_NUMBERS))
+    return Cost(f"the margins of pairs (width {method.width:,})", 40.0 * pairs + 32.0 * scored)
+
+
+def _step_cost(model: str, method: MethodSettings, shard: Counts, width: int) -> Cost:
+    """A step's arrays, and the operations of all steps of a round."""
+    nodes, batch = shard.users + shard.items, min(method.batch_size, shard.edges)
+    scored, layers = float(batch) * method.negatives, method.layers + 1
+    hidden = scored * method.width if model in MLP_HEADS else 0.0
+    rows = nodes if model in WHOLE_GRAPH else 2 * batch + method.negatives
+    drawn = 2.0 * method.negatives * shard.users
+    joint = 8.0 * method.negatives * method.width**2 if model in MLP_HEADS else 0.0
+    held = 32.0 * scored + 12.0 * hidden + joint + 24.0 * rows * layers * width + drawn
+    steps = -(-shard.edges // batch) * float(method.local_epochs)
+    spread = 6.0 * nodes * min(method.cutoff, min(shard.users, shard.items)) * width
+    dense = 6.0 * hidden * method.width + 6.0 * scored * width + spread + 20.0 * nodes * width
+    words = f"steps of batch_size {method.batch_size:,}, negatives {method.negatives:,}, width {method.width:,}"
+    return Cost(
+        f"{words}, local_epochs {method.local_epochs}", held, steps * (dense + 6.0 * rows * layers * width**2 + STEP)
+    )
+
+
+def _closed_form_cost(users: int, items: int) -> Cost:
+    """Of the closed-form scores among which weights are chosen: those that are fused with a model's own, and those of
+    the silo alone, with which every model is compared. They are of the silo's own size whatever the settings are."""
+    short = float(min(users, items))
+    pairs = 16.0 * (items if items <= MOST_PAIRS else short) ** 2 if short <= ONE_RIDGE_SIDE else 0.0
+    dense = 28.0 * items**2 + 8.0 * users * items if items <= DENSE_ITEMS else 0.0
+    scores = 12.0 * 4.0 * min(float(min(users, VALIDATION_USERS)) * items, float(MOST_SCORES))
+    return Cost("the closed-form scores", pairs + dense + scores + 12.0 * FUSED_DIRECTIONS * (users + items))
+
+
+def _common_cost(method: MethodSettings, users: int, items: int) -> Cost:
+    """Of the scores that follow from the sums of a common basis, and of taking the silo's own part out of these."""
+    catalogue, scores = float(method.catalogue), 16.0 * min(float(min(users, VALIDATION_USERS)) * items, MOST_SCORES)
+    words = f"the scores of the common basis ({method.catalogue:,} items)"
+    if method.basis.kind == "exact" and method.basis.epsilon is None:
+        return Cost(words, 72.0 * catalogue**2 + scores)
+    return Cost(words, 60.0 * catalogue * method.basis.directions + scores)
+
+
+def _session_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:
+    """Of training on visits: the model first."""
+    whole = method.sessions.candidates == "catalogue"
+    rows, width = (method.catalogue if whole else min(shard.items, method.catalogue or shard.items)), method.width
+    batch, clicks = min(method.batch_size, shard.edges), min(LONGEST_VISIT, shard.edges)
+    usual = min(clicks, 1 + 3 * shard.edges // shard.users)  # of a padded visit
+    tables = 4.0 * width * (6.0 * rows + 3.0 * method.catalogue)
+    scores = 4.0 * 4.0 * float(batch) * rows * (2.0 if model == "tagnn" else 1.0)
+    visits = 4.0 * float(batch) * clicks * (24.0 * width + 4.0 * clicks)
+    pair = 6.0 * width * (usual if model == "tagnn" else 1.0)
+    examples = float(shard.edges) * method.local_epochs
+    operations = examples * (pair * rows + 60.0 * usual * width**2) + examples / batch * (STEP + 20.0 * rows * width)
+    words = f"steps of batch_size {method.batch_size:,} over {rows:,} items, local_epochs {method.local_epochs}"
+    return [Cost(f"the model (width {width:,}, {rows:,} items)", tables), Cost(words, scores + visits, operations)]
+
+
+def _basis_costs(method: MethodSettings, shard: Counts) -> list[Cost]:
+    """Of a silo's part of the sums and of what is made of them: what is kept of the rounds first."""
+    basis, items = method.basis, float(method.catalogue)
+    if basis.kind == "exact":
+        square = (24.0 if basis.epsilon is None else 40.0) * items**2
+        return [
+            Cost("the sums", FIXED_OF_SUMS + 4.0 * items**2),
+            Cost(f"pairs of {method.catalogue:,} items", square, 10.0 * items**2),
+        ]
+    columns = float(basis.directions)
+    kept = 4.0 * items * (basis.words or basis.rank) * basis.sums_needed
+    words = f"{basis.directions:,} directions (basis.rank, basis.words, basis.rounds) of {method.catalogue:,} items"
+    held = 8.0 * (5.0 * items * columns + 3.0 * columns**2 + 2.0 * shard.users * (basis.words or basis.rank))
+    operations = SPARSE * 4.0 * shard.edges * columns + 8.0 * items * columns**2 + 10.0 * columns**3
+    return [Cost("the sums", FIXED_OF_SUMS + kept), Cost(words, held, operations)]

@@ -1,0 +1,74 @@
+"""What a silo measured in its rounds, in two files, and whether training still teaches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from client_service.data.files import settle
+from client_service.schemas import EarlierRun, QualityOut, SpectrumOut
+from shared.message import Message
+
+SATURATED = 0.25  # from this share of the positives on, the rest no longer makes up for them
+
+
+def saturation_notices(quality: QualityOut) -> tuple[str, ...]:
+    """One sentence, the same for the rest of the run, once the positives of a round have saturated; else none."""
+    first = next((entry.round for entry in quality.rounds if entry.saturated >= SATURATED), None)
+    if first is None:
+        return ()
+    return (
+        f"in round {first} of {quality.run} a quarter or more of the positives lay at the angle pi, where the loss has"
+        " no gradient: they teach nothing; expected a smaller margin_strength (gamma), or margin_reading = additive",
+    )
+
+
+QUALITY = "quality.json"
+SPECTRA = "spectra.json"
+MOST_EARLIER = 20  # runs of which figures are kept beside the last one's
+UNJUDGED = (
+    "No validation items: nothing is chosen by this silo's own data. Served is the model at which training starts, "
+    "with the settings that need no choice; no round of training is judged, and none replaces it."
+)
+
+
+def keep_quality(folder: Path, quality: QualityOut) -> None:
+    _replace(folder / QUALITY, quality)
+
+
+def earlier_runs(last: QualityOut, run: str) -> tuple[EarlierRun, ...]:
+    """What is known of the runs before `run`, from the figures kept last, which may be its own."""
+    if last.run is None or last.run == run or not last.finished or last.test is None:
+        return last.earlier
+    ended = EarlierRun(run=last.run, test=last.test, test_users=last.test_users)
+    return (*last.earlier, ended)[-MOST_EARLIER:]
+
+
+def keep_spectra(folder: Path, spectra: SpectrumOut) -> None:
+    _replace(folder / SPECTRA, spectra)
+
+
+def kept_quality(folder: Path, client: str) -> QualityOut:
+    """The figures of the last run that this client took part in."""
+    try:
+        return QualityOut.model_validate_json((folder / QUALITY).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return QualityOut(client=client)
+
+
+def kept_spectra(folder: Path) -> SpectrumOut:
+    """What the latest rho compared; empty where there was none."""
+    try:
+        return SpectrumOut.model_validate_json((folder / SPECTRA).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return SpectrumOut()
+
+
+def quality_warnings(quality: QualityOut) -> tuple[str, ...]:
+    """What a reader of these figures has to know first."""
+    return (*((UNJUDGED,) if quality.valid_users == 0 else ()), *saturation_notices(quality))
+
+
+def _replace(path: Path, figures: Message) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(figures.model_dump_json(), encoding="utf-8")
+    settle(partial, path)

@@ -1,0 +1,178 @@
+"""Opens a run at this client: checks settings and cost, resumes, warns the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from client_service.boundary.aggregator_api import Aggregator
+from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.storage import kept_head, load_basis
+from client_service.federation.basis_run import BasisRun
+from client_service.federation.client_run import RunPart, Silo, agree_method, basis_folder, open_basis_run, place_run
+from client_service.federation.run_cost import require_affordable
+from client_service.federation.training_run import TrainingRun
+from client_service.privacy.settings import PrivacySettings
+from client_service.runtime.interruption import RoundPatience
+from client_service.settings import ClientSettings
+from client_service.tasks.task import Place
+from shared.method.declaration import Declaration, Part
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.protocol.privacy import few_clients
+from shared.protocol.schemas import RunOut
+from shared.strategies import build_strategy, strategy_of_part
+from shared.strategies.server.choice import magnitudes_for
+from shared.strategies.strategy import Strategy
+
+QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
+
+
+def list_cautions(
+    settings: ClientSettings, state: RunOut, method: MethodSettings, signature_seconds: float | None
+) -> tuple[str, ...]:
+    """Of an open run. signature_seconds: by which a request may be late; None before the aggregator has said it."""
+    declaration = settings.declaration()
+    late = settings.limits().shortcomings(signature=signature_seconds, deadline=state.deadline_seconds)
+    shut_out = (QUARANTINED,) if state.standing == "quarantined" else ()
+    strategy = build_strategy(declaration.strategy, method)
+    noised = warn_of_noised_magnitudes(settings.privacy, strategy, method)
+    rows = warn_of_moved_rows(strategy, method, settings.task, secure=declaration.secure)
+    pairs = warn_of_rare_pairs(method) if state.part == "basis" else ()
+    unlike = warn_of_unlike_starts(declaration, method)
+    return (*few_clients(state.joined), *unlike, *rows, *noised, *pairs, *late, *shut_out)
+
+
+def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
+    """A warning, where the clients of a secure run go on from different parameters (Eq. 14)."""
+    mixing = build_strategy(declaration.strategy, method).mixing
+    if not declaration.secure or mixing is None or mixing.least_share == 1.0:
+        return ()
+    return (
+        "with a similarity_floor below 1 an aggregator that lies about the mean can tell one client's update from"
+        " a sum: policy.least_similarity = 1 refuses such runs",
+    )
+
+
+def warn_of_moved_rows(strategy: Strategy, method: MethodSettings, task: str, *, secure: bool) -> tuple[str, ...]:
+    """A warning, where masks hide whose the rows of items are that a sum has moved, and other sums tell."""
+    of_sessions = task == "sessions"
+    if not secure or not strategy.shares_items(method) or (of_sessions and method.sessions.candidates == "catalogue"):
+        return ()
+    others = "; with sessions.candidates = catalogue all rows move" if of_sessions else ""
+    return ("rows of items leave: sums with and without this silo tell which items it alone has" + others,)
+
+
+def warn_of_rare_pairs(method: MethodSettings) -> tuple[str, ...]:
+    """A warning, where rare pairs are left out of a sum whose members' own counts nobody can check."""
+    basis = method.basis
+    if basis.kind != "exact" or basis.epsilon is not None or basis.least_pairs == 1:
+        return ()
+    return (
+        f"a silo that lies about its own counts reads pairs of items that fewer than {basis.least_pairs} users have"
+        " too (basis.least_pairs): policy.common_basis = noised takes part in noised sums alone",
+    )
+
+
+def warn_of_noised_magnitudes(privacy: PrivacySettings, strategy: Strategy, method: MethodSettings) -> tuple[str, ...]:
+    """A warning, where a server's steps follow the sizes of changes that are mostly this silo's noise."""
+    if not privacy.on or strategy.server == "none" or magnitudes_for(strategy.server, method) == "off":
+        return ()
+    return (
+        f"the server's steps follow the mean of the clients' |changes|, which noise keeps at {privacy.mean_noise():.2g}"
+        " or more: steps become shorter; server_step.magnitudes = off follows the mean's change instead",
+    )
+
+
+T = TypeVar("T")
+
+
+class OffLoop(Protocol):
+    """Call a slow function in the worker thread."""
+
+    def __call__(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]: ...
+
+
+class RunOpening:
+    """Opens the runs of one silo, and fetches what each needs to begin."""
+
+    def __init__(self, silo: Silo, aggregator: Aggregator, off_loop: OffLoop, patience: RoundPatience) -> None:
+        self._silo, self._aggregator, self._off_loop, self._patience = silo, aggregator, off_loop, patience
+        self.interrupt = silo.interrupt.within()  # ends the training of these runs alone
+
+    async def open_run(self, state: RunOut, run: str) -> RunPart:
+        """The run before anything of it is taken up. PrivacyError where it would send what was not declared."""
+        return await (self._basis_run(state, run) if state.part == "basis" else self._training_run(state, run))
+
+    async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
+        silo, method = self._silo, self._agree(state, "training")
+        basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
+        place = replace(self._place(state, run, method), basis=basis)
+        return await self._off_loop(
+            TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
+        )
+
+    async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
+        silo, place = self._silo, self._place(state, run, self._agree(state, "basis"))
+        return await self._off_loop(open_basis_run, silo.settings, silo.task, silo.shard, place, state.joined)
+
+    def _agree(self, state: RunOut, part: Part) -> MethodSettings:
+        """The run's settings, once they are neither more telling nor more costly than the silo's policy allows."""
+        silo, settings = self._silo, self._silo.settings
+        method = agree_method(settings, state.method, part)
+        strategy = strategy_of_part(part, settings.strategy, method)
+        declaration, counts = settings.declaration().of_part(part), silo.task.count(silo.shard)
+        require_affordable(strategy, method, settings.policy, counts, declaration, part)
+        return method
+
+    def _place(self, state: RunOut, run: str, method: MethodSettings) -> Place:
+        return place_run(self._silo.settings, run, state.seed, method)
+
+    @property
+    def _basis_folder(self) -> Path:
+        return basis_folder(self._silo.settings)
+
+    def has_basis(self, run: str) -> bool:
+        """Is the newest basis that is kept of this run?"""
+        head = kept_head(self._basis_folder)
+        return head is not None and head.run == run
+
+    async def _common_basis(self, state: RunOut, method: MethodSettings, run: str) -> CommonBasis:
+        """The basis that a training run uses: the one that is kept, or made from the sums of its basis run."""
+        head = kept_head(self._basis_folder)
+        if head is not None and head.run == run:
+            found = await self._off_loop(load_basis, self._basis_folder, head.digest)
+            if found is not None:
+                return found
+        part = await self._basis_run(state.model_copy(update={"method": method}), run)
+        last = method.basis.rounds_needed
+        await self.fetch_missing(part, last)
+        await self._off_loop(part.skip_round, await self.personalised(part, last), last)
+        await self._off_loop(part.finish)
+        assert part.basis is not None
+        return part.basis
+
+    async def starting_parameters(self, part: RunPart) -> Parameters:
+        """What a run begins with; statistics begin with zeros, which nobody needs to send."""
+        return part.received if part.part == "basis" else await self._aggregator.model(part.place.run)
+
+    async def fetch_missing(self, part: RunPart, number: int) -> None:
+        """What is needed beside the parameters of round `number`. PrivacyError for other ones than were told first:
+        the others would multiply with other directions than this client."""
+        while (before := part.missing_round(number)) is not None:
+            found, masking = await self.personalised(part, before), self._silo.masking
+            if masking is not None:
+                masking.remember_start(part.place.run, before + 1, found)
+            await self._off_loop(part.remember, found, before)
+
+    async def personalised(self, part: RunPart, number: int) -> Parameters:
+        """Wait for the round to be aggregated. The aggregator's deadline bounds the wait, because a failed run is
+        refused; and GaveWay, where a change of the shard has waited long enough."""
+        wait = self._silo.settings.wait_seconds
+        while True:
+            self._patience.check()
+            found = await self._aggregator.personalised(part.place.run, number, wait, part.part)
+            if found is not None:
+                return found

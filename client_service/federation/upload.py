@@ -1,0 +1,187 @@
+"""An update's way out: noised and masked, as the silo has chosen; and what its round gives for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from client_service.boundary.aggregator_api import Aggregator
+from client_service.federation.client_run import RunPart
+from client_service.metrics import ClientMetrics
+from client_service.privacy.basis_guard import BasisGuard
+from client_service.privacy.guard import Guard, Occasion
+from client_service.runtime.interruption import RoundPatience
+from client_service.runtime.logs import LOGGER
+from client_service.secure_rounds.exchange import BasisPart, SecureExchange
+from client_service.secure_rounds.masking import Masking
+from client_service.settings import ClientSettings
+from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
+from shared.method.exchanged import Parameters
+from shared.protocol.privacy import pass_gate
+from shared.protocol.schemas import ReceiptOut, RunOut
+from shared.protocol.secure.messages import RoundTerms
+from shared.strategies import strategy_of_part
+from shared.strategies.mixing import Mixing
+from shared.strategies.strategy import Strategy
+
+T = TypeVar("T")
+
+
+def require_trained_so(run_part: RunPart, state: RunOut) -> None:
+    """PrivacyError where a run has by now another seed or length, which the others are told, than was trained for."""
+    moment = run_part.moment
+    if (run_part.place.seed, moment.seed, moment.rounds) != (state.seed, state.seed, state.rounds):
+        words = f"expected the seed and the number of rounds that round {moment.round} was trained with"
+        raise PrivacyError(f"{words}, {moment.seed} and {moment.rounds}, got {state.seed} and {state.rounds}")
+
+
+def require_similar(mixing: Mixing | None, least: float) -> None:
+    """PrivacyError for a run that gives clients less of the mean, and so more different starts, than a silo bears."""
+    if mixing is not None and mixing.least_share < least:
+        words = f"policy: expected a run that gives each client at least {least:g} of the mean"
+        raise PrivacyError(f"{words} (policy.least_similarity), got {mixing.least_share:g}")
+
+
+def _basis_part(run_part: RunPart, masking: Masking) -> BasisPart | None:
+    """What a silo says of its data in a basis run, and what it demands of the others."""
+    if run_part.summed is None:
+        return None
+    least = max(masking.basis_changes, run_part.place.method.basis.least_silos)
+    return BasisPart(masking.stamp(run_part.summed.training), run_part.summed.catalogue, least)
+
+
+class UpdateSender:
+    """guard: there with differential privacy. masking: there in a secure federation. basis_guard: there
+    where the common basis has noise. worker: for what is slow. patience: of the waits for the other clients."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        aggregator: Aggregator,
+        metrics: ClientMetrics,
+        worker: Executor,
+        *,
+        guard: Guard | None,
+        masking: Masking | None,
+        basis_guard: BasisGuard | None = None,
+        patience: RoundPatience | None = None,
+    ) -> None:
+        self._patience = patience
+        self._aggregator, self._guard, self._basis_guard = aggregator, guard, basis_guard
+        self._declared = settings.declaration()
+        self._masking, self._wait = masking, settings.wait_seconds
+        self._least_similarity = settings.policy.least_similarity
+        self._metrics, self._worker = metrics, worker
+
+    def draws(self, run: str) -> bytes:
+        """What a run's training draws from beside its seed; nothing in an open federation."""
+        return b"" if self._masking is None else self._masking.draws(run)
+
+    async def send(self, run_part: RunPart, update: Parameters, state: RunOut) -> None:
+        """The update or, with differential privacy, its release alone; nothing where the silo's budget is spent.
+
+        A round that was closed without this client is no error: it goes on with what it gives. Nor is it one that the
+        aggregator holds another update: this client sent it, and could not keep its training.
+        """
+        run, number = run_part.place.run, run_part.moment.round
+        leaving = await self._leaving(run_part, update)
+        if leaving is None:
+            LOGGER.warning("privacy_budget_spent", run=run, round=number)
+            return
+        try:
+            receipt = await self._send(run_part, leaving, state)
+            LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
+            self._metrics.upload_bytes.inc(receipt.size)
+        except (ConflictError, NotFoundError) as error:
+            event = "too_late" if isinstance(error, RoundClosedError | NotFoundError) else "another_is_held"
+            LOGGER.warning(event, run=run, round=number, reason=str(error))
+            self._metrics.uploads_refused.labels(error.code).inc()
+
+    async def _leaving(self, run_part: RunPart, update: Parameters) -> Parameters | None:
+        """What may leave of the update; asked again, the same."""
+        if self._guard is None:
+            return update
+        place, moment, release = run_part.place, run_part.moment, self._guard.release
+        at = (place.run, place.seed, place.method, moment.round, moment.rounds, run_part.received, moment.anchor)
+        return await self._off_loop(lambda: release(update, Occasion(*at)))
+
+    async def _send(self, run_part: RunPart, update: Parameters, state: RunOut) -> ReceiptOut:
+        """As it is, or masked where the silo demands that; never the one for the other."""
+        declaration = self._declared.of_part(run_part.part)
+        run, number = run_part.place.run, run_part.moment.round
+        if self._masking is None:
+            return await self._aggregator.upload(run, number, pass_gate(declaration, update))
+        if state.threshold is None:
+            raise PrivacyError("expected a secure round, as this silo demands, got an open one")
+        require_trained_so(run_part, state)
+        require_similar(self._strategy(run_part).mixing, self._least_similarity)
+        terms = self._masking.terms(declaration, run_part.place.method, run, number, state)
+        if run_part.part == "basis" and run_part.place.method.basis.epsilon is not None:
+            update = await self._noised_part(run_part, update, terms)
+        update = await self._with_reports(run_part, update, self._masking)
+        pass_gate(declaration, update)
+        basis = _basis_part(run_part, self._masking)
+        exchange = SecureExchange(
+            self._masking,
+            self._aggregator,
+            wait=self._wait,
+            worker=self._worker,
+            basis=basis,
+            patience=self._patience,
+        )
+        return await exchange.send(terms, update)
+
+    async def _with_reports(self, run_part: RunPart, leaving: Parameters, masking: Masking) -> Parameters:
+        """What leaves, after its noise, with the reports that the run's strategy makes of it."""
+        report, number = self._strategy(run_part).report, run_part.moment.round
+        if report is None:
+            return leaving
+        base = await self._off_loop(lambda: masking.start_of(run_part.place.run, number))
+        return await self._off_loop(lambda: report(leaving, base.arrays))
+
+    async def _noised_part(self, run_part: RunPart, update: Parameters, terms: RoundTerms) -> Parameters:
+        """With this silo's part of the noise; asked again, the same."""
+        guard, basis = self._basis_guard, run_part.place.method.basis
+        if guard is None:
+            raise PrivacyError("expected an account for noised sums of the common basis (basis.epsilon), got none")
+        return await self._off_loop(lambda: guard.release(update, terms, basis))
+
+    async def received(
+        self, run_part: RunPart, update: Parameters | None, given: Parameters, number: int
+    ) -> Parameters:
+        """What this client goes on with after round `number` (0: where the run begins): what it was given, or in a
+        secure federation its own mixture with what it has sent. The round's secrets are of no more use then.
+
+        With differential privacy that is the release: the next one begins at what the aggregator might know.
+        """
+        if self._masking is None:
+            return given
+        strategy, masking = self._strategy(run_part), self._masking
+        mixing = strategy.mixing
+        mean = given if mixing is None else mixing.without_told(given)
+        run, whole = run_part.place.run, strategy.report is not None
+        await self._off_loop(lambda: masking.remember_start(run, number + 1, mean, whole=whole))
+        if number == 0:
+            return given
+        if mixing is None:
+            self.forget()
+            return given
+        told, mean = mixing.split_told(given)
+        mixes = told != mixing.mean_alone and update is not None
+        own = await self._leaving(run_part, update) if mixes and update is not None else None
+        self.forget()
+        return mean if own is None else mixing.mix(told, mean, own)
+
+    def _strategy(self, run_part: RunPart) -> Strategy:
+        """Of the run."""
+        return strategy_of_part(run_part.part, self._declared.strategy, run_part.place.method)
+
+    def forget(self) -> None:
+        """The secrets of a round that is over."""
+        if self._masking is not None:
+            self._masking.vault.forget()
+
+    async def _off_loop(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function)

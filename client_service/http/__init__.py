@@ -1,0 +1,1 @@
+"""HTTP routes of the client service, and the objects behind them."""

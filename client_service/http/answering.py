@@ -1,0 +1,203 @@
+"""Answers applications' requests, in the training process and in serving processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Response
+from fastapi.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from client_service.event_log.service import Feedback
+from client_service.metrics import RequestMetrics
+from client_service.runtime.device import choose_device
+from client_service.runtime.workers import Together
+from client_service.serving.messages import MOST_USERS, ModelOut, RecommendationsIn, RecommendationsOut
+from client_service.serving.model_store import REFRESH, read_version
+from client_service.serving.next_items import NextItems
+from client_service.serving.next_messages import NextIn, NextListOut
+from client_service.serving.predictor import Answerer
+from client_service.serving.recommender import Recommender
+from client_service.serving.requests import MOST_LISTED, Basket, Limits
+from client_service.settings import ClientSettings
+from client_service.tasks import task_named
+from shared.errors import ConflictError, ProtocolError, UnavailableError
+from shared.timeouts import SILENCE_SECONDS
+from shared.web.content_types import JSON, prefers
+
+NDJSON: Final = "application/x-ndjson"
+CHUNK = 100  # users whose lists are in memory at a time
+THREADS = 2  # of all streams of one service
+Compute = Callable[[Sequence[str]], Sequence[RecommendationsOut]]
+
+
+class _Lines(StreamingResponse):
+    """Ends where the caller takes nothing for so long: what waits to be sent is bounded, and so is the wait."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await send(message)
+
+        await super().__call__(scope, receive, send_in_time)
+
+
+def wants_lines(accept: str) -> bool:
+    """Does an Accept header prefer lines to one document?"""
+    return prefers(accept, NDJSON, JSON)
+
+
+def stream_lists(users: Sequence[str], compute: Compute, threads: CapacityLimiter) -> Response:
+    """A line for each user, in this order. threads: those that all streams together have, so that others find some."""
+    return _Lines(_write_lines(users, compute, threads), media_type=NDJSON, headers={"Cache-Control": "no-store"})
+
+
+async def _write_lines(users: Sequence[str], compute: Compute, threads: CapacityLimiter) -> AsyncIterator[bytes]:
+    for first in range(0, len(users), CHUNK):
+        yield await to_thread.run_sync(_write_chunk, users[first : first + CHUNK], compute, limiter=threads)
+
+
+def _write_chunk(users: Sequence[str], compute: Compute) -> bytes:
+    return b"".join(one.model_dump_json(exclude_none=True).encode() + b"\n" for one in compute(users))
+
+
+A = TypeVar("A", bound=Answerer)
+BasketAsked = tuple[Recommender, Basket]
+"""A refresh may put another recommender in place while a basket waits; its limits are of the catalogue of this one."""
+
+
+class Answering:
+    """A recommender that is there once the shard is read, and a job that keeps its model up to date."""
+
+    metrics: RequestMetrics
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings, self.task = settings, task_named(settings.task)
+        self.device, self.device_reason = choose_device(settings.device)
+        self.models = settings.models_directory
+        self._answers: Answerer | None = None
+        self._feedback: Feedback | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._stream_threads = CapacityLimiter(THREADS)
+        self.baskets = Together(self._recommend_baskets)
+        self.visits = Together(self._answer_visits, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
+
+    @property
+    def answers(self) -> Answerer:
+        """Who answers, whatever the silo's task is."""
+        if self._answers is None:
+            raise UnavailableError("the client is reading its shard")
+        return self._answers
+
+    @property
+    def recommender(self) -> Recommender:
+        """ConflictError in a silo that holds no users."""
+        return self._require(Recommender)
+
+    @property
+    def next_items(self) -> NextItems:
+        """ConflictError in a silo that holds no sessions."""
+        return self._require(NextItems)
+
+    def _require(self, kind: type[A]) -> A:
+        if not isinstance(self.answers, kind):
+            raise ConflictError(f"expected a request to a silo of another task, this one's is {self.task.name!r}")
+        return self.answers
+
+    @property
+    def feedback(self) -> Feedback:
+        """ConflictError in a silo that applications tell nothing."""
+        if self._feedback is None and self._answers is not None:
+            raise ConflictError(f"expected a silo that can be told of users, this one's task is {self.task.name!r}")
+        if self._feedback is None:
+            raise UnavailableError("the client is reading its shard")
+        return self._feedback
+
+    def describe_model(self) -> ModelOut:
+        """The model that answers now, in an application's words."""
+        answers, served = self.answers, self.answers.served
+        sizes = {"users": answers.known_users, "items": answers.shown_items, "score": answers.score_meaning}
+        if served is None:
+            return ModelOut(**sizes)
+        run, number = read_version(served.version)
+        trained = {} if run == REFRESH else {"run": run, "round": number}
+        return ModelOut(version=served.version, kept_at=served.kept_at or None, **trained, **sizes)
+
+    async def answer_basket(self, message: RecommendationsIn) -> RecommendationsOut:
+        """A list for the message's basket, computed with all others that wait."""
+        recommender = self.recommender
+        basket = Basket(message.basket or (), await _read_limits(recommender, message))
+        return await self.baskets.ask((recommender, basket))
+
+    async def answer_visits(self, message: NextIn) -> NextListOut:
+        """What comes next after the message's sessions, computed with all others that wait: one thread's memory."""
+        self._require(NextItems)
+        return await self.visits.ask(message)
+
+    def _answer_visits(self, asked: Sequence[NextIn]) -> Sequence[NextListOut]:
+        return self.next_items.answer_all(asked)
+
+    async def answer_users(self, message: RecommendationsIn) -> tuple[RecommendationsOut, ...]:
+        """A list for each of the message's users."""
+        users = message.users or ()
+        if len(users) > MOST_USERS:
+            raise ProtocolError(f"body.users: expected at most {MOST_USERS} without {NDJSON}, got {len(users)}")
+        if (listed := len(users) * message.k) > MOST_LISTED:
+            words = f"expected at most {MOST_LISTED} items in all lists together (users x k) without {NDJSON}"
+            raise ProtocolError(f"body.users: {words}, got {listed}")
+        recommender = self.recommender
+        return await run_in_threadpool(recommender.for_users, users, await _read_limits(recommender, message))
+
+    async def stream_users(self, message: RecommendationsIn) -> Response:
+        """The same, line by line; what is wrong with the message is found before the first line."""
+        recommender = self.recommender
+        limits = await _read_limits(recommender, message)
+        return stream_lists(
+            message.users or (), lambda users: recommender.for_users(users, limits), self._stream_threads
+        )
+
+    def _recommend_baskets(self, asked: Sequence[BasketAsked]) -> tuple[RecommendationsOut, ...]:
+        """All together, but for those that were read for the shard before a refresh."""
+        found: dict[int, RecommendationsOut] = {}
+        for recommender in {id(one): one for one, _ in asked}.values():
+            places = [place for place, (one, _) in enumerate(asked) if one is recommender]
+            answers = recommender.for_baskets([asked[place][1] for place in places])
+            found.update(zip(places, answers, strict=True))
+        return tuple(found[place] for place in range(len(asked)))
+
+    @property
+    def live(self) -> bool:
+        """False when the job has ended by a mistake of ours: then only a restart helps."""
+        return self._following is None or not self._following.done()
+
+    @property
+    def hindrance(self) -> str | None:
+        """Why nobody should ask for recommendations now; None where nothing is in the way."""
+        if self._answers is None:
+            return "the client is reading its shard"
+        return None if self.live else "the agent has ended; the log says why"
+
+
+async def _read_limits(recommender: Recommender, message: RecommendationsIn) -> Limits:
+    """What a message asks of the catalogue of this recommender, before it is computed with others: its mistakes are
+    its own."""
+    read = partial(
+        recommender.limits,
+        message.k,
+        message.exclude_seen,
+        message.allow,
+        message.exclude,
+        message.filter,
+        offset=message.offset,
+        mmr=message.mmr,
+        freshness=message.freshness,
+        explain=message.explain,
+        raw=message.raw,
+    )
+    lists = message.allow is not None or message.exclude or message.filter or message.freshness
+    return await run_in_threadpool(read) if lists else read()

@@ -1,0 +1,72 @@
+"""CORS: pages of allowed origins -> what applications may ask of a silo. Its operator's routes and pages know nothing
+of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from client_service.http.authentication import ForApplications
+from shared.web import problems, request_ids
+
+METHODS = ("DELETE", "GET", "HEAD", "POST", "PUT")
+REQUEST_HEADERS = ("Authorization", "Content-Type", request_ids.HEADER)
+EXPOSED = ("Retry-After", request_ids.HEADER)
+REFUSED = "expected the preflight of an allowed origin, method and headers, got others"
+
+
+class CrossOrigin(CORSMiddleware):
+    """Answers preflights of applications' routes, and marks all answers of these for allowed origins.
+
+    It belongs outside of all else, so that refusals are marked too, and a preflight, which can show no key, counts for
+    nobody. A route is an application's by its first segment after /v1.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Collection[str], routes: Sequence[BaseRoute]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=METHODS,
+            allow_headers=REQUEST_HEADERS,
+            expose_headers=EXPOSED,
+        )
+        self._open = list_application_segments(routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _segment(scope["path"]) in self._open:
+            await super().__call__(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """As Starlette's; a refusal is a problem document."""
+        answer = super().preflight_response(request_headers)
+        if answer.status_code < 400:
+            return answer
+        told = {"vary", "access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers"}
+        headers = {name: value for name, value in answer.headers.items() if name in told}
+        return problems.problem(answer.status_code, code="cross-origin", detail=REFUSED, headers=headers)
+
+
+def list_application_segments(routes: Sequence[BaseRoute]) -> frozenset[str]:
+    """First segments of paths that applications alone may call."""
+    found = list(_list_routes(routes))
+    own = {_segment(route.path) for route in found if isinstance(route, ForApplications)}
+    return frozenset(own - {_segment(route.path) for route in found if not isinstance(route, ForApplications)})
+
+
+def _list_routes(routes: Sequence[BaseRoute]) -> Iterator[APIRoute]:
+    for context in iter_route_contexts(routes):
+        if isinstance(context.original_route, APIRoute):
+            yield context.original_route
+
+
+def _segment(path: str) -> str:
+    """What follows /v1/ up to the next slash; nothing of other paths."""
+    return path[4:].partition("/")[0] if path.startswith("/v1/") else ""

@@ -1,0 +1,65 @@
+"""HTTP -> what applications tell of users and items."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from fastapi.concurrency import run_in_threadpool
+
+from client_service.event_log.messages import (
+    RECEIPT,
+    ErasedOut,
+    ErasureOut,
+    InteractionsIn,
+    InteractionsOut,
+    ItemIn,
+    StoredId,
+)
+from client_service.http.authentication import ForApplications
+from client_service.http.operator_routes import COMMON, Service
+from shared.web.examples import JSON
+
+router = APIRouter(tags=["feedback"], route_class=ForApplications, **COMMON)
+UserPath = Annotated[StoredId, Path(description="the user's id", examples=["4711"])]
+ItemPath = Annotated[StoredId, Path(description="the item's id, of the catalogue or not yet", examples=["boots"])]
+ReceiptPath = Annotated[
+    str, Path(pattern="^[0-9a-f]{32}$", description="what erasing a user was answered", examples=[RECEIPT])
+]
+NOTHING_KNOWN: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "what is known of the item now",
+        "content": {JSON: {"example": ItemIn(hidden=True).model_dump(mode="json")}},
+    }
+}
+
+
+@router.post("/interactions")
+async def post_interactions(message: InteractionsIn, service: Service) -> InteractionsOut:
+    """On the disk before it is answered, in the next answer of this process; replicas follow within a second."""
+    return await service.feedback.take_interactions(message)
+
+
+@router.put("/items/{item}")
+async def put_item(item: ItemPath, facts: ItemIn, service: Service) -> ItemIn:
+    """Say what an item is, in the place of all that was said before."""
+    return await service.feedback.put_item(item, facts)
+
+
+@router.delete("/items/{item}", responses=NOTHING_KNOWN)
+async def remove_item(item: ItemPath, service: Service) -> ItemIn:
+    """The item appears in no answer any more, and nothing is known of it but that."""
+    return await service.feedback.put_item(item, ItemIn(hidden=True))
+
+
+@router.delete("/users/{user}")
+async def erase_user(user: UserPath, service: Service) -> ErasedOut:
+    """The user is unknown from the next answer on; shard, caches, checkpoints and model follow with a refresh that
+    begins by itself. The receipt tells when that is done."""
+    return await run_in_threadpool(service.feedback.erase_user, user)
+
+
+@router.get("/erasures/{receipt}")
+async def read_erasure(receipt: ReceiptPath, service: Service) -> ErasureOut:
+    """Where an erasure stands."""
+    return await run_in_threadpool(service.feedback.read_erasure, receipt)

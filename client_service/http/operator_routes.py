@@ -1,0 +1,163 @@
+"""HTTP -> status, quality, spectrum, declaration, ledger and health. Nothing is decided here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.security import HTTPBearer
+
+from client_service.boundary.gate_self_test import GateOut
+from client_service.http.authentication import ForOperator
+from client_service.http.service import ClientService
+from client_service.refresh.rollback import list_models, serve_version
+from client_service.schemas import (
+    AcceptedMembersIn,
+    LedgerOut,
+    MembersOut,
+    ModelsOut,
+    QualityOut,
+    RefreshOut,
+    SpectrumOut,
+    StatusOut,
+)
+from shared.errors import DataError, UnavailableError
+from shared.method.declaration import Declaration
+from shared.protocol.problem import ProblemOut
+from shared.web.health import LiveOut, ReadyOut
+from shared.web.refusals import MARK, describe_refusal
+from shared.web.routes import DeclaredRoute
+
+Responses = dict[int | str, dict[str, Any]]
+PROBLEMS: Responses = {MARK: {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+OTHER_TASK: Responses = {
+    409: {"model": ProblemOut, "description": describe_refusal(409, "as from a silo whose task has no such answer")}
+}
+LEDGER_PAGE = 1000
+
+
+# Dependencies are async because the framework sends each plain function through a worker thread.
+async def forbid_storing(response: Response) -> None:
+    """Answers are about people, or of this moment: nobody on the way may keep them."""
+    response.headers["Cache-Control"] = "no-store"
+
+
+SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
+COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
+silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
+inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
+
+VersionPath = Annotated[
+    str, Path(min_length=1, max_length=200, description="the version of a kept model", examples=["run-1.5"])
+]
+After = Annotated[
+    int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known", examples=[0])
+]
+Limit = Annotated[int, Query(ge=1, le=LEDGER_PAGE, description="how many entries at most", examples=[100])]
+
+
+async def service(request: Request) -> ClientService:
+    found: ClientService = request.app.state.service
+    return found
+
+
+Service = Annotated[ClientService, Depends(service)]
+
+
+@silo.get("/status", response_model_exclude_none=True)
+async def read_status(service: Service) -> StatusOut:
+    """Where this client stands, and what keeps it from going on, if anything."""
+    return service.status()
+
+
+@silo.get("/quality")
+async def read_quality(service: Service) -> QualityOut:
+    """What a run has taught this client: each round on validation items, the best one on test items."""
+    return service.quality()
+
+
+@silo.get("/spectrum")
+async def read_spectrum(service: Service) -> SpectrumOut:
+    """Both kernels that rho compares (Eq. 11): the shard's own and the anchor's."""
+    return service.spectrum()
+
+
+@silo.get("/declaration")
+async def read_declaration(service: Service) -> Declaration:
+    """What may leave this client."""
+    return service.declaration()
+
+
+@silo.get("/ledger")
+def read_ledger(service: Service, after: After = 0, limit: Limit = 100) -> LedgerOut:
+    """All that has left this client, entry by entry; `verified`: no entry was changed or removed."""
+    try:
+        total, verified = service.ledger.verify(), True
+    except DataError:
+        total, verified = sum(1 for _ in service.ledger.entries()), False
+    return LedgerOut(entries=tuple(service.ledger.entries(after, limit)), total=total, verified=verified)
+
+
+@silo.get("/refresh", response_model_exclude_none=True, responses=OTHER_TASK)
+async def read_refresh(service: Service) -> RefreshOut:
+    """Where the refresh of shard and model stands."""
+    return service.refresher.standing
+
+
+@silo.post("/refresh", status_code=202, response_model_exclude_none=True)
+async def start_refresh(service: Service) -> RefreshOut:
+    """The shard absorbs what has been posted, and its model is computed anew. In a run it waits for the round's end."""
+    return service.refresher.ask()
+
+
+@silo.get("/members", response_model_exclude_none=True)
+async def read_members(service: Service) -> MembersOut:
+    """Whose keys this silo believes in secure rounds, and who waits for its consent. In the open it pins none."""
+    return service.members.standing if service.settings.secure else MembersOut(file=False, members=())
+
+
+@silo.post("/members/accept", response_model_exclude_none=True)
+async def accept_members(message: AcceptedMembersIn, service: Service) -> MembersOut:
+    """Consent to new members of the federation, each by its key as it was shown."""
+    service.members.accept(message.keys)
+    return service.members.standing
+
+
+@silo.get("/models")
+def read_models(service: Service) -> ModelsOut:
+    """The models that are kept, the served one first."""
+    return list_models(service.models, service.silo)
+
+
+@silo.post("/models/{version}/serve")
+def serve_model(version: VersionPath, service: Service) -> ModelsOut:
+    """Answer by an earlier model, until a run has one that validation prefers."""
+    return serve_version(service.models, service.silo, version)
+
+
+@silo.post("/gate/probe")
+async def probe_gate(service: Service) -> GateOut:
+    """Forbidden messages are put to this client's own gate, before a wire that leads nowhere."""
+    return await service.check_gate()
+
+
+@inside.get("/health/live")
+async def read_liveness(service: Service) -> LiveOut:
+    """The process answers, and its agent runs."""
+    if not service.live:
+        raise UnavailableError("the agent has ended; the log says why")
+    return LiveOut()
+
+
+@inside.get("/health/ready", response_model_exclude_none=True)
+async def read_readiness(service: Service) -> ReadyOut:
+    """It takes calls; 503 says why it does not."""
+    if (hindrance := service.hindrance) is not None:
+        raise UnavailableError(hindrance)
+    return ReadyOut(model="none yet" if service.answers.served is None else "serving")
+
+
+@inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
+async def read_metrics(service: Service) -> Response:
+    """Counts and times, for Prometheus."""
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,198 @@
+"""Routes of recommendations and the catalogue, with a fast path for precomputed lists."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic_core import to_json
+
+from client_service.http.answering import NDJSON, wants_lines
+from client_service.http.authentication import ForApplications
+from client_service.http.operator_routes import COMMON, OTHER_TASK, PROBLEMS, Service
+from client_service.serving.candidate_filters import MOST_FILTERS
+from client_service.serving.messages import (
+    EXCLUDE,
+    EXPLAIN,
+    FILTER,
+    FRESHNESS,
+    MMR,
+    OFFSET,
+    RAW,
+    SEEN,
+    BatchOut,
+    CatalogueItemOut,
+    FilterText,
+    Id,
+    ItemsOut,
+    ModelOut,
+    RecommendationsIn,
+    RecommendationsOut,
+    SimilarOut,
+)
+from client_service.serving.next_messages import NextIn, NextListOut
+from client_service.serving.requests import DEEPEST, Listed
+from shared.web.routes import Handler
+from shared.web.undeclared import announces_body
+
+PLAIN: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
+USUAL: Final = 20
+LONGEST_ID: Final = 512
+HEADERS: Final = {"Cache-Control": "no-store"}
+
+
+class LookedUp(ForApplications):
+    """A route for applications that answers from a list where one is at hand."""
+
+    def get_route_handler(self) -> Handler:
+        answer = super().get_route_handler()
+
+        async def look_up(request: Request) -> Response:
+            asked = PLAIN.fullmatch(request.scope["query_string"])
+            if asked is None or announces_body(request.headers):
+                return await answer(request)
+            await self.admit(request)
+            found = _find(request, int(asked["k"] or USUAL))
+            return await answer(request) if found is None else found
+
+        return look_up
+
+
+def _find(request: Request, k: int) -> Response | None:
+    user = request.path_params["user"]
+    if not 1 <= len(user) <= LONGEST_ID:
+        return None
+    listed = request.app.state.service.recommender.listed_for(user, k)
+    return (
+        None if listed is None else Response(write_list(user, listed), headers=HEADERS, media_type="application/json")
+    )
+
+
+def write_list(user: str, listed: Listed) -> bytes:
+    """What RecommendationsOut writes of the same."""
+    items = [
+        {"item": item, "score": score} if title is None else {"item": item, "score": score, "title": title}
+        for item, score, title in listed.items
+    ]
+    return to_json({"user": user, "model": listed.version, "unknown_items": 0, "items": items})
+
+
+MOST_EXCLUDED = 200  # items that a query can name; a body can name more
+LONGEST_WORDS = 200
+FURTHEST = 1 << 31  # place of an item in the catalogue
+
+OF_ONE_TASK = COMMON | {"responses": PROBLEMS | OTHER_TASK}
+recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **OF_ONE_TASK)
+catalogue = APIRouter(tags=["catalogue"], route_class=ForApplications, **OF_ONE_TASK)
+looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **OF_ONE_TASK)
+served = APIRouter(tags=["catalogue"], route_class=ForApplications, **COMMON)
+LINES: dict[str, Any] = {
+    "description": "the lists; with `Accept: application/x-ndjson` a line of JSON for each user",
+    "content": {NDJSON: {"schema": {"type": "string", "description": "lines as `results` holds them"}}},
+}
+routers = (looked_up, recommendations, catalogue, served)
+
+UserPath = Annotated[Id, Path(description="the user's id", examples=["4711"])]
+ItemPath = Annotated[Id, Path(description="the item's id", examples=["boots"])]
+Count = Annotated[int, Query(ge=1, le=DEEPEST, description="how many items at most", examples=[5])]
+Seen = Annotated[bool, Query(description=SEEN, examples=[True])]
+Filters = Annotated[
+    list[FilterText],
+    Query(max_length=MOST_FILTERS, description=FILTER, examples=[["category:shoes", "colour:black|brown"]]),
+]
+Excluded = Annotated[list[Id], Query(max_length=MOST_EXCLUDED, description=EXCLUDE, examples=[["boots"]])]
+Words = Annotated[str, Query(max_length=LONGEST_WORDS, description="words of a title", examples=["winter boots"])]
+Place = Annotated[
+    int, Query(ge=0, le=FURTHEST, description="items that come before the first answered one", examples=[20])
+]
+Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET, examples=[20])]
+Mmr = Annotated[float, Query(ge=0.0, le=1.0, description=MMR, examples=[0.3])]
+Freshness = Annotated[float, Query(ge=0.0, le=1.0, description=FRESHNESS, examples=[0.2])]
+Raw = Annotated[bool, Query(description=RAW, examples=[True])]
+Explain = Annotated[bool, Query(description=EXPLAIN, examples=[True])]
+
+
+@looked_up.get("/users/{user}/recommendations", response_model_exclude_none=True)
+async def recommend(
+    user: UserPath,
+    service: Service,
+    k: Count = 20,
+    exclude_seen: Seen = True,
+    filter: Filters = [],  # noqa: B006
+    exclude: Excluded = [],  # noqa: B006
+    offset: Offset = 0,
+    mmr: Mmr = 0.0,
+    freshness: Freshness = 0.0,
+    explain: Explain = False,
+    raw: Raw = False,
+) -> RecommendationsOut:
+    """A look-up where the user's list is at hand and nothing else is asked for; else computed in a worker thread."""
+    recommender = service.recommender
+    read = partial(
+        recommender.limits,
+        k,
+        exclude_seen,
+        None,
+        exclude,
+        filter,
+        offset=offset,
+        mmr=mmr,
+        freshness=freshness,
+        explain=explain,
+        raw=raw,
+    )
+    if filter or exclude or freshness:
+        limits = await run_in_threadpool(read)
+    else:
+        limits = read()
+        if not limits.costly and (found := recommender.at_once(user, limits)) is not None:
+            return found
+    return await run_in_threadpool(recommender.for_user, user, limits)
+
+
+@recommendations.post(
+    "/recommendations", response_model=BatchOut, response_model_exclude_none=True, responses={200: LINES}
+)
+async def recommend_batch(message: RecommendationsIn, service: Service, request: Request) -> BatchOut | Response:
+    """Lists for users, or one for a basket. With `Accept: application/x-ndjson` each user is a line, computed and sent
+    in chunks, for up to 100,000 of them."""
+    if message.users is not None and wants_lines(", ".join(request.headers.getlist("accept"))):
+        return await service.stream_users(message)
+    if message.basket is not None:
+        return BatchOut(results=(await service.answer_basket(message),))
+    return BatchOut(results=await service.answer_users(message))
+
+
+@recommendations.post("/next", response_model_exclude_none=True)
+async def predict_next(message: NextIn, service: Service) -> NextListOut:
+    """What is clicked next after each session; 409 from a silo that holds users and not sessions."""
+    return await service.answer_visits(message)
+
+
+@recommendations.get("/items/{item}/similar", response_model_exclude_none=True)
+def read_similar_items(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
+    """Items by the cosine of their embeddings in the served model."""
+    version, items = service.recommender.similar(item, k)
+    return SimilarOut(item=item, model=version, items=items)
+
+
+@catalogue.get("/items", response_model_exclude_none=True)
+def search_items(service: Service, query: Words = "", offset: Place = 0, k: Count = 20) -> ItemsOut:
+    """A page of the items whose titles hold all words; without words of all items. Upper and lower case, composed and
+    decomposed accents are the same (NFKC, full case folding); a letter with and without its accent is not."""
+    return service.recommender.catalogue.search(query, offset, k)
+
+
+@catalogue.get("/items/{item}", response_model_exclude_none=True)
+def read_item(item: ItemPath, service: Service) -> CatalogueItemOut:
+    """What is known of an item."""
+    return service.recommender.catalogue.read(item)
+
+
+@served.get("/model", response_model_exclude_none=True)
+async def read_model(service: Service) -> ModelOut:
+    """The model that answers now, and whom and what it can answer."""
+    return service.describe_model()

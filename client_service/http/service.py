@@ -1,0 +1,310 @@
+"""The inside of one client: it reads the shard, takes up the kept model, and keeps the agent going."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import httpx
+
+from client_service.boundary.aggregator_api import connect
+from client_service.boundary.anchors import KnownAnchors
+from client_service.boundary.gate import Boundary, GateTransport
+from client_service.boundary.gate_self_test import GateOut, check_gate, code_digests
+from client_service.boundary.ledger_heads import HeadedLedger
+from client_service.common_basis.storage import kept_at, kept_head
+from client_service.federation.agent import Agent, Standing
+from client_service.federation.client_run import Silo
+from client_service.federation.run_records import kept_quality, kept_spectra, quality_warnings
+from client_service.http.answering import Answering
+from client_service.metrics import ClientMetrics
+from client_service.privacy.guard import Guard, notices
+from client_service.refresh.rebuild import ModelRenewal, Rebuilt, rebuild_silo
+from client_service.refresh.scheduler import Refreshed, Refresher, describe_place
+from client_service.refresh.startup import OpenRecords, open_records, take_up_stored
+from client_service.runtime.interruption import Interrupt
+from client_service.runtime.logs import LOGGER
+from client_service.runtime.memory import return_free_memory
+from client_service.runtime.workers import TrainingWorker
+from client_service.schemas import BasisOut, PrivacyOut, QualityOut, SpectrumOut, StatusOut
+from client_service.secure_rounds.masking import Masking, open_masking
+from client_service.secure_rounds.members import KnownMembers
+from client_service.secure_rounds.round_memory import RoundMemory
+from client_service.serving.predictor import AtRest
+from client_service.serving.recommender import Recommender
+from client_service.settings import ClientSettings
+from client_service.tasks.task import TaskShard
+from shared.errors import ConflictError, UnavailableError
+from shared.method.declaration import Declaration
+from shared.ownership import lock_directory
+from shared.protocol.signing.enrolment import own_key
+from shared.protocol.signing.keys import PrivateKey
+
+
+class ClientService(Answering):
+    """What the routes read. Everything in it is there while `running`, and nothing before."""
+
+    def __init__(
+        self, settings: ClientSettings, outside: httpx.AsyncBaseTransport, turns: AbstractContextManager[object]
+    ) -> None:
+        super().__init__(settings)
+        self.metrics: ClientMetrics = ClientMetrics()
+        self._records: OpenRecords | None = None
+        self._outside, self._turns = outside, turns
+        self._agent: Agent | None = None
+        self._refresher: Refresher | None = None
+        self._gate: GateTransport | None = None
+        self._members: KnownMembers | None = None
+        self._ended = False
+        self.metrics.watch_state(settings.state_directory, self.status)
+
+    @property
+    def ledger(self) -> HeadedLedger:
+        if self._records is None:
+            raise UnavailableError("the client has not opened its records yet")
+        return self._records.ledger
+
+    @property
+    def refresher(self) -> Refresher:
+        """ConflictError in a silo that applications tell nothing: its shard has nothing to absorb."""
+        if self._refresher is None and self.feedback:
+            raise UnavailableError("the client is reading its shard")
+        assert self._refresher is not None
+        return self._refresher
+
+    @property
+    def members(self) -> KnownMembers:
+        """ConflictError in a silo that has no secure rounds."""
+        if not self.settings.secure:
+            raise ConflictError("expected a silo of a secure federation, whose sums are over members that it knows")
+        if self._members is None:
+            raise UnavailableError("the client has not opened its records yet")
+        return self._members
+
+    @property
+    def _guard(self) -> Guard | None:
+        return None if self._records is None else self._records.guard
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """DataError or SettingsError when the shard or the state directory is of no use, or records are damaged.
+
+        At the end slow work is interrupted first: leaving the worker waits for it.
+        """
+        pinned, interrupt = self.settings.threads, Interrupt()
+        with (
+            lock_directory(self.settings.state_directory),
+            TrainingWorker(pinned, self._turns) as worker,
+        ):
+            key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
+            shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
+            self._answers, self._feedback = await asyncio.to_thread(self.task.open, self.settings, shard)
+            LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
+            records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
+            boundary, limits = self._boundary(), self.settings.limits()
+            members, masking = self._peers(key, records)
+            believed = None if members is None else members.aggregator
+            async with (
+                _sealed_at_end(records),
+                connect(boundary, records.ledger, key, limits=limits, inner=self._outside, believed=believed) as link,
+            ):
+                self._gate = link.gate
+                self._agent = agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
+                if self._feedback is not None:
+                    self._refresher = Refresher(self.settings, self._feedback, partial(self._refresh, agent))
+                self._following = asyncio.create_task(self._follow(shard, worker, interrupt))
+                try:
+                    yield
+                finally:
+                    interrupt.set()
+                    self.answers.close()
+                    self._following.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await self._following
+                    if self._feedback is not None:
+                        self._feedback.close()
+
+    async def _follow(self, shard: TaskShard, worker: ThreadPoolExecutor, interrupt: Interrupt) -> None:
+        """Serve the kept model first, then follow the aggregator."""
+        try:
+            loop = asyncio.get_running_loop()
+            self.answers.served = await loop.run_in_executor(worker, self._take_up_stored, shard, interrupt)
+            await loop.run_in_executor(worker, return_free_memory)
+            assert self._agent is not None
+            refreshing = () if self._refresher is None else (self._watch(self._refresher.follow()),)
+            await _until_all_end(self._watch(self._agent.follow()), *refreshing)
+        except Exception:
+            LOGGER.exception("agent_ended")
+            raise
+
+    async def _watch(self, job: Coroutine[Any, Any, None]) -> None:
+        """Note the end of a job that goes on for ever: only a restart of the process helps then."""
+        try:
+            await job
+        except Exception as error:
+            LOGGER.error("agent_ended", error=type(error).__name__, at=describe_place(error))
+            self._ended = True
+            raise
+
+    @property
+    def live(self) -> bool:
+        """False when the agent or the refresher has ended by a mistake of ours: then only a restart helps."""
+        return super().live and not self._ended
+
+    def _take_up_stored(self, shard: TaskShard, interrupt: Interrupt) -> AtRest | None:
+        store = None if self._feedback is None else self._feedback.store
+        renewal = ModelRenewal(self.settings, self.task, shard, self.device, interrupt)
+        return take_up_stored(renewal, store)
+
+    async def _refresh(self, agent: Agent, begins: Callable[[], None]) -> Refreshed:
+        """Answers, agent and records go on with what the shard and the log are together."""
+
+        def change(silo: Silo) -> Rebuilt:
+            begins()
+            return rebuild_silo(silo, self.feedback, self._publish)
+
+        return await agent.change_silo(change)
+
+    @property
+    def silo(self) -> Silo:
+        """What answers and training work with at the moment."""
+        if self._agent is None:
+            raise UnavailableError("the client is reading its shard")
+        return self._agent.silo
+
+    def _publish(self, recommender: Recommender) -> None:
+        self._answers = recommender
+
+    def _silo(self, shard: TaskShard, interrupt: Interrupt, records: OpenRecords, masking: Masking | None) -> Silo:
+        settings, policy = self.settings, self.settings.policy
+        limit = None if settings.privacy.on else policy.anchors
+        anchors = KnownAnchors(records.anchors, shard.digest, limit=limit, agreed=policy.anchor_size)
+        return Silo(
+            settings,
+            self.task,
+            shard,
+            self.answers,
+            self.device,
+            self.metrics,
+            interrupt,
+            anchors,
+            guard=records.guard,
+            basis_guard=records.basis_guard,
+            masking=masking,
+        )
+
+    def _peers(self, key: PrivateKey, records: OpenRecords) -> tuple[KnownMembers | None, Masking | None]:
+        """Whose answers are believed, where the silo pins that; and what secure rounds need."""
+        settings = self.settings
+        if settings.members is None and not settings.trust_on_first_use:
+            return None, None
+        memory = RoundMemory(records.rounds)
+        members = self._members = KnownMembers(
+            settings.members,
+            memory,
+            aggregator=settings.aggregator_key,
+            known=settings.known_members,
+            least=settings.policy.least_members,
+        )
+        if not settings.secure:
+            return members, None
+        said = {"noised": settings.privacy.on, "changing_members": settings.policy.changing_members}
+        least, folder = settings.policy.basis_changes, settings.state_directory
+        return members, open_masking(settings.name, folder, key, members, memory, basis_changes=least, **said)
+
+    def _open(self, key: PrivateKey, shard: TaskShard) -> OpenRecords:
+        self._records = found = open_records(self.settings, key, shard)
+        if (guard := found.guard) is not None:
+            self.metrics.watch_privacy(lambda: guard.standing)
+        return found
+
+    def _boundary(self) -> Boundary:
+        settings, policy = self.settings, self.settings.policy
+        return Boundary(
+            settings.name,
+            httpx.URL(settings.aggregator_url),
+            settings.declaration(),
+            policy.counts,
+            policy.max_upload_bytes,
+            None if self._guard is None else self._guard.permit,
+            None if self._records is None or (basis := self._records.basis_guard) is None else basis.permit,
+        )
+
+    def status(self) -> StatusOut:
+        standing = Standing() if self._agent is None else self._agent.standing
+        served = None if self._answers is None else self._answers.served
+        privacy = None if self._guard is None else self._guard.standing
+        return StatusOut(
+            client=self.settings.name,
+            phase=standing.phase,
+            run=standing.run,
+            round=standing.round,
+            rounds=standing.rounds,
+            model=None if served is None else served.version,
+            listed=0.0 if self._answers is None else self._answers.lists_share,
+            shared_digest=standing.shared_digest,
+            device=str(self.device),
+            device_reason=self.device_reason,
+            problem=standing.problem,
+            warnings=(*standing.warnings, *self._own_warnings(privacy)),
+            privacy=privacy,
+            basis=self._common_basis(),
+        )
+
+    def _own_warnings(self, privacy: PrivacyOut | None) -> tuple[str, ...]:
+        """What the silo's operator must know, whatever the aggregator says."""
+        problem = None if self._refresher is None else self._refresher.standing.problem
+        refresh = () if problem is None else (f"the shard was not refreshed: {problem}",)
+        members = self._members.notices if self._members is not None and self.settings.secure else ()
+        return (*members, *quality_warnings(self.quality()), *notices(privacy), *refresh)
+
+    def _common_basis(self) -> BasisOut | None:
+        folder = self.settings.state_directory / "basis"
+        head = kept_head(folder)
+        return None if head is None else BasisOut.model_validate({**head.model_dump(), "kept_at": kept_at(folder)})
+
+    def quality(self) -> QualityOut:
+        """Figures of the run at hand, or of the last one."""
+        training_run = None if self._agent is None else self._agent.training_run
+        return kept_quality(self.models, self.settings.name) if training_run is None else training_run.quality
+
+    def spectrum(self) -> SpectrumOut:
+        """The kernels that the latest rho compared; empty before there is one."""
+        training_run = None if self._agent is None else self._agent.training_run
+        return kept_spectra(self.models) if training_run is None else training_run.spectrum
+
+    async def check_gate(self) -> GateOut:
+        """Forbidden messages put to the gate that this client sends through, and which code that is."""
+        if self._gate is None:
+            raise UnavailableError("the client has not opened its way out yet")
+        verdicts, code = await check_gate(self._gate), await asyncio.to_thread(code_digests)
+        return GateOut(client=self.settings.name, verdicts=verdicts, code=code)
+
+    def declaration(self) -> Declaration:
+        """All that may leave this client."""
+        return self.settings.declaration()
+
+
+async def _until_all_end(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Each goes on for ever: a mistake that ends one, as the agent, leaves the others, as erasures, to go on."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        await asyncio.wait(tasks)
+        for task in tasks:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _sealed_at_end(records: OpenRecords) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        records.seal()

@@ -1,0 +1,1 @@
+"""What joining a federation is worth to a silo: forecast before, comparison after."""

@@ -1,0 +1,191 @@
+"""Compares a finished run with what the silo has alone, with intervals over users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.data import Shard
+from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
+from client_service.evaluation.ranking import CHUNK, TopItems, list_hits, ranked_by, validation_users
+from client_service.models.initial_filter import Filter
+from client_service.models.ranker import Rows
+from client_service.models.score_fusion import Recipe, fuse, take_codes
+from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.schemas import ComparisonOut, FigureOut, GroupOut
+from client_service.serving.model_store import Served
+from client_service.training.filter_search import (
+    CLOSED_FORMS,
+    best_filter,
+    closed_form_tops,
+    filter_scores,
+    popularity_top,
+)
+from client_service.training.fusion_search import best_recipe
+from client_service.training.spectrum_cache import cached_spectrum
+from client_service.training.start_choice import Choice, keep_choice, kept_choice
+from shared.method.graph import Float64, degrees
+from shared.method.spectrum import Spectrum
+
+
+@dataclass(frozen=True)
+class OwnChoice:
+    """The filter and the recipe that a shard's validation items prefer."""
+
+    start: Filter
+    recipe: Recipe
+
+
+def own_choice(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> OwnChoice:
+    """Chosen as a run without a common basis chooses them."""
+    start = best_filter(shard, spectrum, interrupt).choice
+    return OwnChoice(start, best_recipe(shard, spectrum, start, interrupt))
+
+
+def kept_own_choice(
+    shard: Shard, spectrum: Spectrum, cutoff: int, folder: Path, interrupt: Interrupt = NEVER
+) -> OwnChoice:
+    """The same, with what a run without a common basis keeps of it beside the spectrum; what is missing is kept now."""
+    known = kept_choice(shard, cutoff, folder)
+    if known.start is not None and known.recipe is not None:
+        return OwnChoice(known.start, known.recipe)
+    chosen = own_choice(shard, spectrum, interrupt)
+    keep_choice(shard, cutoff, folder, Choice(start=chosen.start, recipe=chosen.recipe))
+    return chosen
+
+
+def alone_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = NEVER) -> TopItems:
+    """Of the silo's own fused start. folder: where a run keeps what follows from the shard alone."""
+    spectrum = cached_spectrum(shard, cutoff, folder)
+    return own_lists(shard, spectrum, kept_own_choice(shard, spectrum, cutoff, folder, interrupt))
+
+
+def own_lists(shard: Shard, spectrum: Spectrum, chosen: OwnChoice) -> TopItems:
+    """Lists of the filter and what the recipe fuses with it, for the shard's own users."""
+    fusion = fuse(chosen.recipe, shard.train, spectrum)
+    base, codes = filter_scores(chosen.start, spectrum, shard.train), fusion.encoded(shard.train)
+    return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+
+
+EASE_SIDE = 4_000  # users or items, the fewer of both: 2 s on one core for each of five ridges
+FEW_USERS = 50  # of fewer an interval says little
+NORMAL = 1.96  # standard errors: 95 in 100
+ACTIVITY = ("users with few items", "users with a middling number", "users with many items")
+FREQUENCY = ("rare items", "middling items", "popular items")
+Lists = Mapping[str, Rows]
+"""Lists (B, K) of the same users, by who made them."""
+
+
+def compare_with_alone(
+    shard: Shard, served: Served, cutoff: int, folder: Path, interrupt: Interrupt = NEVER
+) -> ComparisonOut:
+    """On test items, and whether what is served loses to the silo alone on validation items.
+
+    folder: where a run keeps what follows from the shard alone.
+    """
+    own = _own_tops(shard, cutoff, folder, interrupt)
+    known = {**own, "federated": served.ranker.top}
+    tops = {name: interrupt.before(top) for name, top in known.items() if top is not None}
+    seen = sparse.csr_array(shard.train + shard.valid)
+    users = np.flatnonzero(np.diff(shard.test.indptr) > 0)
+    lists = {name: _ranked(top, seen, users) for name, top in tops.items()}
+    counts = np.diff(shard.train.indptr)[users]
+    by_user = _thirds(counts, np.ones(len(counts)))
+    _, records = degrees(shard.train)
+    by_item = _thirds(records, records)
+    target = shard.test[users]
+    everything = np.ones(shard.train.shape[1], dtype=bool)
+    groups = (
+        _group("all users", lists, target, everything),
+        *(
+            _group(name, _of(lists, by_user == third), target[by_user == third], everything)
+            for third, name in enumerate(ACTIVITY)
+        ),
+        *(_group(name, lists, target, by_item == third) for third, name in enumerate(FREQUENCY)),
+    )
+    return ComparisonOut(
+        measure=LABELS[PRIMARY].key,
+        users=len(users),
+        few=len(users) < FEW_USERS,
+        groups=tuple(group for group in groups if group is not None),
+        validation_gain=_validation_gain(shard, tops),
+        left_out=tuple(name for name, top in own.items() if top is None),
+    )
+
+
+def _own_tops(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt) -> dict[str, TopItems | None]:
+    """What the silo has without anybody, by name; None for what takes too long to compute."""
+    spectrum = cached_spectrum(shard, cutoff, folder)
+    chosen = kept_own_choice(shard, spectrum, cutoff, folder, interrupt)
+    closed = closed_form_tops(shard, spectrum, chosen.start, ease_side=EASE_SIDE, interrupt=interrupt)
+    return {"popularity": popularity_top(shard), **closed, "alone": own_lists(shard, spectrum, chosen)}
+
+
+def mean_interval(values: Float64, floor: float | None = None) -> FigureOut:
+    """The mean and its interval by the normal approximation; of one user none narrower than all that is possible."""
+    mean = float(values.mean())
+    error = NORMAL * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else 1.0
+    low, high = float(mean - error), float(mean + error)
+    return FigureOut(mean=mean, low=low if floor is None else max(floor, low), high=min(1.0, high))
+
+
+def _validation_gain(shard: Shard, tops: Mapping[str, TopItems]) -> FigureOut | None:
+    """What is served less the silo alone, on the validation items by which the served model was chosen."""
+    users = validation_users(shard.train.shape[0], seed=0)
+    users = users[np.diff(shard.valid.indptr)[users] > 0]
+    if len(users) == 0:
+        return None
+    target = shard.valid[users]
+    values = {name: _per_user(_ranked(tops[name], shard.train, users), target) for name in ("alone", "federated")}
+    return mean_interval(values["federated"] - values["alone"])
+
+
+def _group(name: str, lists: Lists, target: sparse.csr_array, items: NDArray[np.bool_]) -> GroupOut | None:
+    """Figures of the users who have held-out items among these; None where nobody has."""
+    wanted = _only_columns(target, items)
+    has = np.diff(wanted.indptr) > 0
+    if not has.any():
+        return None
+    values = {who: _per_user(ranked[has], wanted[has]) for who, ranked in lists.items()}
+    figures = {who: mean_interval(of_users, 0.0) for who, of_users in values.items()}
+    floors = {who: figures.pop(who) for who in CLOSED_FORMS if who in figures}
+    gain = mean_interval(values["federated"] - values["alone"])
+    return GroupOut(name=name, users=int(has.sum()), **figures, floors=floors, gain=gain)
+
+
+def _per_user(ranked: Rows, target: sparse.csr_array) -> Float64:
+    """The primary measure of each user, all of whom have a target item."""
+    return METRICS[PRIMARY].per_user(list_hits(ranked, target), np.diff(target.indptr))
+
+
+def _ranked(top: TopItems, seen: sparse.csr_array, users: Rows) -> Rows:
+    """The lists of these users, (B, K)."""
+    if len(users) == 0:
+        return np.zeros((0, K), dtype=np.int64)
+    chunks = np.split(users, np.arange(CHUNK, len(users), CHUNK))
+    return np.concatenate([top(chunk, seen[chunk], K) for chunk in chunks])
+
+
+def _of(lists: Lists, chosen: NDArray[np.bool_]) -> Lists:
+    return {who: ranked[chosen] for who, ranked in lists.items()}
+
+
+def _thirds(values: Float64, weights: Float64) -> NDArray[np.int64]:
+    """0, 1 or 2: the smallest values, which hold a third of the weight, the middle ones, the largest; equal values
+    are never parted."""
+    levels, place = np.unique(values, return_inverse=True)
+    weight = np.bincount(place, weights=weights, minlength=len(levels))
+    before = (np.cumsum(weight) - weight / 2.0) / max(float(weight.sum()), 1.0)
+    return np.minimum((before * 3).astype(np.int64), 2)[place]
+
+
+def _only_columns(pairs: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse.csr_array:
+    """The pairs in these columns (N,); the shape stays."""
+    kept = columns[pairs.indices]
+    rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))[kept]
+    return sparse.csr_array((pairs.data[kept], (rows, pairs.indices[kept])), shape=pairs.shape)

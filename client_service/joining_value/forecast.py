@@ -1,0 +1,191 @@
+"""Forecasts what a federation would bring a silo, from gains of its own smaller parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from client_service.data import Shard
+from client_service.evaluation.metrics import TITLE
+from client_service.joining_value.trials import CutTrial, Observe, draw_gains, trainings
+from shared.errors import DataError
+from shared.method.graph import Float64
+
+TIMES = (2, 4, 8, 16)
+EXPONENTS = np.linspace(0.05, 1.5, 59)
+USUAL, SPREAD = 0.5, 0.25  # of the exponent g before anything is measured
+RESAMPLES = 400
+BOUNDS = (0.05, 0.95)
+LEAST = 1e-6  # instead of zero
+OWN_ERROR = 0.3  # of the forecast log gain, one standard deviation: how far the truth lay from it on real data
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure and where it lies in nine of ten cases."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """With `times` as many users: the primary measure, and what of it is gained."""
+
+    times: int
+    quality: Interval
+    gain: Interval
+
+
+@dataclass(frozen=True)
+class Curve:
+    """today: the primary measure of the silo's own fused start. strength, exponent: a and g of the curve."""
+
+    today: Interval
+    strength: float
+    exponent: float
+    outlooks: tuple[Outlook, ...]
+
+
+def forecast(draws: Sequence[CutTrial], users: int) -> Curve:
+    """The curve through all draws, at `users` users and beyond. The spread is over users, draws and curves."""
+    weights = _resamples(draws)
+    strengths, exponents = _fit(_log_gains(draws, weights), *_axes(draws))
+    drawn, whole = float(draws[0].users), float(users)
+    level = _level(draws, weights)
+    today = level * np.exp(strengths * (drawn**-exponents - whole**-exponents))
+    error = 1.0 + OWN_ERROR * np.random.default_rng(0).standard_normal(len(level))
+    error[0] = 1.0
+    logs = {times: strengths * whole**-exponents * (1.0 - times**-exponents) * error for times in TIMES}
+    outlooks = tuple(_outlook(times, today, log) for times, log in logs.items())
+    return Curve(_interval(today), float(strengths[0]), float(exponents[0]), outlooks)
+
+
+def _outlook(times: int, today: Float64, log: Float64) -> Outlook:
+    later = today * np.exp(log)
+    return Outlook(times, _interval(later), _interval(later - today))
+
+
+def _interval(values: Float64) -> Interval:
+    """The first value is that of the data themselves, the others are of resamples."""
+    low, high = np.quantile(values, BOUNDS)
+    return Interval(float(values[0]), float(min(low, values[0])), float(max(high, values[0])))
+
+
+def _resamples(draws: Sequence[CutTrial]) -> Float64:
+    """How often each user and each draw counts, (1 + RESAMPLES, draws, M): once each, then as the bootstrap draws."""
+    rng = np.random.default_rng(0)
+    users = draws[0].whole.shape[0]
+    of_users = rng.poisson(1.0, (RESAMPLES, 1, users)).astype(float)
+    of_draws = rng.multinomial(len(draws), np.full(len(draws), 1 / len(draws)), RESAMPLES)[..., None]
+    return np.concatenate([np.ones((1, len(draws), users)), of_users * of_draws])
+
+
+def _axes(draws: Sequence[CutTrial]) -> tuple[Float64, Float64]:
+    """Users of the small silo and how many times as many train together, of each gain (G,)."""
+    found = draws[0].gains
+    return np.array([float(gain.users) for gain in found]), np.array([float(gain.times) for gain in found])
+
+
+def _log_gains(draws: Sequence[CutTrial], weights: Float64) -> Float64:
+    """log of together over alone, each a weighted mean over the users of all draws, (R, G)."""
+    alone, together = (
+        _weighted_sums([np.array([getattr(gain, side) for gain in draw.gains]) for draw in draws], weights)
+        for side in ("alone", "together")
+    )
+    found: Float64 = np.log(np.maximum(together, LEAST) / np.maximum(alone, LEAST))
+    return found
+
+
+def _level(draws: Sequence[CutTrial], weights: Float64) -> Float64:
+    """The primary measure of the largest part, (R,)."""
+    total = _weighted_sums([draw.whole[None] for draw in draws], weights)
+    count = _weighted_sums([np.where(np.isnan(draw.whole), np.nan, 1.0)[None] for draw in draws], weights)
+    return (total / np.maximum(count, LEAST))[:, 0]
+
+
+def _weighted_sums(values: Sequence[Float64], weights: Float64) -> Float64:
+    """values: (G, M) a draw; weights: (R, draws, M) -> (R, G)."""
+    return np.asarray(sum(weights[:, draw] @ np.nan_to_num(one).T for draw, one in enumerate(values)))
+
+
+def _fit(gains: Float64, sizes: Float64, times: Float64) -> tuple[Float64, Float64]:
+    """a and g of each resample (R, G): least squares by the spread of each gain, g drawn towards the usual one."""
+    weight = 1.0 / (gains.var(axis=0) + LEAST)
+    shape = sizes ** -EXPONENTS[:, None] * (1.0 - times ** -EXPONENTS[:, None])  # (E, G)
+    strength = (gains * weight) @ shape.T / (shape**2 @ weight)  # (R, E)
+    missed = ((gains[:, None, :] - strength[..., None] * shape) ** 2 * weight).sum(axis=2)
+    best = (missed + ((EXPONENTS - USUAL) / SPREAD) ** 2).argmin(axis=1)
+    return strength[np.arange(len(gains)), best], EXPONENTS[best]
+
+
+FEWEST_JUDGED = 50  # users with validation items; of fewer nothing is said
+DRAWS = 4
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured inside the silo: parts of `users` users alone, and `times` of them together, `judged` users."""
+
+    users: int
+    times: int
+    judged: int
+    alone: float
+    together: float
+
+
+@dataclass(frozen=True)
+class Worth:
+    """few: too few validation users to say anything; no curve where the silo could not be cut at all."""
+
+    users: int
+    items: int
+    validation_users: int
+    few: bool
+    draws: int
+    measured: tuple[Measured, ...]
+    curve: Curve | None
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The forecast in plain words."""
+        if self.few or self.curve is None:
+            return (
+                f"Too few to say: expected at least {FEWEST_JUDGED} users with validation items, "
+                f"got {self.validation_users}.",
+            )
+        return tuple(_sentence(self.curve, outlook) for outlook in self.curve.outlooks)
+
+
+def estimate_worth(shard: Shard, cutoff: int, draws: int = DRAWS, observe: Observe = lambda _: None) -> Worth:
+    """The learning curve of the silo's own fused start, from parts of its users. DataError without validation items."""
+    users, items = shard.train.shape
+    judged = int((np.diff(shard.valid.indptr) > 0).sum())
+    if judged == 0:
+        raise DataError("worth: expected validation items to judge by, the shard has none")
+    if trainings(users) == 1 or judged < 2:
+        return Worth(users, items, judged, True, 0, (), None)
+    made = [draw_gains(shard, number, cutoff, observe) for number in range(draws)]
+    few = judged < FEWEST_JUDGED
+    return Worth(users, items, judged, few, draws, _measured(made), forecast(made, users))
+
+
+def _measured(draws: list[CutTrial]) -> tuple[Measured, ...]:
+    """Means over the draws."""
+    found = []
+    for one in zip(*(draw.gains for draw in draws), strict=True):
+        alone, together = (np.concatenate([getattr(gain, side) for gain in one]) for side in ("alone", "together"))
+        judged = ~np.isnan(alone)
+        means = (float(side[judged].mean()) if judged.any() else 0.0 for side in (alone, together))
+        found.append(Measured(one[0].users, one[0].times, int(judged.sum()), *means))
+    return tuple(found)
+
+
+def _sentence(curve: Curve, outlook: Outlook) -> str:
+    gain = outlook.gain
+    told = f"{TITLE} {curve.today.value:.3f} -> {outlook.quality.value:.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
+    unsure = "; it may bring nothing" if gain.low <= 0 else ""
+    return f"a federation of about {outlook.times} silos like yours that sell the same items: {told}{unsure}"

@@ -1,1 +1,0 @@
-"""Spectrum and model -> a trained model and its quality: losses, sampling, training, filters, evaluation."""

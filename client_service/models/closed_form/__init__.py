@@ -1,0 +1,1 @@
+"""Closed-form scorers of one silo: EASE, least squares, the full spectrum, popularity."""

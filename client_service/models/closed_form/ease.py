@@ -1,0 +1,167 @@
+"""EASE, the closed-form linear autoencoder (Steck, WWW 2019): users' scores by the smaller side of the graph.
+
+With X (M, N) the training edges and P = (X^T X + ridge I)^-1, the scores are X B with B = I - P diag(P)^-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.linalg import lapack
+
+from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
+from shared.method.parameters import Float32
+
+BLOCK = 1024  # rows at a time
+SPARSE = 0.1  # share of numbers that are not 0, below which a product by them alone is faster
+
+
+@dataclass(frozen=True)
+class ItemWeights:
+    """f of a basket x (N,): x B, with the weight of each item for each other one."""
+
+    weights: Float32  # (N, N)
+
+    def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
+        """The baskets (B, N) themselves."""
+        return baskets
+
+    def decode(self, baskets: sparse.csr_array) -> Float32:
+        """f of every item (B, N)."""
+        found: Float32 = baskets @ self.weights
+        return found
+
+    def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
+        """B of these rows and columns, (b, n)."""
+        return self.weights[np.ix_(basket, columns)]
+
+
+@dataclass(frozen=True)
+class UserWeights:
+    """The same x B where there are fewer users than items: P = (I - X^T K X) / ridge, K = (X X^T + ridge I)^-1."""
+
+    inverse: Float32  # (M, M) K
+    graph: sparse.csr_array  # (M, N) X
+    turned: sparse.csr_array  # (N, M) X^T: scipy would turn it anew for each basket
+    scale: Float32  # (N,) 1 / (ridge P_ii)
+
+    def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
+        """The baskets (B, N) themselves."""
+        return baskets
+
+    def decode(self, baskets: sparse.csr_array) -> Float32:
+        """f of every item (B, N): x - x P diag(P)^-1."""
+        common = baskets @ self.turned  # items that each basket has in common with each user
+        few = common.nnz < SPARSE * common.shape[0] * common.shape[1]
+        known: Float32 = (common if few else common.toarray()) @ self.inverse
+        explained = np.asarray(known @ self.graph)
+        found: Float32 = baskets.toarray()
+        found -= (found - explained) * self.scale
+        return found
+
+    def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
+        """B of these rows and columns, (b, n)."""
+        explained = np.asarray((self.turned[columns] @ self.inverse) @ self.turned[basket].T).T
+        own = (basket[:, None] == columns).astype(np.float32)
+        found: Float32 = own - (own - explained) * self.scale[columns]
+        return found
+
+
+def ease(train: sparse.csr_array, ridge: float) -> ItemWeights | UserWeights:
+    """EASE of a training graph (M, N), for baskets of anybody. One inverse of min(M, N) rows."""
+    binary = train.astype(np.float32)
+    if train.shape[1] <= train.shape[0]:
+        return ItemWeights(ease_weights(binary, ridge))
+    inverse = _ridge_inverse(binary, ridge)
+    turned = sparse.csr_array(binary.T)
+    users = UserWeights(inverse, binary, turned, np.float32(1.0) / (1 - _explained(binary, inverse)))
+    return ItemWeights(_item_weights(users)) if train.shape[1] <= DENSE_ITEMS else users
+
+
+def _item_weights(users: UserWeights) -> Float32:
+    """B = X^T K X / (1 - diag X^T K X), with a zero diagonal: where it fits, a basket is served fastest."""
+    weights: Float32 = users.turned @ (users.inverse @ users.graph)
+    weights *= users.scale
+    np.fill_diagonal(weights, 0.0)
+    return weights
+
+
+def ease_scores(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int64]], Float32]:
+    """User rows (B,) -> (B, N). One inverse of min(M, N) rows: n^3 operations, 4 n^2 bytes."""
+    binary = train.astype(np.float32)
+    by_items = train.shape[1] <= train.shape[0]
+    return _by_items(binary, ridge) if by_items else _by_users(binary, ridge)
+
+
+def ease_weights(train: sparse.csr_array, ridge: float) -> Float32:
+    """B, (N, N): its diagonal is zero."""
+    return _without_own(_ridge_inverse(sparse.csr_array(train.T), ridge))
+
+
+def ease_of_pairs(pairs: Float32, ridge: float) -> Float32:
+    """B, (N, N), from X^T X, (N, N), instead of X. LinAlgError where the ridge leaves it indefinite."""
+    matrix = np.array(pairs, dtype=np.float32, order="C")
+    matrix.flat[:: len(matrix) + 1] += ridge
+    return _without_own(_invert(matrix, ridge))
+
+
+def _by_items(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int64]], Float32]:
+    weights = ease_weights(train, ridge)
+    return lambda rows: train[rows] @ weights
+
+
+def _by_users(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int64]], Float32]:
+    """X P = K X with K = (X X^T + ridge I)^-1, and diag P = (1 - diag X^T K X) / ridge (Woodbury)."""
+    inverse = _ridge_inverse(train, ridge)
+    scale = ridge / (1 - _explained(train, inverse))
+    return lambda rows: train[rows].toarray() - (inverse[rows] @ train) * scale
+
+
+def _explained(train: sparse.csr_array, inverse: Float32) -> Float32:
+    """diag X^T K X, (N,)."""
+    kept: Float32 = np.zeros(train.shape[1], np.float32)
+    for start in range(0, train.shape[0], BLOCK):
+        rows = train[start : start + BLOCK]
+        kept += np.asarray(rows.multiply(inverse[start : start + BLOCK] @ train).sum(axis=0))
+    return kept
+
+
+def _without_own(inverse: Float32) -> Float32:
+    """I - P diag(P)^-1, in place."""
+    inverse /= -np.diag(inverse)
+    np.fill_diagonal(inverse, 0.0)
+    return inverse
+
+
+def _ridge_inverse(rows: sparse.csr_array, ridge: float) -> Float32:
+    """(R R^T + ridge I)^-1, (n, n), in the one matrix that is made."""
+    matrix = np.empty((rows.shape[0],) * 2, np.float32)
+    across = sparse.csc_array(rows.T)
+    for start in range(0, len(matrix), BLOCK):
+        matrix[start : start + BLOCK] = (rows[start : start + BLOCK] @ across).toarray()
+    matrix.flat[:: len(matrix) + 1] += ridge
+    return _invert(matrix, ridge)
+
+
+def _invert(matrix: Float32, ridge: float) -> Float32:
+    """The inverse of a symmetric definite matrix, in place."""
+    # LAPACK's matrices go by columns: to it this is the transpose, and its lower triangle our upper one.
+    factor, failed = lapack.spotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
+    inverse, singular = lapack.spotri(factor, lower=1, overwrite_c=1)
+    if failed or singular:
+        raise np.linalg.LinAlgError(f"expected a ridge that makes the matrix definite, got {ridge:g}")
+    return _mirror_upper(inverse.T)
+
+
+def _mirror_upper(matrix: Float32) -> Float32:
+    """The upper triangle on both sides, in place."""
+    for start in range(0, len(matrix), BLOCK):
+        here, below = slice(start, start + BLOCK), slice(start + BLOCK, None)
+        upper = np.triu(matrix[here, here])
+        matrix[here, here] = upper + np.triu(upper, 1).T
+        matrix[below, here] = matrix[here, below].T
+    return matrix

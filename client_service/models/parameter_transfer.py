@@ -1,0 +1,109 @@
+"""A trained model's parameters -> a model of the same kind on another shard: by the ids of users and items.
+
+A parameter either has a row for each user, item or node, or means the same on every shard.
+Shapes: M users, N items; R rows of the new model, q width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor, nn
+
+from client_service.data.events import row_numbers
+
+RowKind = Literal["users", "items", "nodes"]
+"""Whose rows a parameter has; nodes: users, and items after them."""
+Int64 = NDArray[np.int64]
+MIXER = 0x9E3779B97F4A7C15  # odd: the products of different places are different numbers
+NOTHING = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class ShardRows:
+    """The ids of a shard's rows, in their order. catalogue: the digest of the list of items that all clients share, ""
+    without one. prints (M,): a number for each user that follows from which items he has."""
+
+    users: Sequence[str]
+    items: Sequence[str]
+    catalogue: str = ""
+    prints: Int64 = field(default_factory=NOTHING.copy)
+
+
+@dataclass(frozen=True)
+class MatchedRows:
+    """Rows of the new shard that the one before had too, (r,), and which ones these were there, (r,)."""
+
+    new: Int64
+    old: Int64
+
+
+Matched = Mapping[RowKind, MatchedRows]
+
+
+def print_users(interactions: sparse.csr_array, places: Int64) -> Int64:
+    """(M,), of interactions (M, N) with items that have these places in a list, (N,): the same for the same items."""
+    numbers = (places + 1).astype(np.uint64) * np.uint64(MIXER)
+    mixed = (numbers ^ (numbers >> np.uint64(29))) * np.uint64(MIXER)
+    found: Int64 = interactions.astype(np.int64) @ (mixed >> np.uint64(1)).astype(np.int64)
+    return found
+
+
+def match_rows(old: ShardRows, new: ShardRows) -> Matched:
+    """The users, items and nodes that both shards have."""
+    users, items = _match(old.users, new.users), _match(old.items, new.items)
+    nodes = MatchedRows(
+        np.concatenate([users.new, items.new + len(new.users)]), np.concatenate([users.old, items.old + len(old.users)])
+    )
+    return {"users": users, "items": items, "nodes": nodes}
+
+
+def changed_users(old: ShardRows, new: ShardRows, matched: Matched, interactions: sparse.csr_array) -> Int64:
+    """Rows of the new shard's users who have other items than before, or were not there."""
+    items, users = matched["items"], matched["users"]
+    places = np.arange(len(new.items)) + len(old.items)  # a new item has none of the old places
+    places[items.new] = items.old
+    changed = np.ones(len(new.users), dtype=bool)
+    changed[users.new] = print_users(interactions, places)[users.new] != old.prints[users.old]
+    return np.flatnonzero(changed)
+
+
+def _match(old: Sequence[str], new: Sequence[str]) -> MatchedRows:
+    places = row_numbers(pl.Series(new, dtype=pl.String), pl.Series(old, dtype=pl.String))
+    known = np.flatnonzero(places >= 0).astype(np.int64)
+    return MatchedRows(known, places[known])
+
+
+def are_alike(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor]) -> bool:
+    """Are these the parameters of such a model, on whichever shard?"""
+    own = dict(model.named_parameters())
+    if own.keys() != trained.keys():
+        return False
+    return all(own[name].ndim == value.ndim for name, value in trained.items()) and all(
+        own[name].shape[1:] == trained[name].shape[1:] for name in kinds
+    )
+
+
+@torch.no_grad()
+def carry_plain(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor]) -> None:
+    """Take over what means the same on every shard; of what is longer on one of both, what both have."""
+    for name, parameter in model.named_parameters():
+        if name not in kinds:
+            both = tuple(slice(min(sizes)) for sizes in zip(parameter.shape, trained[name].shape, strict=True))
+            parameter[both] = trained[name][both].to(parameter)
+
+
+@torch.no_grad()
+def carry_rows(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor], matched: Matched) -> None:
+    """Take over the rows of users and items that both shards have. The others stay as they are."""
+    for name, parameter in model.named_parameters():
+        if name in kinds:
+            rows = matched[kinds[name]]
+            parameter[torch.from_numpy(rows.new)] = trained[name][torch.from_numpy(rows.old)].to(parameter)

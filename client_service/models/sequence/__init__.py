@@ -1,0 +1,1 @@
+"""Models of the next item of a session."""

@@ -1,0 +1,194 @@
+"""Charts of the silo's page: quality by round, kernels, and comparison after runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from client_service.evaluation.metrics import MeasureLabel
+from client_service.joining_value.comparison import EASE_SIDE
+from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut, SpectrumOut
+from client_service.tasks.page_texts import USERS, Nouns
+from client_service.tasks.task import Task
+from shared.web.charts import Chart, Line
+from shared.web.intervals import IntervalChart, IntervalGroup
+from shared.web.pages import figure
+from shared.words import count_noun
+
+
+def curves(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
+    """Every measure on validation items, with the best round marked, and the loss."""
+    return (*(_measure_chart(quality, task, name, label) for name, label in task.labels.items()), _loss_chart(quality))
+
+
+def _loss_chart(quality: QualityOut) -> Chart:
+    """The loss, with the end of the warm-up marked: from there on it is another loss."""
+    first = _first_margin(quality)
+    said = "Mean over the batches of a round. Round 0 is before any training and has none."
+    if first is not None:
+        said += (
+            f" Before round {first} the warm-up fits the popularity tables. From there on the loss has their margins in"
+            " it: it may rise there though the model is no worse. Compare it within either part alone."
+        )
+    line = Line("Loss", tuple((one.round, one.loss) for one in quality.rounds))
+    mark = None if first is None else (float(first), "warm-up over: margins join")
+    return Chart("loss", "Training loss", said, "round", "loss", (line,), mark=mark)
+
+
+def _first_margin(quality: QualityOut) -> int | None:
+    """The first round whose loss has the margins, if a round before it was trained without them."""
+    trained = [one for one in quality.rounds if one.loss is not None]
+    pairs = pairwise(trained)
+    return next((after.round for before, after in pairs if after.with_margins and not before.with_margins), None)
+
+
+def _measure_chart(quality: QualityOut, task: Task[Any, Any], name: str, label: MeasureLabel) -> Chart:
+    best = quality.best_round
+    line = Line(label.title, tuple((one.round, one.values.get(name)) for one in quality.rounds))
+    return Chart(
+        key=name,
+        title=line.name,
+        description=_measure_text(quality, task.labels[task.primary].title, label, line),
+        x="round",
+        y="on validation items",
+        lines=(line,),
+        mark=None if best is None else (best, f"best: round {best}"),
+    )
+
+
+def _measure_text(quality: QualityOut, primary: str, label: MeasureLabel, line: Line) -> str:
+    best = next((value for number, value in line.points if number == quality.best_round), None)
+    if best is None:
+        return "Figures appear with the first run."
+    text = f"{quality.run}: {figure(best)} in round {quality.best_round}, the best by {primary}."
+    if quality.valid_users == 0:
+        text = f"{quality.run}: no validation items, so that no round is judged and the start is served."
+    if quality.test is None or not quality.test_users:
+        return text
+    return f"{text} On test items, read once at the end: {figure(quality.test.get(label.key))}."
+
+
+def spectra(spectrum: SpectrumOut) -> Chart:
+    """The silo's kernel beside the anchor's: what rho compares. Of the two only rho leaves."""
+    lines = (("This silo", spectrum.own), ("Anchor", spectrum.anchor))
+    return Chart(
+        key="spectrum",
+        title="Spectrum beside the anchor’s",
+        description=_describe_rho(spectrum),
+        x="frequency, from the lowest",
+        y="share of the sum",
+        lines=tuple(Line(name, tuple(enumerate(values, start=1))) for name, values in lines),
+        bounds=(0.0, None),
+        digits=5,
+    )
+
+
+def _describe_rho(spectrum: SpectrumOut) -> str:
+    if not spectrum.own:
+        return "Both kernels appear in the first round whose strategy compares them."
+    rho = f"rho = {figure(spectrum.rho)} in round {spectrum.round} of {spectrum.run}"
+    return f"{rho}: the divergence of these two curves. Rho leaves the silo, the curve does not."
+
+
+NAMES = ("popular items", "this silo alone", "federated, as served")
+FLOORS = {"lowpass": "low-pass filter", "ridge": "ridge filter", "ease": "EASE"}
+REFITTED = (
+    "The figures were measured on held-out data. Then the model was fitted again on all data of the silo, "
+    "with the same choices, and that one answers. "
+)
+COLOURS = {NAMES[0]: 4, "low-pass filter": 3, "ridge filter": 0, "EASE": 1, NAMES[1]: 5, NAMES[2]: 2}
+TOO_DEAR = {"ease": f"EASE is left out: beyond {EASE_SIDE:,} users and as many items it takes too long."}
+
+
+@dataclass(frozen=True)
+class RunsTable:
+    """The figures on test items of each run that has ended, oldest first, below what the silo has alone.
+
+    rows: who, the figures in the order of the titles, of how many users. None: nothing to hold beside one another yet.
+    """
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...], str], ...]
+
+
+def runs_table(quality: QualityOut, labels: Sequence[MeasureLabel], nouns: Nouns = USERS) -> RunsTable | None:
+    """This silo alone, every earlier run, and the run at hand once it has ended; None without an earlier run."""
+    if not quality.earlier:
+        return None
+    known = [(one.run, one.test, one.test_users) for one in (*quality.earlier, *_ended_run(quality))]
+    if quality.comparison is not None and quality.comparison.groups:
+        whole = quality.comparison.groups[0]
+        known.insert(0, (NAMES[1], {quality.comparison.measure: whole.alone.mean}, whole.users))
+    return RunsTable(tuple(label.title for label in labels), tuple(_run_row(*one, labels, nouns) for one in known))
+
+
+def _run_row(
+    who: str, test: Mapping[str, float], users: int, labels: Sequence[MeasureLabel], nouns: Nouns
+) -> tuple[str, tuple[str, ...], str]:
+    figures = tuple(figure(test.get(label.key) if users else None) for label in labels)
+    return who, figures, count_noun(users, nouns.judged)
+
+
+def _ended_run(quality: QualityOut) -> tuple[EarlierRun, ...]:
+    if quality.run is None or quality.test is None:
+        return ()
+    return (EarlierRun(run=f"{quality.run}, the last", test=quality.test, test_users=quality.test_users),)
+
+
+def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart:
+    """What the run was worth to this silo, overall, by its users' activity and by how frequent items are."""
+    found = quality.comparison
+    groups = () if found is None else tuple(_interval_group(group, nouns) for group in found.groups)
+    floors = () if found is None or not found.groups else tuple(FLOORS[name] for name in found.groups[0].floors)
+    names = (NAMES[0], *floors, *NAMES[1:])
+    said = "Appears when a run has ended." if not groups else _describe(quality, groups, nouns)
+    notices = () if found is None else worth_notices(found, nouns)
+    return IntervalChart(
+        "comparison",
+        "Popular items, this silo alone, and with the federation",
+        said,
+        names,
+        groups,
+        "federated less alone",
+        notices,
+        tuple(COLOURS[name] for name in names),
+    )
+
+
+def worth_notices(found: ComparisonOut, nouns: Nouns = USERS) -> tuple[str, ...]:
+    """What nobody may overlook in these figures, in plain words."""
+    few = f"Only {count_noun(found.users, nouns.judged)} could be judged: these figures are mostly chance."
+    gain = found.validation_gain
+    worse = ""
+    if gain is not None and gain.mean < 0:
+        sure = "" if gain.high < 0 else ", which may be chance"
+        worse = (
+            f"On validation items what is served is worse than what this silo has alone, by {figure(-gain.mean)} "
+            f"({_range(gain)}){sure}. This run has brought the silo nothing."
+        )
+    return tuple(one for one in (few if found.few else "", worse) if one)
+
+
+def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nouns) -> str:
+    assert quality.comparison is not None, "groups come from a comparison"
+    found, whole = quality.comparison, groups[0]
+    floors = "Filters and EASE are closed forms that need no training either. " if found.groups[0].floors else ""
+    dear = "".join(f"{TOO_DEAR[name]} " for name in found.left_out)
+    return (
+        f"{found.measure.upper()} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s with its "
+        f"95 % interval. Over {whole.note} federated less alone is {whole.more}. {floors}{dear}"
+        f"{REFITTED if quality.refitted else ''}None of these figures leaves the silo."
+    )
+
+
+def _interval_group(group: GroupOut, nouns: Nouns) -> IntervalGroup:
+    shown = (group.popularity, *group.floors.values(), group.alone, group.federated)
+    figures = tuple((one.mean, one.low, one.high) for one in shown)
+    more = f"{group.gain.mean:+.4f} ({_range(group.gain)})"
+    return IntervalGroup(group.name, count_noun(group.users, nouns.judged), figures, more)
+
+
+def _range(found: FigureOut) -> str:
+    return f"{found.low:+.4f} to {found.high:+.4f}"

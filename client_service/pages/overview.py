@@ -1,0 +1,142 @@
+"""Status, quality and the record's summary -> the head of the page: where the silo stands, in words and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from client_service.evaluation.metrics import MeasureLabel
+from client_service.pages.ledger_view import Summary
+from client_service.schemas import BasisOut, PrivacyOut, QualityOut, StatusOut
+from client_service.tasks.page_texts import USERS, Nouns
+from shared.web.pages import Fact, Verdict, clock, figure, size
+from shared.words import count_noun
+
+BUSY = {
+    "starting": "Starting",
+    "joining": "Joining",
+    "preparing": "Preparing",
+    "training": "Training",
+    "uploading": "Uploading",
+    "waiting for the round": "Waiting",
+    "evaluating": "Evaluating",
+    "summing": "Counting for the common basis",
+}
+DOING = {
+    "starting": "The kept model is being read.",
+    "joining": "The aggregator is being asked to let this client in.",
+    "preparing": "The spectrum and the model of the run are being made.",
+    "waiting for the round": "The update is in; the other clients' are not all there yet.",
+}
+
+Labels = Mapping[str, MeasureLabel]
+"""By the measure's name, as a task has them."""
+
+
+@dataclass(frozen=True)
+class SiloStanding:
+    """`done` of `rounds` rounds; no bar where there is no run."""
+
+    verdict: Verdict
+    done: int
+    rounds: int
+    problem: str | None
+    warnings: tuple[str, ...]
+    facts: tuple[Fact, ...]
+
+
+def standing(
+    status: StatusOut, quality: QualityOut, summary: Summary, labels: Labels, nouns: Nouns = USERS
+) -> SiloStanding:
+    """What a reader of the page wants to know first."""
+    done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
+    return SiloStanding(
+        verdict=_verdict(status, done),
+        done=done,
+        rounds=status.rounds,
+        problem=status.problem,
+        warnings=status.warnings,
+        facts=(
+            _bytes_sent(summary),
+            *_budget_facts(status.privacy),
+            *_basis_facts(status.basis),
+            _on_record(summary),
+            *_quality_facts(quality, labels, nouns),
+            _serving_fact(status),
+        ),
+    )
+
+
+def sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: bool) -> str:
+    """How large the shard is, and whether the silo's policy lets that leave; `/metrics` does not have it."""
+    if quality.run is None:
+        return "Figures appear with the first run."
+    counts = ((quality.users, nouns.owner), (quality.items, "item"), (quality.edges, nouns.event))
+    told = "They are given when the silo joins." if counts_given else "None of these figures leaves the silo."
+    return f"Of {', '.join(count_noun(count, word) for count, word in counts)}. {told}"
+
+
+def _verdict(status: StatusOut, done: int) -> Verdict:
+    if status.phase in BUSY:
+        where = f"{status.run}, round {status.round} of {status.rounds}"
+        return Verdict("busy", BUSY[status.phase], DOING.get(status.phase, where))
+    if status.phase == "cancelled":
+        return Verdict("idle", "Cancelled", f"The federation's operator has cancelled {status.run}.")
+    if status.phase == "refused":
+        return Verdict("bad", "Refused", f"This silo takes no part in the rest of {status.run}.")
+    if status.phase == "failed":
+        return Verdict("bad", "Failed", f"The aggregator ended {status.run} as failed.")
+    if status.phase == "finished":
+        return Verdict("good", "Finished", f"{status.run} is over after {count_noun(done, 'round')}.")
+    next_one = f"{status.run}: {done} of {status.rounds} rounds are done." if status.rounds else "For the next run."
+    return Verdict("idle", "Waiting", next_one)
+
+
+def _bytes_sent(summary: Summary) -> Fact:
+    times = {total.call: total.count for total in summary.totals}
+    sent = sum(total.bytes_out for total in summary.totals)
+    note = f"{count_noun(times.get('update', 0), 'update')} and {count_noun(times.get('join', 0), 'join')}"
+    return Fact("Left this silo", size(sent), note)
+
+
+def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
+    """Epsilon so far of the budget, where there is differential privacy."""
+    if privacy is None:
+        return ()
+    at = f", delta {privacy.delta:g}" if privacy.delta is not None else ""
+    note = "spent: no update leaves any more" if privacy.exhausted else f"epsilon so far of the budget{at}"
+    return (Fact("Privacy", f"{privacy.epsilon:.3g} of {privacy.budget:.3g}", note),)
+
+
+def _basis_facts(basis: BasisOut | None) -> tuple[Fact, ...]:
+    """Which sums over all silos this one keeps, where there are any."""
+    if basis is None:
+        return ()
+    note = f"{count_noun(basis.items, 'item')} of the catalogue, kept {clock(basis.kept_at)}"
+    return (Fact("Common basis", f"of {basis.run}", note),)
+
+
+def _on_record(summary: Summary) -> Fact:
+    note = f"{summary.read:,} checked so far" if summary.read < summary.written else "the chain holds"
+    note = note if summary.broken is None else f"damaged at line {summary.broken}"
+    return Fact("On record", count_noun(summary.written, "entry", "entries"), note)
+
+
+def _quality_facts(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[Fact, ...]:
+    """The figures of the best round on validation items, or at the end those on test items."""
+    before = ", before the model was fitted on all data" if quality.refitted else ""
+    if quality.test is not None:
+        test = quality.test if quality.test_users else {}
+        note = f"on test items, {count_noun(quality.test_users, nouns.judged)}{before}" if test else "no test items"
+        return tuple(Fact(label.title, figure(test.get(label.key)), note) for label in labels.values())
+    best = next((entry for entry in quality.rounds if entry.round == quality.best_round), None)
+    note = "no figures yet" if best is None else f"on validation items, round {best.round}{before}"
+    values = {} if best is None else best.values
+    if quality.valid_users == 0:
+        note, values = "no validation items", {}
+    return tuple(Fact(label.title, figure(values.get(name)), note) for name, label in labels.items())
+
+
+def _serving_fact(status: StatusOut) -> Fact:
+    model = "popular items" if status.model is None else status.model
+    return Fact("Answers from", model, f"trains on {status.device}: {status.device_reason}")

@@ -1,0 +1,119 @@
+"""The record's summary and the declaration -> the privacy report: what left round by round, and what came in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_service.boundary.call_attempts import Attempt
+from client_service.pages.ledger_view import RecordTotal, SentUpdate, Summary, sent_update
+from shared.method.declaration import Declaration
+from shared.web.declared import Declared, declared_out
+from shared.web.pages import NOTHING, Verdict
+from shared.words import count_noun
+
+SHOWN, EARLIER = 6, 24  # updates that are listed, and those folded away beneath them
+CALLS = {
+    "join": "say who this is and what it declares",
+    "current": "ask where the federation stands",
+    "model": "fetch a run’s first parameters",
+    "anchor": "fetch the anchor’s kernel",
+    "update": "send an update",
+    "personalized": "fetch a round’s parameters",
+    "keys": "secure round: send public keys",
+    "roster": "secure round: fetch everybody’s public keys",
+    "shares": "secure round: send sealed shares of its secrets",
+    "delivery": "secure round: fetch what the others have sealed for it",
+    "request": "secure round: ask whose update is in the sum",
+    "checks": "secure round: say whose shares could be opened",
+    "sharers": "secure round: fetch who masks with whom",
+    "consents": "secure round: sign the list of those who are in the sum",
+    "signatures": "secure round: fetch the others’ signatures",
+    "answers": "secure round: send the shares that open the sum",
+}
+BRINGING = ("model", "anchor", "personalized")  # parameters or a kernel
+
+
+@dataclass(frozen=True)
+class Received:
+    """One answer that brought parameters or a kernel."""
+
+    time: str
+    call: str
+    where: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class CallRow:
+    call: str
+    purpose: str
+    total: RecordTotal
+
+
+@dataclass(frozen=True)
+class UpdatesReport:
+    """Newest first. `earlier` are older updates, which the page folds away."""
+
+    verdicts: tuple[Verdict, ...]
+    declared: Declared
+    counts: str
+    updates: tuple[SentUpdate, ...]
+    earlier: tuple[SentUpdate, ...]
+    received: tuple[Received, ...]
+    calls: tuple[CallRow, ...]
+
+    @property
+    def alarms(self) -> tuple[Verdict, ...]:
+        """What nobody may overlook."""
+        return tuple(one for one in self.verdicts if one.kind == "bad")
+
+
+def report(summary: Summary, declaration: Declaration, *, counts: bool) -> UpdatesReport:
+    """`counts`: does the silo's policy let the numbers of users, items and edges leave?"""
+    newest = summary.latest[::-1]
+    updates = [sent_update(one, declaration) for one in newest if one.call == "update"][: SHOWN + EARLIER]
+    received = [_received_update(one) for one in newest if one.call in BRINGING and one.answer_bytes][:SHOWN]
+    return UpdatesReport(
+        verdicts=(_content(summary), _chain(summary), _answers(summary)),
+        declared=declared_out(declaration),
+        counts="are given when it joins: the silo’s policy allows it" if counts else "are never given",
+        updates=tuple(updates[:SHOWN]),
+        earlier=tuple(updates[SHOWN:]),
+        received=tuple(received),
+        calls=tuple(CallRow(one.call, CALLS.get(one.call, NOTHING), one) for one in summary.totals),
+    )
+
+
+def _content(summary: Summary) -> Verdict:
+    other, calls = sum(one.other for one in summary.totals), sum(one.count for one in summary.totals)
+    if other:
+        text = f"{count_noun(other, 'call')} of {calls:,} held other fields than are declared today."
+        return Verdict("bad", "Other fields on record", text)
+    updates = sum(one.count for one in summary.totals if one.call == "update")
+    if not updates:
+        return Verdict("idle", "Nothing sent", "No update has left this silo.")
+    text = f"{count_noun(updates, 'update')} on record, each of the declared fields and nothing else."
+    return Verdict("good", "As declared", text)
+
+
+def _chain(summary: Summary) -> Verdict:
+    if summary.broken is not None:
+        text = f"The chain breaks at line {summary.broken}: that line, or one before it, is not as it was written."
+        return Verdict("bad", "Record damaged", f"{text} The figures here end before it.")
+    if summary.read < summary.written:
+        text = f"{summary.read:,} of {summary.written:,} entries are checked so far, and all of them hold."
+        return Verdict("busy", "Record being read", text)
+    text = f"{count_noun(summary.written, 'entry', 'entries')}; the hash chain holds from the first to the last."
+    return Verdict("good", "Record whole", text)
+
+
+def _answers(summary: Summary) -> Verdict:
+    refused, lost = sum(one.refused for one in summary.totals), sum(one.unanswered for one in summary.totals)
+    text = f"{count_noun(refused, 'call')} refused by the aggregator, {lost:,} without an answer, or without one yet."
+    return Verdict("warn", "Refusals", text) if refused else Verdict("good", "No refusals", text)
+
+
+def _received_update(one: Attempt) -> Received:
+    where = ", ".join(filter(None, (one.run, None if one.round is None else f"round {one.round}")))
+    return Received(one.time, one.call, where, one.answer_bytes, one.answer_sha256)

@@ -1,0 +1,1 @@
+"""Changed data become a new shard and a refitted model."""

@@ -1,0 +1,239 @@
+"""Rebuilds a silo with its next shard, and carries its model over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from client_service.common_basis.storage import load_basis
+from client_service.data import Shard, hold_shard, save_shard
+from client_service.event_log.overlay import Overlay
+from client_service.event_log.service import Feedback
+from client_service.event_log.shard_update import Absorbed, absorb_feedback
+from client_service.federation.best_model import as_kept, find_kept
+from client_service.federation.client_run import Silo, basis_folder
+from client_service.refresh.cleanup import clear_earlier
+from client_service.refresh.scheduler import Refreshed, describe_failure, describe_place
+from client_service.runtime.interruption import Interrupt, Interrupted
+from client_service.runtime.logs import LOGGER
+from client_service.runtime.memory import return_free_memory
+from client_service.serving.model_store import REFRESH, ModelHead, kept_rows, load_tensors, read_head
+from client_service.serving.model_versions import keep_version, next_number
+from client_service.serving.predictor import AtRest
+from client_service.serving.recommender import Recommender, open_recommender
+from client_service.settings import ClientSettings
+from client_service.tasks.items import answering_shard, list_shard, listed_items
+from client_service.tasks.task import Place, Task, TaskShard, Training
+from shared.errors import DataError, FederationError
+
+CHANGED = 0.1  # share of the training pairs by which their number may differ before validation chooses anew
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """A model at rest, and what it belongs to; not kept yet."""
+
+    served: AtRest
+    head: ModelHead
+
+
+@dataclass(frozen=True)
+class ModelRenewal:
+    """Of one silo's kept models for a shard."""
+
+    settings: ClientSettings
+    task: Task[Any, Any]
+    shard: TaskShard
+    device: torch.device
+    interrupt: Interrupt
+
+    def renew(self, *, erased: bool) -> Renewed | None:
+        """What is to answer in the place of the served model. Slow. None where no model is kept, where the kept one is
+        of this shard, or where nothing of it could be served.
+
+        erased: somebody's interactions are gone from the shard, or may be: nothing is taken over that they have taught,
+        where it can be done without, and validation chooses whatever the shard's size.
+        """
+        before = read_head(self.settings.models_directory)
+        if before is None or before.shard == self.shard.digest:
+            return None
+        candidates = [one for one in self._candidates(before, erased=erased) if one is not None]
+        if len(candidates) > 1:  # judging takes a third as long as computing one
+            candidates = [max((self._judge(one) for one in candidates), key=self._preference)]
+        return self._relate(candidates[0]) if candidates else None
+
+    def take_over(self, before: ModelHead, after: ModelHead) -> Renewed | None:
+        """A kept model of another shard on this one, with all that both have, as `after`; None where that cannot be."""
+        training = self._rebuild(after)
+        found = self._carry(before, training, after)
+        return None if found is None else self._relate(self._judge(found))
+
+    def keep(self, renewed: Renewed) -> AtRest:
+        """Make it the served one, also after a restart. `keep_version` says what becomes of the others."""
+        settings, rows = self.settings, self.task.rows(self.shard)
+        refitted = None
+        if settings.fit_everything:  # it was judged without held-out data, and answers with them
+            refit = self.task.refit(self.shard, settings.models_directory, self.device)
+            refitted = refit(renewed.head, dict(renewed.served.model.named_parameters()))
+        kept = keep_version(settings.models_directory, renewed.served.model, renewed.head, rows, settings.kept_models)
+        LOGGER.info("model_renewed", model=kept.version, carried=kept.carried)
+        return as_kept(renewed.served if refitted is None else refitted, kept)
+
+    def _candidates(self, before: ModelHead, *, erased: bool) -> Iterator[Renewed | None]:
+        pairs, folder = self.task.count(self.shard).edges, self.settings.models_directory
+        fresh = {"shard": self.shard.digest, "run": REFRESH, "number": 0, "values": {}, "carried": False}
+        head = before.model_copy(update={**fresh, "round": next_number(folder)})
+        if before.start is None:
+            yield self._carry(before, self._rebuild(head), head)
+            return
+        anew = erased or abs(pairs - before.chosen_for) > CHANGED * before.chosen_for
+        training = self._begin_anew(before) if anew else self._rebuild(head)
+        chosen = {"start": training.start, "recipe": training.recipe, "basis": training.basis, "chosen_for": pairs}
+        yield self._at_start(training, head.model_copy(update=chosen) if anew else head)
+        if before.is_trained and not erased:
+            yield self._carry(before, self._rebuild(head) if anew else training, head)
+
+    def _at_start(self, training: Training, head: ModelHead) -> Renewed:
+        training.initialise(SEED)
+        return Renewed(self.task.freeze(head.version, training), head)
+
+    def _carry(self, before: ModelHead, training: Training, head: ModelHead) -> Renewed | None:
+        """None where the kept model, or the ids of its shard's rows, cannot be read, or are of another kind."""
+        folder = self.settings.models_directory
+        try:
+            tensors, rows = load_tensors(folder, before), kept_rows(folder, before.shard)
+        except DataError as error:
+            LOGGER.warning("model_not_carried", reason=str(error))
+            return None
+        if tensors is None or rows is None or not self.task.carry(training, tensors, rows):
+            return None
+        carried = head.model_copy(update={"carried": True})
+        return Renewed(self.task.freeze(carried.version, training), carried)
+
+    def _rebuild(self, head: ModelHead) -> Training:
+        settings = self.settings
+        training: Training = self.task.rebuild(head, self.shard, settings.models_directory, self.device)
+        return training
+
+    def _begin_anew(self, before: ModelHead) -> Training:
+        """As the first round of a run would find it."""
+        settings = self.settings
+        basis = load_basis(basis_folder(settings), before.basis) if before.basis else None
+        folder, cache = settings.models_directory, settings.cache_directory
+        place = Place(settings.name, REFRESH, SEED, before.method, folder, before.kind, cache, basis)
+        training: Training = self.task.begin(place, self.shard, self.device, self.interrupt)[0]
+        return training
+
+    def _judge(self, candidate: Renewed) -> Renewed:
+        """With its figures on validation items."""
+        measures = self.task.judge(self.shard, candidate.served, self.interrupt)
+        head = candidate.head.model_copy(update={"values": dict(measures.values)})
+        return Renewed(candidate.served, head)
+
+    def _preference(self, judged: Renewed) -> tuple[float, bool]:
+        """Of equal ones, and where nothing can be judged, the one at which training would start."""
+        return judged.head.values[self.task.primary], not judged.head.carried
+
+    def _relate(self, best: Renewed) -> Renewed:
+        """With what its scores mean."""
+        relevance = self.task.relate(self.shard, best.served, self.interrupt)
+        return Renewed(best.served, best.head.model_copy(update={"relevance": relevance}))
+
+
+Publish = Callable[[Recommender], None]
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """The silo as it goes on, and what is left to do once it does: `settle` clears the log, and says what the refresh
+    did. It is slow; where it fails it is done by the next refresh."""
+
+    silo: Silo
+    settle: Callable[[], Refreshed]
+
+
+def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> Rebuilt:
+    """Absorb the log, compute the model of the new shard, write both, and answer by them. Slow.
+
+    DataError, and nothing is changed, where the shard cannot be written or nobody would be left in it.
+    """
+    settings = silo.settings
+    with hold_shard(settings.shard) as before:
+        absorbed = absorb_feedback(before, feedback.store, settings.least_rating, listed_items(settings))
+        shard = list_shard(settings, absorbed.after)
+        moves = shard.lists_digest != silo.shard.lists_digest
+        if moves:
+            with silo.answers.changing:
+                after = _renew_silo(silo, shard, absorbed, feedback, publish)
+        else:
+            _write(settings, absorbed)
+            after = silo
+    return Rebuilt(after, partial(_settle, after, feedback, absorbed, changed=moves))
+
+
+def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: Feedback, publish: Publish) -> Silo:
+    """Until answers move they come from what is in memory. A model of the shard is there already where an earlier
+    refresh was cut off; who has changed the shard beside this process may have erased somebody."""
+    settings, known = silo.settings, silo.shard.digest
+    erased = absorbed.forgotten > 0 or absorbed.before.digest != known
+    if shard.digest != known:
+        feedback.store.note_stale(known, shard.digest)
+    renewal = ModelRenewal(settings, silo.task, shard, silo.device, silo.interrupt)
+    everything = settings.fit_everything
+    served = find_kept(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
+    renewed = _renew_model(renewal, erased=erased) if served is None else None
+    _write(settings, absorbed)
+    if renewed is not None:
+        served = renewal.keep(renewed)
+    clear_earlier(settings, feedback.store, shard.digest, erased=erased)
+    return _move_silo(silo, shard, served, feedback, publish)
+
+
+def _renew_model(renewal: ModelRenewal, *, erased: bool) -> Renewed | None:
+    """The model of the new shard. An erasure does not wait for one that cannot be computed: popular items are served
+    until a run has made another."""
+    try:
+        return renewal.renew(erased=erased)
+    except (FederationError, OSError, Interrupted):
+        raise
+    except Exception as error:
+        if not erased:
+            raise
+        LOGGER.error("model_not_renewed", reason=describe_failure(error), at=describe_place(error))
+        return None
+
+
+def _write(settings: ClientSettings, absorbed: Absorbed) -> None:
+    if absorbed.after is not absorbed.before:
+        save_shard(settings.shard, absorbed.after)
+
+
+def _settle(silo: Silo, feedback: Feedback, absorbed: Absorbed, *, changed: bool) -> Refreshed:
+    digest, store = silo.shard.digest, feedback.store
+    feedback.forget_absorbed(absorbed.handed, silo.shard.lists_digest, absorbed.kept)
+    clear_earlier(silo.settings, store, digest, erased=store.erasures.are_open())
+    erased = store.erasures.complete()
+    served = silo.answers.served
+    version = None if served is None else served.version
+    return Refreshed(changed, version, erased, absorbed.waiting, absorbed.dropped)
+
+
+def _move_silo(silo: Silo, shard: Shard, served: AtRest | None, feedback: Feedback, publish: Publish) -> Silo:
+    """What can fail comes before answers move."""
+    settings, old = silo.settings, silo.answers
+    answering = answering_shard(settings, shard)
+    overlay = Overlay(answering, least_rating=settings.least_rating)
+    new = open_recommender(settings, answering, overlay)
+    new.changing = old.changing
+    if silo.guard is not None:
+        silo.guard.take_up(shard.digest)
+    old.close()  # its lists stay in memory, and no more of them are written
+    new.served = served  # type: ignore[assignment]
+    feedback.move_to(overlay, lambda: publish(new))
+    return_free_memory()
+    return replace(silo, shard=shard, answers=new, anchors=silo.anchors.of_shard(shard.digest))

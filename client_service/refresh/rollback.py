@@ -1,0 +1,86 @@
+"""The kept models of a silo, for its operator: which there are, and an earlier one in the place of the served one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from client_service.federation.best_model import load_version
+from client_service.federation.client_run import Silo
+from client_service.refresh.rebuild import ModelRenewal
+from client_service.schemas import KeptModelOut, ModelsOut
+from client_service.serving.model_store import ModelHead, read_head
+from client_service.serving.model_versions import choose_version, kept_versions, next_number
+from client_service.serving.predictor import AtRest
+from shared.errors import ConflictError, DataError, NotFoundError
+
+PATIENCE_SECONDS = 5.0  # a model that a round has given is put in place in less
+
+
+def list_models(folder: Path, silo: Silo) -> ModelsOut:
+    """The one that a start would answer by first. None is served where the shard's own model could not be had."""
+    served = silo.answers.served
+    version = None if served is None else served.version
+    return ModelsOut(models=tuple(_describe(head, silo.shard.digest, version) for head in kept_versions(folder)))
+
+
+def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
+    """Answer by this model, also after a restart, until a run has one that validation prefers. Slow.
+
+    One of an earlier shard is taken over by the ids of users and items, under a version of its own. NotFoundError for
+    one that is not kept; ConflictError for a damaged one, and while the shard is refreshed. Nothing is changed then.
+    """
+    with _changing(silo.answers.changing):
+        chosen = next((head for head in kept_versions(folder) if head.version == version), None)
+        if chosen is None:
+            raise NotFoundError("expected the version of a kept model, got another")
+        current = read_head(folder)
+        if current is None or current.shard != silo.shard.digest:
+            words = "expected a kept model of the shard that answers, there is none"
+            raise ConflictError(f"{words}: try again after the refresh, or once a run has trained one")
+        silo.answers.served = _load(folder, silo, chosen)
+    return list_models(folder, silo)
+
+
+@contextmanager
+def _changing(lock: threading.Lock) -> Iterator[None]:
+    if not lock.acquire(timeout=PATIENCE_SECONDS):
+        raise ConflictError("expected no refresh under way, there is one: try again")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _load(folder: Path, silo: Silo, chosen: ModelHead) -> AtRest:
+    """The model, which is the served one from now on."""
+    if chosen.shard != silo.shard.digest:
+        return _take_over(silo, chosen, next_number(folder))
+    try:
+        everything = silo.settings.fit_everything
+        served = load_version(silo.task, silo.shard, folder, silo.device, chosen, fit_everything=everything)
+    except DataError as error:
+        raise ConflictError(str(error)) from None  # not the caller's mistake
+    choose_version(folder, chosen)
+    return served
+
+
+def _take_over(silo: Silo, chosen: ModelHead, number: int) -> AtRest:
+    renewal = ModelRenewal(silo.settings, silo.task, silo.shard, silo.device, silo.interrupt)
+    found = renewal.take_over(chosen, chosen.model_copy(update={"shard": silo.shard.digest, "number": number}))
+    if found is None:
+        raise ConflictError("expected a model that fits the present shard, got one that is damaged or of another kind")
+    return renewal.keep(found)
+
+
+def _describe(head: ModelHead, shard: str, served: str | None) -> KeptModelOut:
+    return KeptModelOut(
+        version=head.version,
+        run=head.run,
+        round=head.round,
+        served=head.version == served and head.shard == shard,
+        present_shard=head.shard == shard,
+        values=head.values,
+    )

@@ -1,0 +1,169 @@
+"""The log of what has happened -> the next shard, its model, and answers from both, while the silo goes on answering.
+
+When: on request, every so often, after so many interactions, and after an erasure. During an open run a refresh waits
+for the end of the round at hand; the run then goes on with the new shard, as after a restart with one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from client_service.event_log.service import Feedback
+from client_service.runtime.logs import LOGGER
+from client_service.schemas import RefreshOut
+from client_service.settings import ClientSettings
+from shared.errors import ConflictError, FederationError
+
+LOOK_SECONDS = 1.0  # between two looks at whether there are interactions enough
+AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one that nobody asked for
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh did. `changed`: False where nothing had happened that the shard absorbs; then it stays as it is.
+
+    waiting: likings that stay in the log until the catalogue of the federation lists their items. dropped: interactions
+    that would have stayed, and for which the log had no room.
+    """
+
+    changed: bool
+    model: str | None
+    erased: int
+    waiting: int
+    dropped: int
+
+
+class Refresher:
+    """One at a time. `work`: does it, and says when it begins to; `standing` may be read at any time."""
+
+    def __init__(
+        self, settings: ClientSettings, feedback: Feedback, work: Callable[[Callable[[], None]], Awaitable[Refreshed]]
+    ) -> None:
+        self._every, self._after = settings.refresh_seconds, settings.refresh_interactions
+        self._feedback, self._store, self._work = feedback, feedback.store, work
+        self._asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(self._ask_for_erasure)
+
+        feedback.on_erasure = wake
+        self.standing = RefreshOut(phase="idle")
+        self._due = self._next_due()
+
+    def ask(self) -> RefreshOut:
+        """A refresh begins soon, by the answer's number; ConflictError while one is under way."""
+        if self.standing.phase != "idle":
+            raise ConflictError(
+                f"expected no refresh under way, refresh {self.standing.number} is: ask again when it has ended"
+            )
+        self._asked.set()
+        self._announce(asked_at=datetime.now(UTC))
+        return self.standing
+
+    def _ask_for_erasure(self) -> None:
+        """One that is under way may have begun without it: then another one follows."""
+        self._asked.set()
+        if self.standing.phase == "idle":
+            self._announce()
+
+    def _announce(self, **changes: object) -> None:
+        """The next refresh has a number as soon as it is sure to come, so that whoever asked can wait for its end."""
+        self._tell(phase="waiting", number=self.standing.last_ended + 1, **changes)
+
+    async def follow(self) -> None:
+        """Until cancelled. What an earlier process has left undone comes first."""
+        if await self._look(self._store.erasures.are_open, otherwise=True):
+            self._ask_for_erasure()
+        while True:
+            await self._wait()
+            self._asked.clear()
+            await self._refresh()
+            self._due = self._next_due()
+
+    def _next_due(self) -> float:
+        """Of one that nobody asks for; soon where the last one has failed, whoever had asked for it."""
+        now = time.monotonic()
+        due = float("inf") if self._every is None else now + self._every
+        return due if self.standing.problem is None else min(due, now + AGAIN_SECONDS)
+
+    async def _wait(self) -> None:
+        """Until somebody asks, an erasure waits, the time has come, or there are interactions enough."""
+        failed = self.standing.problem is not None
+        while not self._asked.is_set():
+            now = time.monotonic()
+            if now >= self._due or (not failed and await self._enough()):
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), self._longest_wait(now))
+
+    def _longest_wait(self, now: float) -> float | None:
+        if self._after is not None:
+            return LOOK_SECONDS
+        return None if self._due == float("inf") else max(LOOK_SECONDS, self._due - now)
+
+    async def _enough(self) -> bool:
+        if self._after is None:
+            return False
+        return await self._look(
+            partial(self._store.holds_liked, self._after, self._feedback.overlay.least_rating), otherwise=False
+        )
+
+    async def _look(self, ask: Callable[[], bool], *, otherwise: bool) -> bool:
+        """What the log says; `otherwise` where it cannot be read now, which is no reason to end."""
+        try:
+            return await asyncio.to_thread(ask)
+        except Exception as error:
+            LOGGER.warning("log_not_read", reason=describe_failure(error), at=describe_place(error))
+            return otherwise
+
+    async def _refresh(self) -> None:
+        began = time.perf_counter()
+        self._announce(problem=None)
+        try:
+            done = await self._work(lambda: self._tell(phase="working"))
+        except Exception as error:
+            LOGGER.warning("refresh_failed", reason=describe_failure(error), at=describe_place(error))
+            return self._tell(phase="idle", problem=describe_failure(error), last_ended=self.standing.number)
+        seconds = time.perf_counter() - began
+        LOGGER.info("refreshed", model=done.model, changed=done.changed, erased=done.erased, seconds=round(seconds, 3))
+        self._tell(
+            phase="idle",
+            last_ended=self.standing.number,
+            ended_at=datetime.now(UTC),
+            changed=done.changed,
+            model=done.model,
+            erasures=done.erased,
+            waiting=done.waiting,
+            dropped=done.dropped,
+            seconds=seconds,
+        )
+
+    def _tell(self, **changes: object) -> None:
+        self.standing = self.standing.model_copy(update=changes)
+
+
+def describe_failure(error: Exception) -> str:
+    """An error in words, without a path and without what an unforeseen one says, which may be an id."""
+    if isinstance(error, FederationError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"expected room to write, got {error.strerror}"
+    name = type(error).__name__
+    if isinstance(error, MemoryError) or "OutOfMemory" in name:
+        return f"expected memory enough for its settings, got {name}"
+    return f"expected no error in the silo's own computation, got {name}; the log says where"
+
+
+def describe_place(error: Exception) -> str:
+    """Where an error was raised: the files and lines of its last calls."""
+    calls = traceback.extract_tb(error.__traceback__)[-4:]
+    return ", ".join(f"{Path(call.filename).name}:{call.lineno}" for call in calls)

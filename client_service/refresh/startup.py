@@ -1,0 +1,106 @@
+"""Opens a silo's records and stored model when its client starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_service.boundary.anchors import NAME as ANCHORS
+from client_service.boundary.ledger import LEDGER
+from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
+from client_service.event_log.store import FeedbackStore
+from client_service.federation.best_model import find_kept
+from client_service.privacy.accounting import ACCOUNT, find_shortfall
+from client_service.privacy.basis_guard import BasisGuard
+from client_service.privacy.guard import Guard
+from client_service.refresh.cleanup import clear_earlier, keep_alone
+from client_service.refresh.rebuild import ModelRenewal
+from client_service.refresh.scheduler import describe_failure, describe_place
+from client_service.runtime.interruption import Interrupted
+from client_service.runtime.logs import LOGGER
+from client_service.secure_rounds.round_memory import NAME as ROUNDS
+from client_service.serving.model_store import read_head
+from client_service.serving.predictor import AtRest
+from client_service.settings import ClientSettings
+from client_service.tasks.task import TaskShard
+from shared.errors import DataError, SettingsError
+from shared.protocol.signing.keys import PrivateKey
+
+
+@dataclass(frozen=True)
+class OpenRecords:
+    """ledger: of all calls. anchors: what rho was compared with. rounds: secure ones. guard: where there is noise;
+    basis_guard: where there is some in the sums of the common basis."""
+
+    ledger: HeadedLedger
+    anchors: HeadedLedger
+    rounds: HeadedLedger
+    guard: Guard | None
+    basis_guard: BasisGuard | None
+
+    def seal(self) -> None:
+        """At a clean end the head of the ledger tells of its last entry; of the others it always does."""
+        try:
+            self.ledger.seal()
+        except OSError as error:
+            LOGGER.error("ledger_not_sealed", reason=error.strerror)
+
+
+def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) -> OpenRecords:
+    """DataError where one was cut, replaced, or put back from an older copy. Those of an older version are adopted."""
+    state = settings.state_directory
+    heads = LedgerHeads(state, key, settings.records_directory)
+    ledger, anchors, rounds = (HeadedLedger(heads, name) for name in (LEDGER, ANCHORS, ROUNDS))
+    guard = None
+    if settings.privacy.on:
+        if shortfall := find_shortfall(state / LEDGER, state / ACCOUNT):
+            raise DataError(shortfall)
+        guard = Guard(settings.privacy, heads, shard.digest, settings.declaration())
+    basis_guard, policy = None, settings.policy
+    if settings.method.basis.epsilon is not None:
+        basis_guard = BasisGuard(heads, policy.basis_budget, policy.basis_delta)
+    for name, entries in heads.adopted.items():
+        LOGGER.warning("ledger_adopted", file=name, entries=entries, heads=str(heads.path))
+    try:
+        heads.save()
+    except OSError as error:
+        raise SettingsError(f"{heads.path}: expected a place that can be written ({error.strerror})") from None
+    return OpenRecords(ledger, anchors, rounds, guard, basis_guard)
+
+
+def take_up_stored(renewal: ModelRenewal, store: FeedbackStore | None) -> AtRest | None:
+    """The kept model, or for a shard that has changed the one that follows from it. Slow.
+
+    A damaged model is no reason to stay away, nor one that needs more memory than there is, nor a disk that is full
+    now: None, and popular items are served, flagged, until there is a new model. What is left to do is done by a
+    refresh.
+    """
+    shard, settings = renewal.shard, renewal.settings
+    try:
+        served = find_kept(
+            renewal.task,
+            shard,
+            settings.models_directory,
+            renewal.device,
+            fit_everything=settings.fit_everything,
+        ) or _renew(renewal)
+        if store is not None:
+            clear_earlier(settings, store, shard.digest, erased=store.erasures.are_open())
+            store.erasures.complete()
+    except Interrupted:
+        raise
+    except Exception as error:
+        LOGGER.error("kept_model_not_taken_up", reason=describe_failure(error), at=describe_place(error))
+        return None
+    return served
+
+
+def _renew(renewal: ModelRenewal) -> AtRest | None:
+    """Who has changed the shard since a model was kept may have erased somebody: nothing stays of what it was."""
+    folder, digest = renewal.settings.models_directory, renewal.shard.digest
+    head = read_head(folder)
+    if head is None or head.shard == digest:
+        return None
+    renewed = renewal.renew(erased=True)
+    served = None if renewed is None else renewal.keep(renewed)
+    keep_alone(folder, digest)
+    return served

@@ -1,0 +1,1 @@
+"""The process that a client runs in: its threads, memory, device and log."""

@@ -1,0 +1,1 @@
+"""Secure aggregation at the client: keys, masks, members, memory of rounds."""

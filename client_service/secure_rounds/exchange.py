@@ -1,0 +1,166 @@
+"""One update -> masked and summed with the others': keys, shares, checks, the masked vector, consent, answers.
+
+Each step keeps its state before its message leaves: a client that was killed sends the same again and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from client_service.boundary.aggregator_api import Aggregator
+from client_service.runtime.interruption import RoundPatience
+from client_service.runtime.logs import LOGGER
+from client_service.secure_rounds.masking import Masking
+from shared.errors import PrivacyError, RoundClosedError
+from shared.method.exchanged import Parameters
+from shared.protocol.masked_wire import encode_masked
+from shared.protocol.schemas import ReceiptOut
+from shared.protocol.secure import client
+from shared.protocol.secure.common import describe_terms
+from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
+from shared.protocol.secure.renewal import LEAST_SILOS, is_basis
+from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, State, terms_of
+
+Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)
+S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
+
+
+@dataclass(frozen=True)
+class BasisPart:
+    """Of a basis run: what stands for the silo's data, the digest of the list of items that it counts over, and the
+    least number of silos by whose data sums may differ."""
+
+    stamp: str
+    catalogue: str
+    least: int
+
+
+def mask_body(state: Checked | Ready, sharers: Sharers, update: Parameters) -> tuple[Ready, bytes]:
+    """The state in which the update is masked, and the body that leaves. Slow: one stream of masks for each sharer."""
+    ready, masked = client.mask(state, sharers, update)
+    return ready, encode_masked(masked)
+
+
+class SecureExchange:
+    """A client's part in one secure round. `wait`: the length of one long poll, in seconds. `worker`: for masking.
+
+    basis: in a basis run, see `BasisPart`. patience: whether the round is to give way to something else.
+
+    The aggregator's deadlines bound every wait: it refuses whoever asks for a round that is over.
+    """
+
+    def __init__(
+        self,
+        masking: Masking,
+        aggregator: Aggregator,
+        *,
+        wait: float,
+        worker: Executor,
+        basis: BasisPart | None = None,
+        patience: RoundPatience | None = None,
+    ) -> None:
+        self._patience = patience or RoundPatience()
+        self._own, self._aggregator, self._wait, self._worker = masking, aggregator, wait, worker
+        self._stamp = None if basis is None else basis.stamp
+        self._catalogue = None if basis is None else basis.catalogue
+        self._least = LEAST_SILOS if basis is None else basis.least
+        self._vault, self._memory = masking.vault, masking.memory
+
+    async def send(self, terms: RoundTerms, update: Parameters) -> ReceiptOut:
+        """All six phases; the receipt of the masked vector.
+
+        RoundClosedError or NotFoundError where the round goes on, or has ended, without this client; ConflictError
+        where the aggregator holds other messages of it than were kept here; PrivacyError and ProtocolError where the
+        aggregator or another client does not keep to the protocol: then nothing more of this round leaves.
+        """
+        state = self._resume(terms) or self._begin(terms)
+        if isinstance(state, BegunRound):
+            state = await self._share(terms, state)
+        if isinstance(state, Sharing):
+            state = await self._check(terms, state)
+        return await self._mask(terms, state, update)
+
+    def _resume(self, terms: RoundTerms) -> State | None:
+        """Where an earlier process was in this round. PrivacyError where the round is to be held on other terms now,
+        or a second time: one exchange a round is all there is."""
+        state = self._vault.stored_state(terms.run, terms.round)
+        if state is None:
+            if self._memory.has_begun(terms):
+                raise PrivacyError(f"expected one exchange in round {terms.round} of {terms.run}, got a second one")
+            return None
+        if terms_of(state) != terms:
+            raise PrivacyError(describe_terms(terms_of(state), terms))
+        self._memory.remember_exchange(terms)
+        return state
+
+    def _begin(self, terms: RoundTerms) -> BegunRound:
+        own = self._own
+        self._memory.require_pinned_terms(terms)
+        bears = own.noised or (own.changing_members and terms.common.changing_members)
+        if is_basis(terms.declaration) or not bears:  # what a basis run multiplies with follows from all its sums
+            self._memory.require_every_sum(terms)
+        state = client.begin(
+            terms,
+            own.name,
+            own.identity,
+            noised=own.noised,
+            changing_members=own.changing_members,
+            stamp=self._stamp,
+            catalogue=self._catalogue,
+        )
+        self._vault.keep(state)  # first: a crash in between is followed by the same keys
+        self._memory.remember_exchange(terms)
+        return state
+
+    async def _share(self, terms: RoundTerms, state: BegunRound) -> Sharing:
+        await self._aggregator.relay("keys", state.message)
+        roster = await self._ask("roster", Roster, terms)
+        identity = self._own.identity
+        members = self._own.members.of(roster, self._own.name, identity.public_key())
+        self._memory.require_renewable(roster, roster.names, self._least)
+        return self._keep(client.share(state, roster, members, identity))
+
+    async def _check(self, terms: RoundTerms, state: Sharing) -> Checked:
+        await self._aggregator.relay("shares", state.message)
+        checked = client.check(state, await self._ask("delivery", Delivery, terms), self._own.identity)
+        for dealer in checked.message.complaints:
+            LOGGER.warning("shares_refused", run=terms.run, round=terms.round, dealer=dealer)
+        return self._keep(checked)
+
+    async def _mask(self, terms: RoundTerms, state: Checked | Ready, update: Parameters) -> ReceiptOut:
+        if isinstance(state, Checked):
+            await self._aggregator.relay("checks", state.message)
+        sharers = await self._ask("sharers", Sharers, terms)
+        ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, mask_body, state, sharers, update)
+        self._keep(ready)
+        receipt = await self._aggregator.upload(terms.run, terms.round, body)
+        await self._uncover(terms, ready)
+        return receipt
+
+    async def _uncover(self, terms: RoundTerms, state: Ready) -> None:
+        """Help to take the masks away, if the sum hides everybody who is in it, beside all earlier sums too."""
+        request = await self._ask("request", UnmaskRequest, terms)
+        self._own.members.require_enough(request.survivors, terms.run)
+        self._memory.require_hidden(state.roster, request.survivors, state.proven, self._least)
+        agreed, consent = client.consent(state, request, self._own.identity)
+        self._keep(agreed)
+        self._memory.remember_sum(state.roster, request.survivors, state.proven)
+        await self._aggregator.relay("consents", consent)
+        answer = client.unmask(agreed, await self._ask("signatures", Consents, terms))
+        with suppress(RoundClosedError):  # the others' answers were enough
+            await self._aggregator.relay("answers", answer)
+
+    async def _ask(self, kind: str, model: type[Answer], terms: RoundTerms) -> Answer:
+        while True:
+            self._patience.check()
+            found = await self._aggregator.relayed(kind, model, terms.run, terms.round, self._wait)
+            if found is not None:
+                return found
+
+    def _keep(self, state: S) -> S:
+        self._vault.keep(state)
+        return state

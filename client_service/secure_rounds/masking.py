@@ -1,0 +1,122 @@
+"""All that a client has and remembers for secure rounds, opened from its state directory.
+
+A silo's secret and a run's name say what the draws of its training follow from, beside the run's seed. In the open mode
+a run's draws follow from its seed, so that anybody can repeat it. In a secure federation a client would then make the
+same update in two runs with the same seed, and the difference of two sums would be one client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from client_service.secure_rounds.members import KnownMembers
+from client_service.secure_rounds.round_memory import RoundMemory
+from client_service.secure_rounds.secret_files import Vault, keep_start, kept_start
+from shared.errors import SettingsError
+from shared.method.declaration import Declaration
+from shared.method.exchanged import Parameters
+from shared.method.settings import MethodSettings
+from shared.new_files import PRIVATE, write_new
+from shared.protocol.schemas import RunOut
+from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
+from shared.protocol.secure.messages import CommonTerms, RoundTerms
+from shared.protocol.secure.renewal import LEAST_SILOS
+from shared.protocol.signing.keys import PrivateKey, raw_hex
+
+NAME = "draws.secret"
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Masking:
+    """folder: the client's state directory. noised: what the client sends is differentially private. changing_members:
+    see `PublicKeys`. basis_changes: the least number of silos by whose data two sums of the common basis may differ, as
+    the silo's policy has it."""
+
+    name: str
+    identity: PrivateKey
+    members: KnownMembers
+    memory: RoundMemory
+    vault: Vault
+    folder: Path
+    draw_secret: bytes = field(repr=False)
+    noised: bool = False
+    changing_members: bool = False
+    basis_changes: int = LEAST_SILOS
+
+    @property
+    def _aggregator(self) -> str:
+        """The key of the aggregator, which has answered before anything here is asked for."""
+        return raw_hex(self.members.aggregator())
+
+    def draws(self, run: str) -> bytes:
+        """What the training of a run draws from, beside its seed."""
+        text = f"draws of {run} of {self._aggregator}"
+        return hmac.digest(self.draw_secret, text.encode(), hashlib.sha256)
+
+    def stamp(self, data: str) -> str:
+        """What stands for the silo's data in sums of the common basis. Who has not the secret cannot guess at them."""
+        return hmac.digest(self.draw_secret, f"stamp of {data}".encode(), hashlib.sha256).hex()
+
+    def remember_start(self, run: str, number: int, given: Parameters, *, whole: bool = False) -> None:
+        """Round `number` begins with these parameters, as everybody was given them. whole: keep them, and not only
+        their digest."""
+        if whole:
+            keep_start(self.folder, number, given)
+        self.memory.remember_start(self._aggregator, run, number, digest_start(given))
+
+    def start_of(self, run: str, number: int) -> Parameters:
+        """What everybody was given for round `number`, kept whole. PrivacyError where it is not what was told."""
+        return kept_start(self.folder, number, self.memory.start_of(self._aggregator, run, number))
+
+    def terms(
+        self, declaration: Declaration, method: MethodSettings, run: str, number: int, state: RunOut
+    ) -> RoundTerms:
+        """What this client takes the round to be held on, from what it was told. PrivacyError for a round of whose
+        beginning it was told nothing, and where the run says no threshold."""
+        common = CommonTerms(
+            aggregator=self._aggregator,
+            start=self.memory.start_of(self._aggregator, run, number),
+            method=digest_method(method),
+            seed=state.seed,
+            rounds=state.rounds,
+            anchor=digest_anchor(method, seed=state.seed, number=number),
+            changing_members=state.changing_members,
+        )
+        assert state.threshold is not None
+        return RoundTerms(run=run, round=number, threshold=state.threshold, declaration=declaration, common=common)
+
+
+def open_masking(
+    name: str,
+    folder: Path,
+    identity: PrivateKey,
+    members: KnownMembers,
+    memory: RoundMemory,
+    *,
+    noised: bool,
+    changing_members: bool,
+    basis_changes: int = LEAST_SILOS,
+) -> Masking:
+    """From a client's state directory. `members`, `memory`: as they are used for the aggregator's answers too."""
+    vault, secret = Vault(folder), read_draw_secret(folder)
+    return Masking(name, identity, members, memory, vault, folder, secret, noised, changing_members, basis_changes)
+
+
+def read_draw_secret(folder: Path) -> bytes:
+    """32 random bytes that never leave, made where there are none. SettingsError for a file that holds others."""
+    path = folder / NAME
+    write_new(path, secrets.token_bytes(SECRET_BYTES), PRIVATE)
+    content = path.read_bytes()
+    if len(content) != SECRET_BYTES:
+        raise SettingsError(f"{path}: expected {SECRET_BYTES} random bytes, got {len(content)}")
+    return content
+
+
+def write_draw_secret(folder: Path, text: str) -> None:
+    """For whoever owns all silos of an experiment: a secret that follows from a text, so that it can be repeated."""
+    write_new(folder / NAME, hashlib.sha256(f"draws of {text}".encode()).digest(), PRIVATE)

@@ -1,0 +1,184 @@
+"""The members file that this silo pins, or trust on first use -> whose answers and whose keys are believed.
+
+On first use the set of members is pinned, and not a key for each name that comes: a name that comes later takes part
+in no sum of this silo before the silo has consented to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from client_service.runtime.logs import LOGGER
+from client_service.schemas import MemberKeyOut, MembersOut
+from client_service.secure_rounds.round_memory import RoundMemory
+from shared.errors import ConflictError, PrivacyError, SettingsError
+from shared.protocol.secure.messages import FEWEST_CLIENTS, Roster
+from shared.protocol.secure.renewal import is_basis
+from shared.protocol.secure.trust import require_members
+from shared.protocol.signing.keys import PublicKey, fingerprint, public_key, raw_hex
+from shared.protocol.signing.registry import Registry, read_registry
+
+AGGREGATOR = ""  # no client has this name
+CONSENT = "`lpsfed members accept` shows and takes them"
+
+
+class KnownMembers:
+    """Of one silo. The file is read again when it has changed: a silo that joins needs no restart of the others.
+
+    `file`: of all members' keys; None where the silo trusts on first use: then the members are pinned in the memory
+    when the first secure run shows them. aggregator: its public key in hexadecimal, where the silo was told it. known:
+    who had a key or an invitation when the silo joined. least: members that a sum must have of those whom it has agreed
+    to.
+    """
+
+    def __init__(
+        self,
+        file: Path | None,
+        memory: RoundMemory,
+        *,
+        aggregator: str | None = None,
+        known: Iterable[str] = (),
+        least: int = FEWEST_CLIENTS,
+    ) -> None:
+        """SettingsError for a file that is none of members."""
+        self._file, self._memory = file, memory
+        self._told_aggregator, self._known, self._least = aggregator, frozenset(known), least
+        self._stamp: tuple[int, int] | None = None
+        self._registry: Registry | None = None
+        self._waiting: dict[str, str] = {}
+        self._refused: str | None = None
+        self._read()
+
+    def _read(self) -> Registry | None:
+        """What the file holds now; SettingsError where it holds something else."""
+        if (file := self._file) is None:
+            return None
+        try:
+            found = file.stat()
+        except OSError as error:
+            raise SettingsError(f"{file}: expected a file of members ({error.strerror})") from None
+        if self._registry is None or (found.st_mtime_ns, found.st_size) != self._stamp:
+            self._registry = read_registry(file)
+            self._stamp = found.st_mtime_ns, found.st_size
+        return self._registry
+
+    @property
+    def _pinned(self) -> dict[str, str]:
+        """The clients of the pinned set, and the key of each."""
+        return {name: key for name, key in self._memory.pinned.items() if name != AGGREGATOR}
+
+    def aggregator(self, claimed: str | None = None) -> PublicKey:
+        """Of the aggregator. `claimed`: what an answer names, pinned if there is none yet. PrivacyError for neither."""
+        if (registry := self._read()) is not None:
+            return registry.aggregator
+        if self._told_aggregator is not None:
+            return public_key(bytes.fromhex(self._told_aggregator))
+        if AGGREGATOR not in self._memory.pinned:
+            if claimed is None:
+                raise PrivacyError("expected an answer that the aggregator has signed, before its key is known")
+            self._memory.pin(AGGREGATOR, claimed)
+        return public_key(bytes.fromhex(self._memory.pinned[AGGREGATOR]))
+
+    def of(self, roster: Roster, own: str, own_key: PublicKey) -> Mapping[str, PublicKey]:
+        """The members that this silo believes in, for a roster that has come.
+
+        PrivacyError where the file has another key of this silo itself: then it is another federation's; and for a
+        roster with clients that the silo has not consented to, or with too few of those that it has.
+        """
+        if (registry := self._read()) is None:
+            return self._pinned_keys(roster, own, own_key)
+        if own in registry.clients and raw_hex(registry.clients[own]) != raw_hex(own_key):
+            raise PrivacyError(f"members: expected this client's own public key under {own!r}, got another")
+        return registry.clients
+
+    def require_enough(self, members: Collection[str], run: str) -> None:
+        """PrivacyError for a sum of fewer clients that this silo has agreed to than its policy wants."""
+        known = sum(self._has_agreed(name) for name in members)
+        if known < self._least:
+            raise PrivacyError(f"{_few(run)}: expected {self._least} or more that it has agreed to, got {known}")
+
+    def _has_agreed(self, name: str) -> bool:
+        return name in (self._memory.agreed if self._registry is None else self._registry.clients)
+
+    def _pinned_keys(self, roster: Roster, own: str, own_key: PublicKey) -> Mapping[str, PublicKey]:
+        told = {one.client: one.identity for one in roster.members}
+        if told.get(own) != raw_hex(own_key):
+            raise PrivacyError("expected this client's own public key in the roster, got another or none")
+        keys = {name: public_key(bytes.fromhex(key)) for name, key in told.items()}
+        pinned = self._pinned
+        if not pinned:
+            self._pin_first(roster, own, keys)
+        elif new := {name: key for name, key in told.items() if pinned.get(name) != key}:
+            raise self._ask_consent(new, roster.terms.run)
+        self._waiting, self._refused = {}, None
+        self.require_enough(keys, roster.terms.run)
+        if (others := sum(not self._has_agreed(name) for name in keys)) >= roster.terms.threshold:
+            raise PrivacyError(f"{_few(roster.terms.run)}: expected fewer that it has not agreed to, got {others}")
+        return keys
+
+    def _pin_first(self, roster: Roster, own: str, keys: Mapping[str, PublicKey]) -> None:
+        """The set of the first secure run. PrivacyError where it leaves out some of those whom the silo knew when it
+        joined and has others in their place, and for a sum of statistics before any set is known."""
+        told = {one.client: one.identity for one in roster.members}
+        known, names = self._known | {own}, frozenset(told)
+        if len(known) >= FEWEST_CLIENTS:
+            if not (names <= known or known <= names):
+                raise self._ask_consent({name: told[name] for name in names - known}, roster.terms.run)
+            agreed = names & known
+        elif is_basis(roster.terms.declaration):
+            raise self._ask_consent({name: key for name, key in told.items() if name != own}, roster.terms.run)
+        else:
+            agreed = names
+        require_members(roster, keys)
+        if len(names) < FEWEST_CLIENTS:
+            raise PrivacyError(f"{_few(roster.terms.run)}: expected {FEWEST_CLIENTS} or more, got {len(names)}")
+        self._memory.pin_members(told, agreed)
+        LOGGER.info("members_pinned", members=len(names), agreed=len(agreed))
+
+    def _ask_consent(self, new: Mapping[str, str], run: str) -> PrivacyError:
+        if dict(new) != self._waiting or run != self._refused:
+            LOGGER.warning("members_wait_for_consent", run=run, members=sorted(new))
+        self._waiting, self._refused = dict(new), run
+        shown = ", ".join(sorted(new))
+        return PrivacyError(f"{run}: expected members that this silo has consented to, got {shown}: {CONSENT}")
+
+    def accept(self, keys: Mapping[str, str]) -> None:
+        """Consent to these clients, each by its public key in hexadecimal. ConflictError where the silo pins a file,
+        and for a key that another member has."""
+        if self._file is not None:
+            raise ConflictError(f"expected a silo that trusts on first use; this one pins {self._file.name}")
+        held = {key: name for name, key in self._pinned.items() if name not in keys}
+        if doubled := sorted(name for name, key in keys.items() if key in held) or len({*keys.values()}) < len(keys):
+            raise ConflictError(f"expected a key of its own for each member, got one twice: {doubled}")
+        self._memory.pin_members(keys, keys)
+        self._waiting = {name: key for name, key in self._waiting.items() if keys.get(name) != key}
+        self._refused = self._refused if self._waiting else None
+
+    @property
+    def standing(self) -> MembersOut:
+        """Whom this silo believes, and who waits for its consent."""
+        registry = self._read()
+        keys = self._pinned if registry is None else {name: raw_hex(key) for name, key in registry.clients.items()}
+        members = tuple(_describe_key(name, key, agreed=self._has_agreed(name)) for name, key in sorted(keys.items()))
+        waiting = tuple(_describe_key(name, key, agreed=False) for name, key in sorted(self._waiting.items()))
+        return MembersOut(file=registry is not None, members=members, waiting=waiting, refused=self._refused)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the silo's operator must know of them."""
+        if self._waiting:
+            shown = ", ".join(sorted(self._waiting))
+            return (f"{self._refused} waits for this silo's consent to {shown}: {CONSENT}",)
+        if self._file is None and (others := sorted(set(self._pinned) - self._memory.agreed)):
+            return (f"{', '.join(others)} take part, and were not named when this silo joined: {CONSENT}",)
+        return ()
+
+
+def _few(run: str) -> str:
+    return f"{run}: a sum of too few that this silo knows"
+
+
+def _describe_key(name: str, key: str, *, agreed: bool) -> MemberKeyOut:
+    mark = fingerprint(public_key(bytes.fromhex(key)))
+    return MemberKeyOut(client=name, key=key, fingerprint=mark, agreed=agreed)

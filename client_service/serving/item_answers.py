@@ -1,0 +1,172 @@
+"""Ranked items as the answer to a request: ids, titles, scores, reasons, order for variety."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from client_service.data import Shard
+from client_service.event_log.overlay import Overlay
+from client_service.models.explanations import contributions
+from client_service.models.ranker import Rows, Side
+from client_service.serving.messages import MOST_REASONS, ItemOut, ReasonOut
+from client_service.serving.model_store import Served
+from client_service.serving.requests import Limits
+from shared.errors import ProtocolError
+from shared.method.graph import Float64
+from shared.method.parameters import Float32
+
+
+def item_freshness(shard: Shard) -> Float32 | None:
+    """(N,) in [0, 1]: the share of the items with a time that were first met no later than this one; 0 for an item
+    without a time. None where no training or validation interaction has one."""
+    if "time" not in shard.events.columns:
+        return None
+    known = shard.events.filter(pl.col("split").cast(pl.String) != "test", pl.col("time").is_not_null())
+    if known.is_empty():
+        return None
+    first = known.group_by("item").agg(pl.col("time").min())
+    found = np.zeros(len(shard.item_ids), dtype=np.float32)
+    found[first["item"].to_numpy()] = rankdata(first["time"].to_numpy(), method="max") / len(first)
+    return found
+
+
+def blend_freshness(scores: Float32, fresh: Float32, weight: float) -> Float32:
+    """(1 - weight) x the scores (P,), stretched to [0, 1], + weight x freshness (P,)."""
+    return np.float32(1.0 - weight) * stretch(scores) + np.float32(weight) * fresh
+
+
+def stretch(scores: Float32) -> Float32:
+    """(P,) to [0, 1]; all 0 where they are the same."""
+    low, high = scores.min(), scores.max()
+    found: Float32 = (scores - low) / (high - low if high > low else np.float32(1.0))
+    return found
+
+
+def order_by_variety(values: Float32, directions: Float32, weight: float, count: int) -> Rows:
+    """Places (count,) in the pool by maximal marginal relevance (Carbonell, Goldstein. SIGIR 1998).
+
+    The next one is that with the highest (1 - weight) x value - weight x its largest cosine with those before. values
+    (P,) in [0, 1]; directions (P, q) of length one. Of equal ones the first.
+    """
+    worth = (1.0 - weight) * values
+    nearest, chosen = np.zeros(len(values), dtype=np.float32), np.empty(count, dtype=np.int64)
+    open_places: NDArray[np.bool_] = np.ones(len(values), dtype=bool)
+    for place in range(count):
+        gain = np.where(open_places, worth - weight * nearest, -np.inf)
+        best = chosen[place] = int(gain.argmax())
+        open_places[best] = False
+        likeness = directions @ directions[best]
+        nearest = likeness if place == 0 else np.maximum(nearest, likeness)
+    return chosen
+
+
+LEAST = 1e-6  # contribution that is no rounding
+
+
+class Asker(NamedTuple):
+    """Whoever is answered, as the served model sees him: one row, and the rows of the items that it is of."""
+
+    served: Served
+    side: Side
+    basket: Rows
+
+
+class Ranked(NamedTuple):
+    """The best of the catalogue for somebody: rows, -1 where there are no more, and their scores, by `served` or by
+    popularity; scale: from scores to relevance in [0, 1]."""
+
+    rows: NDArray[np.integer]
+    scores: Float32
+    served: Served | None
+    scale: Callable[[Float32], Float64]
+
+
+class Answers:
+    """Words for the rows of one shard's catalogue."""
+
+    def __init__(self, shard: Shard, overlay: Overlay) -> None:
+        self._shard, self._overlay = shard, overlay
+
+    def write_page(
+        self, ranked: Ranked, limits: Limits, asker: Callable[[], Asker] | None = None
+    ) -> tuple[ItemOut, ...]:
+        """Of the best rows, as many as `limits.depth`, those that were asked for; `asker`: whom to give reasons."""
+        rows, scores = self._rearrange(ranked, limits) if limits.rearranged else ranked[:2]
+        page = slice(limits.offset, limits.offset + limits.k)
+        items = self.write(rows[page], scores[page] if limits.raw else ranked.scale(scores[page]))
+        if not limits.explain or asker is None or not items:
+            return items
+        return self._give_reasons(items, rows[page][: len(items)].astype(np.int64), asker())
+
+    def write(self, rows: NDArray[np.integer], scores: Float32 | Float64) -> tuple[ItemOut, ...]:
+        """Each row but -1, which come last."""
+        ids, titles = self._shard.item_ids, self._overlay.titles
+        return tuple(
+            ItemOut(item=ids[row], score=score, title=None if titles is None else titles[row])
+            for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+            if row >= 0
+        )
+
+    def require_times(self) -> Float32:
+        """How new each item is. ProtocolError where the shard has no times."""
+        if self._freshness is None:
+            raise ProtocolError("freshness: expected a silo whose interactions have times, this one's have none")
+        return self._freshness
+
+    @cached_property
+    def _freshness(self) -> Float32 | None:
+        return item_freshness(self._shard)
+
+    def _rearrange(self, ranked: Ranked, limits: Limits) -> tuple[NDArray[np.integer], Float32]:
+        """The pool, as far as it was asked for, by freshness and variety. Without a model all items are as unlike."""
+        found, served = ranked.rows >= 0, ranked.served
+        rows, scores = ranked.rows[found], ranked.scores[found]
+        if len(rows) == 0:
+            return rows, scores
+        values = stretch(scores)
+        if limits.freshness > 0.0:
+            values = blend_freshness(scores, self.require_times()[rows], limits.freshness)
+        count = min(limits.offset + limits.k, len(rows))
+        if limits.mmr > 0.0 and served is not None:
+            order = order_by_variety(values, served.directions[rows], limits.mmr, count)
+        else:
+            order = np.argsort(-values, kind="stable")[:count]
+        return rows[order], scores[order]
+
+    def _give_reasons(self, items: tuple[ItemOut, ...], rows: Rows, asker: Asker) -> tuple[ItemOut, ...]:
+        found = contributions(asker.served.ranker, asker.side, asker.basket, rows)
+        if found is None:
+            return items
+        explained, hidden = found.sum(axis=0).tolist(), self._overlay.hidden
+        found[asker.basket[:, None] == rows] = 0.0  # an item is no reason for itself
+        if hidden is not None:
+            found[hidden[asker.basket]] = 0.0
+        places = np.argsort(-found, axis=0, kind="stable")[:MOST_REASONS].T
+        return tuple(
+            item.model_copy(update={"explained": whole, "because": self._reasons(asker.basket[best], found[best, at])})
+            for at, (item, whole, best) in enumerate(zip(items, explained, places, strict=True))
+        )
+
+    def _reasons(self, rows: Rows, values: Float32) -> tuple[ReasonOut, ...]:
+        ids, titles = self._shard.item_ids, self._overlay.titles
+        return tuple(
+            ReasonOut(item=ids[row], title=None if titles is None else titles[row], contribution=value)
+            for row, value in zip(rows.tolist(), values.tolist(), strict=True)
+            if value > LEAST
+        )
+
+
+def best_rows(scores: Float32, k: int) -> tuple[Rows, Float32]:
+    """The k rows with the highest scores, of equal ones the first by id; -1 for a row whose score is -inf."""
+    size = min(k, len(scores))
+    least = -np.partition(-scores, size - 1)[size - 1]
+    chosen = np.flatnonzero(scores >= least)  # ascending, as the ids are
+    order = chosen[np.argsort(-scores[chosen], kind="stable")][:size]
+    return np.where(np.isneginf(scores[order]), -1, order), scores[order]

@@ -1,0 +1,114 @@
+"""A model that was judged on held-out data -> the same choices and parameters, fitted on all of the silo's data.
+
+Nothing is chosen here: filter, recipe, best round and the meaning of scores stay what held-out data have said. What
+follows from the graph in closed form is computed from all pairs; what was trained is taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.storage import FOLDER, load_basis
+from client_service.data import Shard
+from client_service.models.initial_filter import start_at
+from client_service.models.parameter_transfer import MatchedRows, are_alike
+from client_service.runtime.logs import LOGGER
+from client_service.serving.model_store import ModelHead, Served, freeze
+from client_service.training.item_trainer import LocalTraining
+from client_service.training.spectrum_cache import cached_spectrum
+from client_service.training.start_choice import common_start
+from shared.errors import DataError
+
+EVERYTHING = "everything"  # the folder, with the shard's digest, of what follows from all pairs
+SHORT = 16
+
+
+def kept_basis(folder: Path, head: ModelHead) -> CommonBasis | None:
+    """The common basis of a kept model; `folder` has the models. DataError where it is missing: without it the model
+    ranks otherwise."""
+    basis = load_basis(folder.parent / FOLDER, head.basis) if head.basis else None
+    if head.basis and basis is None:
+        raise DataError(f"{folder}: expected the common basis {head.basis[:SHORT]} of the kept model, there is none")
+    return basis
+
+
+class Refit:
+    """Of the kept models of one shard, in the folder of models. The closed forms are computed once for all rounds of a
+    run."""
+
+    def __init__(self, shard: Shard, folder: Path, device: torch.device) -> None:
+        self._shard, self._folder, self._device = shard, folder, device
+        self._begun: tuple[ModelHead, LocalTraining, Tensor] | None = None
+
+    def __call__(self, head: ModelHead, trained: Mapping[str, Tensor]) -> Served | None:
+        """The model of this head with the parameters that its file has. Slow.
+
+        None where they do not fit all pairs, whose graph may have fewer frequencies than that of the training pairs: a
+        few users who have nearly everything. The judged model answers then.
+        """
+        training, start = self._begin(head)
+        model, encoder = training.model, training.model.encoder
+        own = dict(model.named_parameters())
+        if not are_alike(model, {}, trained) or any(own[name].shape != value.shape for name, value in trained.items()):
+            LOGGER.warning("model_not_refitted", reason="its parameters do not fit the graph of all pairs")
+            return None
+        with torch.no_grad():
+            for name, value in trained.items():
+                own[name].copy_(value)
+            encoder.finish_training()
+            if encoder.begins_at_filter:
+                encoder.embedding.copy_(start)
+                if head.is_trained:
+                    before = self._start_before(head, training)
+                    encoder.begin_beside(before, _all_rows(before))
+                    encoder.embedding.add_(trained["embedding"].to(start) - before.to(start))
+        return freeze(head.version, training)
+
+    def _begin(self, head: ModelHead) -> tuple[LocalTraining, Tensor]:
+        """A model of the head's choices on all pairs, and the embeddings with which it begins."""
+        known = self._begun
+        if known is None or not _choose_alike(known[0], head):
+            folder = self._folder / f"{EVERYTHING}-{self._shard.digest[:SHORT]}"
+            spectrum = cached_spectrum(self._shard.everything, head.method.cutoff, folder)
+            # A small graph has fewer frequencies than the cut-off; what was trained has a weight for each of its own.
+            trained_on = cached_spectrum(self._shard, head.method.cutoff, self._folder)
+            spectrum = spectrum.cut(len(trained_on.singular))
+            training = LocalTraining(
+                self._shard.everything,
+                spectrum,
+                head.method,
+                self._device,
+                head.start,
+                kind=head.kind,
+                recipe=head.recipe,
+                basis=kept_basis(self._folder, head),
+            )
+            known = self._begun = (head, training, training.model.encoder.embedding.detach().clone())
+        return known[1:]
+
+    def _start_before(self, head: ModelHead, training: LocalTraining) -> Tensor:
+        """The embeddings with which the training of this model began, (M + N, q), on the training pairs alone."""
+        assert head.start is not None, "embeddings that begin at a filter have one"
+        shard, basis = self._shard, kept_basis(self._folder, head)
+        frequencies = common_start(basis, shard, head.method)
+        spectrum = frequencies or cached_spectrum(shard, head.method.cutoff, self._folder)
+        start = start_at(head.start, spectrum, shard.train)
+        rows = np.concatenate([start.users, start.items]) * start.size
+        found = torch.zeros_like(training.model.encoder.origin)
+        found[:, : rows.shape[1]] = torch.from_numpy(rows).to(found)
+        return found
+
+
+def _choose_alike(one: ModelHead, other: ModelHead) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in ("method", "kind", "start", "recipe", "basis"))
+
+
+def _all_rows(embedding: Tensor) -> MatchedRows:
+    rows = np.arange(len(embedding))
+    return MatchedRows(rows, rows)

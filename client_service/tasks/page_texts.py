@@ -1,0 +1,156 @@
+"""What a task shows on the silo's page: its nouns, and lists for a typed user, basket or visit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from client_service.serving.messages import ItemOut, RecommendationsOut
+from client_service.serving.next_items import NextItems
+from client_service.serving.next_messages import LONGEST_SESSION, NextIn, NextItemOut
+from client_service.serving.recommender import Recommender
+from client_service.serving.requests import Limits
+from shared.errors import NotFoundError, ProtocolError
+from shared.words import count_noun
+
+
+class Nouns(NamedTuple):
+    """owner: whose data a shard is of. event: what training counts. judged: over what a measure is a mean."""
+
+    owner: str
+    event: str
+    judged: str
+
+
+USERS = Nouns("user", "training interaction", "user")
+VISITS = Nouns("session", "training click", "click")
+
+
+SHOWN, HISTORY = 10, 30
+BETWEEN = re.compile(r"[,;\r\n]+")  # items of a basket; an id may have spaces in it
+
+
+@dataclass(frozen=True)
+class Question:
+    """A user to recommend to, an item to find the like of, or a basket; none of them where nothing was asked.
+
+    filter: KEY:VALUE, as applications ask by; for a user and for a basket.
+    """
+
+    user: str | None
+    item: str | None
+    k: int
+    basket: str | None = None
+    filter: str | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The answer. `note` says what is special about it, `heading` is None where nothing was asked.
+
+    `form`: what may be asked: lists of users, baskets and items, or what comes next in a visit.
+    `history`: of a user, as much as the page holds; `beyond`: how many more items there are.
+    """
+
+    user: str
+    k: int
+    basket: str = ""
+    filter: str = ""
+    form: Literal["lists", "visit"] = "lists"
+    heading: str | None = None
+    note: str = ""
+    warns: bool = False
+    items: tuple[ItemOut | NextItemOut, ...] = ()
+    history: tuple[ItemOut, ...] | None = None
+    beyond: int = 0
+
+    @property
+    def explained(self) -> bool:
+        """Is there a reason for any item? A model without a closed-form part has none."""
+        return any(isinstance(one, ItemOut) and one.because for one in self.items)
+
+
+def trial(question: Question, recommender: Recommender) -> Trial:
+    """Ask the recommender as its own API would; the page says so where the list is not personal."""
+    if question.user or question.basket:
+        return _list_trial(question, recommender)
+    if question.item:
+        return _similar_trial(question.item, question.k, recommender)
+    return Trial(user="", k=question.k)
+
+
+def _list_trial(question: Question, recommender: Recommender) -> Trial:
+    """A list with the reasons of each item. What is wrong with a filter stands in the list's place."""
+    asked = Trial(question.user or "", question.k, question.basket or "", question.filter or "")
+    try:
+        limits = recommender.limits(question.k, filters=(asked.filter,) if asked.filter else (), explain=True)
+    except ProtocolError as error:
+        return replace(asked, heading="No list", note=f"{error}.", warns=True)
+    return _for_user(asked, limits, recommender) if asked.user else _for_basket(asked, limits, recommender)
+
+
+def _for_user(asked: Trial, limits: Limits, recommender: Recommender) -> Trial:
+    user = asked.user
+    found = recommender.for_user(user, limits)
+    history, count = recommender.history(user, HISTORY)
+    return replace(
+        asked,
+        heading=f"For {user}",
+        note=_describe(found),
+        warns=found.fallback is not None,
+        items=found.items,
+        history=history,
+        beyond=count - len(history),
+    )
+
+
+def _for_basket(asked: Trial, limits: Limits, recommender: Recommender) -> Trial:
+    items = tuple(item for one in BETWEEN.split(asked.basket) if (item := one.strip()))
+    found = recommender.for_basket(items, limits)
+    unknown = f" {count_noun(found.unknown_items, 'item')} of it not in the catalogue." if found.unknown_items else ""
+    return replace(
+        asked,
+        heading=f"For a basket of {count_noun(len(items), 'item')}",
+        note=_describe(found) + unknown,
+        warns=found.fallback is not None,
+        items=found.items,
+    )
+
+
+def _describe(found: RecommendationsOut) -> str:
+    if found.fallback is not None:
+        return f"Not personal, but the most popular items: {found.fallback}."
+    return f"Answered by model {found.model}."
+
+
+def _similar_trial(item: str, k: int, recommender: Recommender) -> Trial:
+    try:
+        model, items = recommender.similar(item, k)
+    except NotFoundError:
+        return Trial("", k, heading=f"Like {item}", note="This silo’s catalogue has no such item.", warns=True)
+    note = "There is no model yet." if model is None else f"By the cosine of the embeddings of model {model}."
+    return Trial("", k, heading=f"Like {item}", note=note, warns=model is None, items=items)
+
+
+def try_visit(question: Question, answers: NextItems) -> Trial:
+    """Ask as the API would; the page says so where no model answered."""
+    asked = question.basket or ""
+    clicked = tuple(item for one in BETWEEN.split(asked) if (item := one.strip()))[-LONGEST_SESSION:]
+    if not clicked:
+        return Trial(user="", k=question.k, form="visit")
+    found = answers.answer(NextIn(session=clicked, k=question.k)).results[0]
+    note = f"Answered by model {found.model}." if found.fallback is None else f"By counts alone: {found.fallback}."
+    unknown = f" {found.unknown_items} of the clicks on items that are not in the catalogue." * bool(
+        found.unknown_items
+    )
+    return Trial(
+        user="",
+        k=question.k,
+        basket=", ".join(clicked),
+        form="visit",
+        heading=f"After {answers.title_or_id(clicked[-1])}",
+        note=note + unknown,
+        warns=found.fallback is not None,
+        items=found.items,
+    )

@@ -1,0 +1,1 @@
+"""Local training: losses, sampling, trainers, and the choices that validation makes."""

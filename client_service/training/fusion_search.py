@@ -1,0 +1,332 @@
+"""Chooses by validation which closed forms a model's score is fused with, and their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from scipy import sparse
+
+from client_service.data import Shard
+from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
+from client_service.evaluation.ranking import TopItems, hits_of_each, ranked_by, split_users, validation_users
+from client_service.models.closed_form.full_spectrum import filter_scores_of_each
+from client_service.models.closed_form.least_squares import Weighting
+from client_service.models.closed_form.scorers import OwnScorers
+from client_service.models.initial_filter import Filter
+from client_service.models.ranker import Rows
+from client_service.models.score_fusion import Recipe, Scorer, fuse, standard_scores, standardise, take_codes
+from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.training.filter_search import EASE_RIDGES, filter_scores
+from shared.cores import in_threads
+from shared.method.parameters import Float32
+from shared.method.spectrum import Spectrum
+
+MOST_SCORES = 40_000_000  # users x items that a choice is made on: bounds memory at 160 MB a candidate
+ERRORS = 1.0  # standard errors by which a setting must be better than the usual one
+
+Candidate = TypeVar("Setting")
+Option = TypeVar("Option")
+Blends = Callable[[slice], Iterable[Float32]]
+"""Places among a judge's users -> the scores of several candidates for them in turn: see `Candidates`."""
+
+
+class Judge:
+    """The primary measure of weighted sums of standardised scores on validation items.
+
+    Every candidate is scored once, on the users in `users`, all of whom have a validation item; count: how many.
+    """
+
+    def __init__(self, shard: Shard, interrupt: Interrupt) -> None:
+        users = validation_users(shard.train.shape[0], seed=0)
+        some = users[: max(1, MOST_SCORES // shard.train.shape[1])]
+        self.users: Rows = some[np.diff(shard.valid.indptr)[some] > 0]
+        self.count = len(self.users)
+        self._shard, self._interrupt = shard, interrupt
+
+    def scored(self, part: Scorer) -> Float32:
+        """Standardised scores of the users' training items, (users, N)."""
+        return self.scored_together(lambda baskets: (standard_scores(part, baskets),), 1)[0]
+
+    def scored_together(self, parts: Callable[[sparse.csr_array], Iterable[Float32]], count: int) -> list[Float32]:
+        """Likewise of so many parts, whose scores of baskets (B, N) `parts` gives in turn."""
+        found = [np.empty((self.count, self._shard.train.shape[1]), np.float32) for _ in range(count)]
+
+        def score(users: Rows) -> None:
+            self._interrupt.check()
+            baskets = self._shard.train[users].astype(np.float32)
+            for whole, scores in zip(found, parts(baskets), strict=True):
+                whole[self._places(users)] = standardise(scores)
+
+        in_threads(score, split_users(self.users, self._shard.train.shape[1]))
+        return found
+
+    def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
+        """Of ranking by the scores of several candidates, for each user, in one pass."""
+        shard = self._shard
+        hits, relevant = hits_of_each(
+            lambda users: candidates(self._places(users)),
+            shard.valid,
+            shard.train,
+            self.users,
+            self._interrupt,
+        )
+        return [METRICS[PRIMARY].per_user(one, relevant) for one in hits]
+
+    def by_user(self, scores: Float32) -> PerUser:
+        """Of ranking by these scores (users, N), for each user."""
+        return self.by_user_of_each(lambda places: [scores[places].copy()])[0]
+
+    def quality(self, scores: Float32) -> float:
+        """The mean over the users; 0 where nobody has a validation item."""
+        return float(self.by_user(scores).mean()) if self.count else 0.0
+
+    def best_of(self, options: Sequence[Option], candidates: Blends) -> Option:
+        """The first of those whose scores, which `candidates` gives in their order, rank best; the first of all where
+        nobody has a validation item."""
+        if not self.count:
+            return options[0]
+        means = [one.mean() for one in self.by_user_of_each(candidates)]
+        return options[int(np.argmax(means))]
+
+    def preferred(
+        self, usual: tuple[Candidate, Float32], others: Iterable[tuple[Candidate, Float32]], errors: float = ERRORS
+    ) -> tuple[Candidate, Float32]:
+        """The best of several settings with their scores; the usual one unless another is better for sure, by so many
+        standard errors."""
+        if self.count < 2:
+            return usual
+        best, most = usual, 0.0
+        before = self.by_user(usual[1])
+        for other in others:
+            gain = self.by_user(other[1]) - before
+            surely = float(gain.mean() - errors * gain.std(ddof=1) / np.sqrt(len(gain)))
+            if surely > most:
+                best, most = other, surely
+        return best
+
+    def _places(self, users: Rows) -> slice:
+        """Of users that stand together, if any."""
+        first = int(np.searchsorted(self.users, users[0])) if len(users) else 0
+        return slice(first, first + len(users))
+
+
+RIDGES = (3.0, 10.0, 20.0)
+WEIGHTINGS = (Weighting((24, 48, 96), 0.3, 0.01), Weighting((64,), 0.03, 0.003))
+USUAL_RIDGE, USUAL_WEIGHTING, USUAL_EASE_RIDGE = 10.0, WEIGHTINGS[0], 300.0
+OWN_SIDE = 6000  # users or items, whichever are fewer, up to which every ridge of EASE is tried
+ONE_RIDGE_SIDE = 12_000  # and up to which the usual one alone: 576 MB, and as long as all of them at OWN_SIDE
+LOUDNESSES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
+PRIOR_USERS = 100  # validation users at which their choice and the usual weights count alike
+OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
+USUAL_SHARE, SHARE_USERS = 0.15, 200  # where there are no validation users; how many count as much as that
+USERS_A_DIRECTION = 8  # of a silo, whose own parts know as much as one direction of all silos' sums
+LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
+SURE_USERS = 200  # validation users from which on no single part may rank better by one standard error than the sum
+SOME_USERS, MORE_ERRORS = 30, 2.0  # and by so many where there are fewer of them, but so many users
+
+Setting = TypeVar("Setting", float, Weighting)
+Made = TypeVar("Made", bound=Scorer)
+BASE, FILTER, SQUARES, EASE, FREQUENCY = "base", "filter", "squares", "ease", "frequency"
+# Chosen on validation pairs of amazon-video, lastfm, retailrocket, gowalla and ml-100k, in silos of all sizes.
+USUAL_WEIGHTS = {BASE: 1.0, FILTER: 1.0, SQUARES: 1.0, EASE: 2.0, FREQUENCY: 0.25}
+Weights = Mapping[str, float]
+"""Of each part's standardised scores; they sum to 1."""
+
+
+@dataclass(frozen=True)
+class OwnParts:
+    """The parts that a silo's graph gives, with the settings of each: scores (users, N) by name."""
+
+    ridge: float
+    weighting: Weighting
+    ease_ridge: float
+    scores: Mapping[str, Float32]
+
+    def sum(self, weights: Weights, places: slice = slice(None)) -> Float32:
+        """Of the scores with these weights, of the users at these places."""
+        terms = (np.float32(weight) * self.scores[name][places] for name, weight in weights.items())
+        total: Float32 = next(terms)
+        for term in terms:
+            total += term
+        return total
+
+
+def best_recipe(
+    shard: Shard,
+    spectrum: Spectrum,
+    chosen: Filter,
+    interrupt: Interrupt = NEVER,
+    common: Sequence[Scorer] = (),
+    began: Spectrum | None = None,
+    directions: int | None = None,
+    made: OwnScorers | None = None,
+) -> Recipe:
+    """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them.
+
+    began: the frequencies of all silos, where the model begins in them; the base score is a common part then.
+    directions: of the common basis, None for all. made: the graph's scorers, of which those chosen are kept for `fuse`.
+    """
+    judge = Judge(shard, interrupt)
+    base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
+    made = made or OwnScorers(shard.train, spectrum)
+    parts = _own_parts(judge, shard, made, None if began else base)
+    usual = _normalise({name: USUAL_WEIGHTS[name] for name in parts.scores})
+    weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
+    weights = _no_worse_than_one(judge, parts, weights)
+    theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
+    share = _own_share(judge, parts.sum(weights), theirs, usual_share(shard, directions)) if theirs else 1.0
+    return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
+
+
+def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence[Scorer] = ()) -> TopItems:
+    """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
+    made = OwnScorers(shard.train, spectrum)
+    recipe = best_recipe(shard, spectrum, chosen, common=common, made=made)
+    fusion = fuse(recipe, shard.train, spectrum, common, made)
+    base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
+    return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+
+
+def _own_parts(judge: Judge, shard: Shard, made: OwnScorers, base: Float32 | None) -> OwnParts:
+    """Every part is scored with each of its settings, and keeps one. base: its scores, where it is the silo's own."""
+    scores = {} if base is None else {BASE: base}
+    ridge, scores[FILTER] = _preferred_ridge(judge, made)
+    weighting, squares, scores[SQUARES] = _preferred(judge, made.squares, WEIGHTINGS, USUAL_WEIGHTING)
+    made.keep_squares(weighting, squares)
+    ease_ridge = 0.0
+    if ridges := ease_ridges(min(shard.train.shape)):
+        ease_ridge, weights, scores[EASE] = _preferred(judge, made.ease, ridges, USUAL_EASE_RIDGE)
+        made.keep_ease(ease_ridge, weights)
+    scores[FREQUENCY] = judge.scored(made.frequency())
+    return OwnParts(ridge, weighting, ease_ridge, scores)
+
+
+def _preferred_ridge(judge: Judge, made: OwnScorers) -> tuple[float, Float32]:
+    """Of the filter: all ridges are scored in one pass, in which they have the walk through the graph in common."""
+    filters = made.filters(RIDGES)
+    found = judge.scored_together(lambda baskets: filter_scores_of_each(filters, baskets), len(filters))
+    by_ridge = dict(zip(RIDGES, found, strict=True))
+    others = ((ridge, scores) for ridge, scores in by_ridge.items() if ridge != USUAL_RIDGE)
+    ridge, scores = judge.preferred((USUAL_RIDGE, by_ridge[USUAL_RIDGE]), others)
+    made.keep_filter(ridge, filters[RIDGES.index(ridge)])
+    return ridge, scores
+
+
+def ease_ridges(side: int) -> tuple[float, ...]:
+    """Those that are tried in a graph whose smaller side is so large. None: an inverse would take too long."""
+    if side <= OWN_SIDE:
+        return EASE_RIDGES
+    return (USUAL_EASE_RIDGE,) if side <= ONE_RIDGE_SIDE else ()
+
+
+def _preferred(
+    judge: Judge, build: Callable[[Setting], Made], settings: Sequence[Setting], usual: Setting
+) -> tuple[Setting, Made, Float32]:
+    """The setting of a part, the scorer that it gives, and its scores."""
+
+    def scored(setting: Setting) -> tuple[tuple[Setting, Made], Float32]:
+        made = build(setting)
+        return (setting, made), judge.scored(made)
+
+    (setting, made), scores = judge.preferred(scored(usual), (scored(one) for one in settings if one != usual))
+    return setting, made, scores
+
+
+def _best_weights(judge: Judge, parts: OwnParts, usual: Weights) -> Weights:
+    """What validation prefers, of one search from the first part, the base score, and one from the usual weights."""
+    first, *others = parts.scores
+    from_first = _search(judge, parts, {first: 1.0}, others)
+    from_usual = _search(judge, parts, usual, [*others, first])
+    both = (from_first, from_usual)
+    return judge.best_of(both, lambda places: (parts.sum(weights, places) for weights in both))
+
+
+def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
+    """The parts by name, one after the other, each as loud beside the sum of the others as validation prefers."""
+    for name in names:
+        others = _normalise({other: weight for other, weight in weights.items() if other != name})
+        if not others:
+            continue
+        loudness = judge.best_of(LOUDNESSES, partial(_louder, parts, others, name))
+        weights = _normalise({**others, name: loudness})
+    return weights
+
+
+def _louder(parts: OwnParts, others: Weights, name: str, places: slice) -> Iterator[Float32]:
+    """The sum of the others and one part beside it, at each loudness in turn."""
+    total, part = parts.sum(others, places), parts.scores[name][places]
+    return _each_blend(total, part, [(1.0, value) for value in LOUDNESSES])
+
+
+def _each_blend(first: Float32, second: Float32, weights: Iterable[tuple[float, float]]) -> Iterator[Float32]:
+    """a first + b second for each (a, b) in turn, in one memory."""
+    found, other = np.empty_like(first), np.empty_like(second)
+    for one, two in weights:
+        np.multiply(first, np.float32(one), out=found)
+        found += np.multiply(second, np.float32(two), out=other)
+        yield found
+
+
+def _normalise(weights: Weights) -> dict[str, float]:
+    """With the sum 1, and without parts of weight 0."""
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items() if weight > 0}
+
+
+def _mix(first: Weights, second: Weights, share: float) -> Weights:
+    """share of the first weights and the rest of the second."""
+    names = dict.fromkeys([*first, *second])
+    return {name: share * first.get(name, 0.0) + (1.0 - share) * second.get(name, 0.0) for name in names}
+
+
+def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weights:
+    """A part by itself, where the sum ranks worse for sure: the fewer users, the more it takes to say so."""
+    if judge.count < SOME_USERS:
+        return weights
+    alone = (({name: 1.0}, scores) for name, scores in parts.scores.items())
+    errors = ERRORS if judge.count >= SURE_USERS else MORE_ERRORS
+    return judge.preferred((weights, parts.sum(weights)), alone, errors)[0]
+
+
+def usual_share(shard: Shard, directions: int | None = None) -> float:
+    """The own parts' weight without validation users: the usual one where all items are in common, more the more of the
+    training pairs are of items of which the common sums know nothing from others; and more where they are known in a
+    few `directions` alone, as below noise, and the silo has many users."""
+    users = shard.train.shape[0]
+    narrow = 0.0 if directions is None else users / (users + USERS_A_DIRECTION * directions)
+    listed = 1.0 if shard.places is None else float(np.mean(shard.places[shard.train.indices] >= 0))
+    return max(USUAL_SHARE, narrow) * listed + (1.0 - listed)
+
+
+def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float) -> float:
+    """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one."""
+    ours = standardise(own)
+    theirs = standardise(np.mean(common, axis=0))
+
+    def blends(places: slice) -> Iterator[Float32]:
+        return _each_blend(ours[places], theirs[places], [(share, 1 - share) for share in OWN_SHARES])
+
+    preferred = judge.best_of(OWN_SHARES, blends)
+    return (judge.count * preferred + SHARE_USERS * usual) / (judge.count + SHARE_USERS)
+
+
+def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, base_is_common: bool) -> Recipe:
+    """Loudnesses: each weight over that of the base score, which has that of a common part where it is one."""
+    each = (1.0 - share) / common if common else 0.0
+    base = each / share if base_is_common else max(weights.get(BASE, 0.0), LEAST_BASE)
+    loud = {name: weights.get(name, 0.0) / base for name in (FILTER, SQUARES, EASE, FREQUENCY)}
+    theirs = each / (share * base)
+    return Recipe(
+        parts.ridge,
+        loud[FILTER],
+        parts.weighting,
+        loud[SQUARES],
+        parts.ease_ridge,
+        loud[EASE],
+        round(theirs, 6),
+        loud[FREQUENCY],
+    )

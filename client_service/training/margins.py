@@ -1,0 +1,207 @@
+"""The margin of a batch's positives from popularity tables (Eq. 8, 15), and its mean M^c."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from client_service.models.heads import Pooled, PooledMLPs
+from client_service.models.model import Model
+from client_service.models.popularity_angle import PopularityTables
+from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.training.losses import contrastive, lowered_cosine, margin, refined_margin, shifted_cosine
+from client_service.training.sampling import Batch, PairSampler
+from shared.errors import SettingsError
+from shared.method.margin_readings import MarginReading
+from shared.method.settings import MethodSettings
+
+
+@dataclass(frozen=True)
+class Reading:
+    """widening: what gamma multiplies, of every pair of buckets. off_the_cosine: cos R - M in place of cos(R + M)?"""
+
+    widening: Callable[[PopularityTables], Tensor]
+    off_the_cosine: bool = False
+
+
+def scaled_angles(tables: PopularityTables) -> Tensor:
+    """xi / pi of every pair of buckets, in [0, 1]."""
+    # Paper: xi, in [0, pi]; here: in [0, 1 rad], the range of the margins that BC-Loss's code trains with, because a
+    # trained xi lies about pi / 2, and so does R of a pair that nothing is known of: their sum is the end, pi.
+    return tables.angles() / math.pi
+
+
+def dissimilarities(tables: PopularityTables) -> Tensor:
+    """1 - sigmoid(u . v) of every pair of buckets, in [0, 1]: the margin in the code that BC-Loss released."""
+    # Paper: xi, the angle between u and v, after BC-Loss's text; here: its code (anzhang314/BC-Loss), without angle.
+    return 1.0 - tables.products().sigmoid()
+
+
+READINGS: dict[MarginReading, Reading] = {
+    "literal": Reading(PopularityTables.angles),
+    "scaled": Reading(scaled_angles),
+    "sigmoid": Reading(dissimilarities),
+    "additive": Reading(PopularityTables.angles, off_the_cosine=True),
+}
+
+
+TABLE_STEPS = 600  # at most; the tables hold a few hundred numbers and settle long before
+TABLE_WINDOW = 50  # steps over which the loss must still fall
+TABLE_TOLERANCE = 1e-3  # a relative fall between two windows below this counts as settled
+
+
+@dataclass(frozen=True)
+class Margins:
+    """How the positive's angle is widened: the tables' xi, gamma, omega, M_updated once there is one, and Eq. 8."""
+
+    tables: PopularityTables
+    strength: float
+    refinement: float
+    updated: float | None
+    reading: MarginReading = "literal"
+
+    def of(self, score: Tensor, batch: Batch) -> Tensor:
+        """The refined margin (Eq. 15) of a batch's positives, (B,)."""
+        xi = self.tables.at(READINGS[self.reading].widening(self.tables), batch.users, batch.items)
+        return refined_margin(self.updated, margin(xi, score, self.strength), score, self.refinement)
+
+    def widened(self, score: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The logits of a batch's positives with their margins (Eq. 9, before tau), (B,), and which of them are level:
+        their angle is at pi, and they teach nothing."""
+        shift = self.of(score, batch)
+        if READINGS[self.reading].off_the_cosine:
+            return lowered_cosine(score, shift), is_level(torch.tanh(score))
+        widened = shifted_cosine(score, shift)
+        return widened, is_level(widened)
+
+
+def is_level(cosine: Tensor) -> Tensor:
+    """Where an angle is at pi, to within what a float32 can tell."""
+    return cosine <= -1.0 + 1e-6
+
+
+def popularity_loss(tables: PopularityTables, batch: Batch, temperature: float) -> Tensor:
+    """L_bias (Eq. 7) of one batch."""
+    cosines = tables.cosines()
+    positive = tables.at(cosines, batch.users, batch.items)
+    negatives = tables.at(cosines, batch.users[:, None], batch.negatives[None, :])
+    return contrastive(positive, negatives, batch.excluded, temperature)
+
+
+def fit_tables(
+    tables: PopularityTables,
+    batches: PairSampler,
+    method: MethodSettings,
+    generator: torch.Generator,
+    interrupt: Interrupt = NEVER,
+) -> int:
+    """Minimise L_bias until it has settled; the number of steps taken. It can be interrupted at each batch."""
+    # Paper: the tables share the model's optimiser and are frozen after two rounds; here: a rate and a stopping rule of
+    # their own, because at the model's rate xi stays at pi / 2 everywhere and the margin means nothing.
+    optimiser = torch.optim.Adam(tables.parameters(), lr=method.table_learning_rate)
+    losses: list[float] = []
+    while len(losses) < TABLE_STEPS and not _is_settled(losses):
+        for batch in interrupt.each(batches.epoch(generator)):
+            loss = popularity_loss(tables, batch, method.temperature)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            losses.append(loss.item())
+    return len(losses)
+
+
+def _is_settled(losses: list[float]) -> bool:
+    if len(losses) < 2 * TABLE_WINDOW:
+        return False
+    before = sum(losses[-2 * TABLE_WINDOW : -TABLE_WINDOW])
+    return before - sum(losses[-TABLE_WINDOW:]) < TABLE_TOLERANCE * abs(before)
+
+
+EXACT_PAIRS = 50_000_000  # up to so many user-item pairs the mean is exact
+SAMPLED_PAIRS = 1_000_000
+BLOCK_PAIRS = 1 << 20  # pairs that are looked at at a time
+SCORED_NUMBERS = 1 << 21  # pairs x width that the MLP scores at a time beside a base path, some 70 MB
+ALL_SCORED_NUMBERS = 1 << 26  # and without one, where all pairs are scored: some 2 GB
+
+
+@torch.no_grad()
+def mean_margin(
+    model: Model,
+    tables: PopularityTables,
+    method: MethodSettings,
+    generator: torch.Generator,
+    interrupt: Interrupt = NEVER,
+) -> float:
+    """The mean of min(gamma xi, pi - R) over all user-item pairs, or over a million random ones of a large shard.
+
+    xi is what the settings' reading of Eq. 8 has in its place. It can be interrupted at each block of users.
+    SettingsError for a model whose scores have no angle.
+    """
+    head = model.head
+    if not isinstance(head, PooledMLPs):
+        raise SettingsError("model: expected an encoder beneath both MLPs, which has margins, got one without")
+    if method.margin_strength == 0.0:
+        return 0.0
+    users, items = model.pooled()
+    pairs = model.users * model.items
+    shifts = method.margin_strength * READINGS[method.margin_reading].widening(tables)
+    if pairs <= EXACT_PAIRS:
+        return _exact_total(head, (users, items), tables, shifts, interrupt) / pairs
+    drawn = torch.randint(pairs, (SAMPLED_PAIRS,), generator=generator).to(model.device)
+    u, i = drawn // model.items, drawn % model.items
+    return _sampled_total(head, _rows(users, u), _rows(items, i), tables.at(shifts, u, i)) / SAMPLED_PAIRS
+
+
+def _exact_total(
+    head: PooledMLPs, sides: tuple[Pooled, Pooled], tables: PopularityTables, shifts: Tensor, interrupt: Interrupt
+) -> float:
+    """Sum over all pairs, a block of users at a time.
+
+    Where even the least f that the MLP's bound allows leaves gamma xi below pi - R, the margin is gamma xi and the MLP
+    is not asked. With trained tables that is nearly everywhere: the exact mean costs little more than one GEMM.
+    """
+    users, items = sides
+    every_user = torch.arange(len(users.scale), device=shifts.device)
+    every_item = torch.arange(len(items.scale), device=shifts.device)
+    step, total = max(1, BLOCK_PAIRS // len(items.scale)), 0.0
+    for first in interrupt.each(range(0, len(users.scale), step)):
+        rows = every_user[first : first + step]
+        block, shift = _rows(users, rows), tables.at(shifts, rows[:, None], every_item[None, :])
+        base = head.base_all(block, items) if head.residual else None
+        u, i = _may_be_limited(head, base, shift).nonzero(as_tuple=True)
+        scores = _score_pairs(head, (block, items), u, i)
+        found = shift.index_put((u, i), margin(shift[u, i], scores, 1.0))
+        total += float(found.double().sum())
+    return total
+
+
+def _sampled_total(head: PooledMLPs, users: Pooled, items: Pooled, shift: Tensor) -> float:
+    """Sum over the pairs (B,) given, in the same way."""
+    base = head.base(users, items) if head.residual else None
+    limited = _may_be_limited(head, base, shift).nonzero()[:, 0]
+    scores = _score_pairs(head, (users, items), limited, limited)
+    found = shift.index_put((limited,), margin(shift[limited], scores, 1.0))
+    return float(found.double().sum())
+
+
+def _score_pairs(head: PooledMLPs, sides: tuple[Pooled, Pooled], u: Tensor, i: Tensor) -> Tensor:
+    """f of the rows u (B,) of the users with the rows i (B,) of the items, part by part."""
+    users, items = sides
+    step = max(1, (SCORED_NUMBERS if head.residual else ALL_SCORED_NUMBERS) // head.width)
+    parts = [slice(first, first + step) for first in range(0, max(1, len(u)), step)]
+    return torch.cat([head.score(_rows(users, u[part]), _rows(items, i[part])) for part in parts])
+
+
+def _may_be_limited(head: PooledMLPs, base: Tensor | None, shift: Tensor) -> Tensor:
+    """Where pi - R may be the lesser of the two: in cosines, where tanh f < -cos(gamma xi) is possible."""
+    if base is None:
+        return torch.ones_like(shift, dtype=torch.bool)
+    return torch.tanh(base + head.least_mlp()) < -torch.cos(shift)
+
+
+def _rows(side: Pooled, rows: Tensor) -> Pooled:
+    return Pooled(side.embedding[rows], side.scale[rows])

@@ -1,0 +1,124 @@
+"""A shard and settings -> the model as its training begins, and the closed-form scores that are fused with its own.
+
+What a shard's validation data choose for that is kept beside its spectrum, so that a run need not choose again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.scorers import Places, common_scorers, common_spectrum, frame_of
+from client_service.common_basis.statistics import without_held_out
+from client_service.data import Shard
+from client_service.data.files import replace_file
+from client_service.models.closed_form.scorers import OwnScorers
+from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
+from client_service.models.model import Ingredients, Model, build_model
+from client_service.models.score_fusion import Codes, Fusion, Recipe, Scorer, fuse
+from client_service.runtime.interruption import Interrupt
+from client_service.training.filter_search import best_filter
+from client_service.training.fusion_search import best_recipe
+from shared.errors import DataError
+from shared.message import Message
+from shared.method.exchange import EXCHANGES
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import Spectrum
+
+FORMAT = "lpsfed-choice/4"
+COMMON_START = Filter(128, ridge=0.03, exponent=0.25)
+"""Chosen once, on ML-100k, and the same in every silo, so that a coordinate has one scale everywhere."""
+
+
+class Choice(Message):
+    """The filter at which training starts, and what is fused with the trained score; None: not chosen yet."""
+
+    format: str = FORMAT
+    start: Filter | None = None
+    recipe: Recipe | None = None
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A model, the filter at which it begins if it does, and the fusion with its codes of the users' training items."""
+
+    model: Model
+    start: Filter | None
+    recipe: Recipe | None
+    fusion: Fusion
+    codes: Codes
+
+
+def begin_model(
+    shard: Shard,
+    spectrum: Spectrum,
+    method: MethodSettings,
+    name: str,
+    chosen: Choice,
+    interrupt: Interrupt,
+    basis: CommonBasis | None = None,
+) -> Beginning:
+    """The named model. Only one that begins at a filter (`start` = exact or common) is fused with closed-form scores,
+    and with those of a common basis where there is one."""
+    start = recipe = began = None
+    made = OwnScorers(shard.train, spectrum)
+    common: tuple[Scorer, ...] = ()
+    if method.start != "random" and EXCHANGES[name].starts_at_filter:
+        began = common_start(basis, shard, method)
+        start = chosen.start or (best_filter(shard, spectrum, interrupt).choice if began is None else COMMON_START)
+    if start is not None and method.fusion:
+        common = () if basis is None else scorers_of(basis, shard)
+        directions = None if basis is None else basis.directions
+        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began, directions, made)
+    frequencies = began or spectrum
+    origin = None if start is None else start_at(start, frequencies, shard.train)
+    model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))
+    fusion = fuse(recipe, shard.train, spectrum, common, made)
+    return Beginning(model, start, recipe, fusion, fusion.encoded(shard.train))
+
+
+def common_start(basis: CommonBasis | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:
+    """The frequencies of all silos' graph, where the model begins in them, without the shard's own held-out pairs, by
+    which the model is judged. DataError as `scorers_of` raises."""
+    if basis is None or method.start != "common":
+        return None
+    known = without_held_out(basis, shard)
+    frame = None if known is basis else frame_of(basis)
+    return common_spectrum(known, _places(shard), shard.train, method.cutoff, frame)
+
+
+def scorers_of(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
+    """What the basis says of the shard's items, without the shard's own held-out pairs, by which scores are judged.
+    DataError for a shard without places in the common catalogue."""
+    places = _places(shard)
+    return common_scorers(without_held_out(basis, shard), places, shard.train)
+
+
+def _places(shard: Shard) -> Places:
+    if shard.places is None:
+        raise DataError("expected the shard's items to have places in the common catalogue, they have none")
+    return shard.places
+
+
+def kept_choice(shard: Shard, cutoff: int, folder: Path, basis: str = "") -> Choice:
+    """What an earlier run chose for this very shard and cut-off, and with this basis; nothing where there is no such
+    file."""
+    try:
+        found = Choice.model_validate_json(_path(shard, cutoff, folder, basis).read_bytes())
+    except (OSError, ValidationError):
+        return Choice()
+    return found if found.format == FORMAT else Choice()
+
+
+def keep_choice(shard: Shard, cutoff: int, folder: Path, choice: Choice, basis: str = "") -> None:
+    """Replace what was kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(_path(shard, cutoff, folder, basis), choice.model_dump_json(indent=1).encode())
+
+
+def _path(shard: Shard, cutoff: int, folder: Path, basis: str) -> Path:
+    end = f"-{basis}" if basis else ""
+    return folder / f"choice-{shard.digest[:16]}-{cutoff}{end}.json"

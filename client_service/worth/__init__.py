@@ -1,1 +1,0 @@
-"""What joining a federation is worth to this silo: a forecast before a run, a comparison after one. Nothing is sent."""
