@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import SettingsError
-from simulation.source import SYNTHETIC
+from simulation.partitioning.sources import SYNTHETIC
 
 ROOT = Path(__file__).parent
 
 
 def locate_data(name: str, data: Path | None) -> str:
-    """A data set as `simulation.source.cut_shards` takes it. SettingsError where it is not to be found."""
+    """A data set as `simulation.partitioning.sources.cut_shards` takes it. SettingsError where it is not to be found."""
     if name == SYNTHETIC:
         return name
     if data is None or not (data / name).exists():

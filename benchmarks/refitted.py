@@ -33,10 +33,10 @@ from client_service.tasks.items import ITEMS, read_listed_shard
 from shared.method.graph import Float64, interaction_matrix
 from shared.method.settings import MethodSettings
 from simulation.datasets.load import load_dataset
-from simulation.experiment import Experiment
-from simulation.federation import ignore_progress
-from simulation.run import simulate_experiment
-from simulation.split import split_by_user
+from simulation.datasets.splits import split_by_user
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import ignore_progress
+from simulation.experiments.in_process import simulate_experiment
 
 HIDDEN_SEED, SPLIT_SEED = 1, 0
 EACH = ("validation", "test", "hidden")

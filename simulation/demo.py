@@ -19,11 +19,11 @@ from shared.errors import SettingsError
 from shared.new_files import PRIVATE, write_new
 
 if TYPE_CHECKING:
-    from simulation.experiment import Experiment
-    from simulation.federation import Observe, Outcome
-    from simulation.processes import Addresses, Children
-    from simulation.tasks import Example
-    from simulation.worth import Ledgers, Way
+    from simulation.experiments.experiment import Experiment
+    from simulation.experiments.federation import Observe, Outcome
+    from simulation.experiments.processes import Addresses, Children
+    from simulation.experiments.tasks import Example
+    from simulation.reports.joining_value import Ledgers, Way
 
 KEPT, TOKEN = "processes.json", "aggregator.token"
 FIRST_PORT = 8800
@@ -60,10 +60,10 @@ def run_demonstration(
     The processes are recorded in `root`, the demos' folder, and in the user's list of demos. `keep`: leave the services
     running. Whatever else ends this process, by SIGKILL too, ends them.
     """
-    from simulation.federation import Outcome
-    from simulation.processes import start_services
-    from simulation.study import run_study
-    from simulation.tasks import simulated_task
+    from simulation.engines.study import run_study
+    from simulation.experiments.federation import Outcome
+    from simulation.experiments.processes import start_services
+    from simulation.experiments.tasks import simulated_task
 
     outcomes = list[Outcome]()
     with _exit_at_sigterm(), start_services(experiment, places) as children, _recorded(root, places, children):
@@ -88,8 +88,8 @@ async def _conduct_over_loopback(
     experiment: Experiment, places: Addresses, children: Children, observe: Observe
 ) -> list[Outcome]:
     """The outcome of each training run."""
-    from simulation.federation import conduct_run
-    from simulation.processes import connect_services
+    from simulation.experiments.federation import conduct_run
+    from simulation.experiments.processes import connect_services
 
     async with connect_services(experiment, places, children) as federation:
         outcomes = [await conduct_run(federation, experiment.strict_request(), observe)]
@@ -101,7 +101,7 @@ async def _conduct_over_loopback(
 def _compare_ways(
     experiment: Experiment, report: dict[str, Any], outcomes: list[Outcome], ledgers: Ledgers
 ) -> tuple[Way, ...]:
-    from simulation.worth import COMMON, STRICT, federated_way, own_ways
+    from simulation.reports.joining_value import COMMON, STRICT, federated_way, own_ways
 
     declaration, ways = experiment.make_aggregator_settings().declaration(), own_ways(report)
     strict = STRICT if experiment.strategy == "lpsfed" else f"{experiment.strategy}, no other exchange"

@@ -17,7 +17,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from client_service.data import write_shard
 from shared.method.settings import MethodSettings
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 from tests.support.clock import LeapingClock
 from tests.support.federation import Federation, run_client, run_federation
 from tests.support.given import Federate, Opened, Silos, Until

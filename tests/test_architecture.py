@@ -173,7 +173,9 @@ def test_the_rule_for_rooms_names_an_import_that_climbs(tmp_path: Path) -> None:
 
 def test_the_rule_sees_imports_wherever_they_stand(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
-    path.write_text("def f(x):\n    import torch.nn\n    from simulation.run import g\n    __import__('polars')\n")
+    path.write_text(
+        "def f(x):\n    import torch.nn\n    from simulation.experiments.in_process import g\n    __import__('polars')\n"
+    )
     assert tops(path) == {"torch", "simulation", "polars"}
     path.write_text("import importlib\nimportlib.import_module('simu' + 'lation')\n")
     assert tops(path) == {"importlib", COMPUTED}

@@ -24,13 +24,13 @@ from shared.errors import SettingsError
 from shared.protocol.signing.key_index import FOLDER
 from shared.protocol.signing.keys import read_public
 from shared.protocol.signing.registry import read_registry
-from simulation.certificates import write_files
-from simulation.chain import generate_chain
 from simulation.cli import app
-from simulation.compose_secrets import make_certificate, make_secrets
+from simulation.datasets.chain import generate_chain
+from simulation.deployment.certificates import write_files
 from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS, USER, compose_files, write_compose
-from simulation.naming import number_silos
-from simulation.partition import partition_shops
+from simulation.deployment.compose_secrets import make_certificate, make_secrets
+from simulation.partitioning.partition import partition_shops
+from simulation.partitioning.silo_names import number_silos
 
 ROOT = Path(__file__).parents[1]
 
@@ -276,7 +276,7 @@ def test_client_and_aggregator_speak_tls_and_nobody_else_has_the_aggregator_s_ke
 
 
 def test_every_key_is_made_once_in_the_folder_of_whoever_needs_it(composed: Composed, tmp_path: Path) -> None:
-    assert composed.services["secrets"]["entrypoint"] == ["python", "-m", "simulation.compose_secrets"]
+    assert composed.services["secrets"]["entrypoint"] == ["python", "-m", "simulation.deployment.compose_secrets"]
     made: list[dict[str, bytes]] = []
     for _ in range(2):
         make_secrets(composed.services["secrets"]["command"], tmp_path)

@@ -12,9 +12,9 @@ import pytest
 
 from client_service.serving.recommender import Recommender
 from shared.web.logs import Lines
-from simulation.experiment import Experiment
-from simulation.federation import conduct_run
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.in_process import open_federation
 
 pytestmark = pytest.mark.anyio
 PACKAGES = ("aggregator_service", "client_service")

@@ -19,8 +19,8 @@ from client_service.data.events import SPLITS, row_numbers
 from shared.errors import DataError
 from shared.method.graph import Float64, interaction_matrix
 from simulation.datasets.load import load_dataset
-from simulation.generator import generate_dataset
-from simulation.source import SYNTHETIC
+from simulation.datasets.synthetic import generate_dataset
+from simulation.partitioning.sources import SYNTHETIC
 
 Bool = NDArray[np.bool_]
 Int64 = NDArray[np.int64]

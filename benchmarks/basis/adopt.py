@@ -32,7 +32,7 @@ from benchmarks.harness.store import FILE, KnownLines, Line, append_line, has_se
 from client_service.data import read_shard
 from client_service.data.digests import content_digest
 from shared.errors import DataError, FederationError
-from simulation.source import Shards, find_shards
+from simulation.partitioning.sources import Shards, find_shards
 
 TABLE = "basis"
 

@@ -29,7 +29,7 @@ from client_service.serving.model_store import Served, read_head
 from client_service.tasks.items import ITEMS
 from shared.errors import DataError
 from shared.method.graph import degrees
-from simulation.catalogue import CATALOGUE
+from simulation.partitioning.catalogue import CATALOGUE
 
 Bounds = Mapping[str, tuple[float, float]]
 ITEM_RECORDS: Bounds = {

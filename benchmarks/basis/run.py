@@ -33,11 +33,11 @@ from benchmarks.harness.tables import format_number
 from client_service.boundary.ledger import parse_entry, read_lines
 from client_service.evaluation.metrics import LABELS, PRIMARY
 from shared.errors import DataError
-from simulation.catalogue import merge_items, save_catalogue
-from simulation.experiment import Experiment
-from simulation.floors import FLOORS, START
-from simulation.run import simulate_experiment
-from simulation.study import run_study
+from simulation.engines.study import run_study
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.floors import FLOORS, START
+from simulation.experiments.in_process import simulate_experiment
+from simulation.partitioning.catalogue import merge_items, save_catalogue
 
 KEY = LABELS[PRIMARY].key
 TARGETS = {

@@ -28,8 +28,7 @@ from shared.method.exchanged import State
 from shared.strategies import build_strategy
 from shared.strategies.server.choice import build_optimiser
 from shared.strategies.server.step import SECOND
-from simulation.devices import DevicePlan, DeviceRound, train_devices
-from simulation.sessions.crews import PassingDevices, loss_of
+from simulation.experiments.devices import DevicePlan, DeviceRound, PassingDevices, loss_of, train_devices
 
 SAMPLE, EVERY, TUNED_ROUNDS, TUNING_SEED = 20, 20, 60, 100
 CPU = torch.device("cpu")

@@ -21,14 +21,14 @@ from benchmarks.fedga.rows import Row, keep_row
 from client_service.evaluation.metrics import PRIMARY
 from client_service.schemas import QualityOut
 from shared.method.settings import method_settings
-from simulation.bounds import measure_bounds
-from simulation.experiment import Experiment
-from simulation.federation import ignore_progress
-from simulation.means import USER_MEAN
-from simulation.report import build_report, floor_means
-from simulation.run import simulate_experiment
-from simulation.source import Cut, cut_shards
-from simulation.tuning.blind import hide_test_pairs, write_blind_shards
+from simulation.experiments.blind import hide_test_pairs, write_blind_shards
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import ignore_progress
+from simulation.experiments.floors import measure_bounds
+from simulation.experiments.in_process import simulate_experiment
+from simulation.partitioning.sources import Cut, cut_shards
+from simulation.reports.averages import USER_MEAN
+from simulation.reports.report import build_report, floor_means
 from simulation.tuning.search import Search, open_study, run_search, summarise_search
 from simulation.tuning.spaces import search_space
 

@@ -13,8 +13,8 @@ import numpy as np
 from client_service.data.sessions import TEST, TRAIN, VALID, Prefixes, SessionShard
 from client_service.evaluation.session_metrics import measure_prefixes
 from client_service.models.closed_form.session_counts import floors_of
+from simulation.experiments.session_floors import measure_own_floors
 from simulation.sessions.cut import cut_sessions, measure_divergence
-from simulation.sessions.floors import measure_own_floors
 from simulation.sessions.read import read_sessions
 from simulation.sessions.sessions import Sessions
 from simulation.sessions.shards import divide_sessions

@@ -24,8 +24,7 @@ from benchmarks.fedga.sets import SessionSet, divide, measure_silo_floors, parse
 from client_service.training.session_trainer import MODELS, SessionTraining
 from client_service.training.training_state import Moment
 from shared.method.exchanged import Parameters
-from simulation.devices import DevicePlan, DeviceRound, train_devices
-from simulation.sessions.crews import LastingSilos, loss_of
+from simulation.experiments.devices import DevicePlan, DeviceRound, LastingSilos, loss_of, train_devices
 from simulation.sessions.read import read_sessions
 
 USUAL = {"batch_size": 100, "learning_rate": 1e-3}

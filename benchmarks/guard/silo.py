@@ -17,8 +17,8 @@ from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.start import initial_parameters
 from shared.protocol.signing.enrolment import kept_pair
-from simulation.generator import generate_dataset
-from simulation.partition import partition_dataset, write_partition
+from simulation.datasets.synthetic import generate_dataset
+from simulation.partitioning.partition import partition_dataset, write_partition
 
 NAME = "client-1"
 METHOD: MethodSettings = method_settings()

@@ -24,7 +24,7 @@ from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
-from simulation.pooled import ClientSlice, sorted_places
+from simulation.experiments.pooled import ClientSlice, sorted_places
 
 
 def locate_client(whole: Shard, client: Shard) -> ClientSlice:

@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.harness.plan import ROOT
 from shared.errors import FederationError, UnavailableError
-from simulation.engines.folders import Files, FolderChanges, read_files, write_changes
 from simulation.engines.ray_engine import RayCluster
+from simulation.engines.run_folders import Files, FolderChanges, read_files, write_changes
 
 Launch = Callable[[dict[str, Any], Path, float], dict[str, Any]]
 """(work of a cell, a scratch folder, seconds that it may take) -> its figures. FederationError where it fails."""

@@ -23,9 +23,9 @@ from benchmarks.harness.run import Bench, Failure, run_cells, run_child
 from benchmarks.harness.special import is_own_table, run_own_table, special_functions
 from benchmarks.harness.store import FILE, KnownLines, read_known, write_lines
 from shared.errors import FederationError, SettingsError
-from simulation.console import ERR
 from simulation.engines import choose_engine
 from simulation.engines.ray_engine import RayCluster
+from simulation.reports.terminal import ERR
 
 CACHE = Path("build") / "benchmarks"
 LIMIT_SECONDS, QUICK_LIMIT_SECONDS = 6 * 3600.0, 180.0

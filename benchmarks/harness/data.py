@@ -18,8 +18,8 @@ from client_service.data import read_shard, write_shard
 from shared.errors import DataError, SettingsError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
-from simulation.generator import generate_dataset
-from simulation.source import Cut, Shards, cut_shards, find_shards
+from simulation.datasets.synthetic import generate_dataset
+from simulation.partitioning.sources import Cut, Shards, cut_shards, find_shards
 
 SYNTHETIC = re.compile(r"synthetic(?:-(\d+)x(\d+))?")
 SPLIT_SEED = 0  # of the split where the data bring none; the paper's partitions are of one split too

@@ -18,7 +18,7 @@ from benchmarks.harness.store import FILE, KnownLines, Line, read_known, read_li
 from benchmarks.harness.summary import Column, summarise_plan
 from benchmarks.harness.tables import DAGGER, client_tables, overall_table, verdict_tables
 from benchmarks.harness.views import VIEWS
-from simulation.means import FEW_SIGN, FEW_WORDS
+from simulation.reports.averages import FEW_SIGN, FEW_WORDS
 
 DOCUMENT, FIGURES = "results.md", "figures"
 INTRODUCTION = f"""# Results

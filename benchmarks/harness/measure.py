@@ -28,12 +28,12 @@ from shared.errors import DataError
 from shared.method.anchor import choose_size
 from shared.method.declaration import Counts
 from shared.method.settings import MethodSettings
-from simulation.experiment import Experiment
-from simulation.federation import Outcome, ignore_progress
-from simulation.floors import FLOORS as FLOOR_NAMES
-from simulation.floors import START, floor_tops, measure_all_floors
-from simulation.report import build_report
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Outcome, ignore_progress
+from simulation.experiments.floors import FLOORS as FLOOR_NAMES
+from simulation.experiments.floors import START, floor_tops, measure_all_floors
+from simulation.experiments.in_process import simulate_experiment
+from simulation.reports.report import build_report
 
 Figures = dict[str, Any]
 THREADS = 1

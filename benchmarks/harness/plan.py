@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings, Preset, method_settings, validate_settings
-from simulation.groups import METHODS
+from simulation.partitioning.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 View = Literal["overall", "structure", "activity", "cost", "sweep", "special"]

@@ -20,8 +20,8 @@ from benchmarks.harness.plan import REVISION, ROOT
 from benchmarks.harness.store import FILE, OWN, SHARED, KnownLines, Line, append_line
 from client_service.runtime.device import DeviceWish
 from shared.errors import FederationError
-from simulation.console import ERR, count_bar
-from simulation.source import Shards
+from simulation.partitioning.sources import Shards
+from simulation.reports.terminal import ERR, count_bar
 
 
 @dataclass(frozen=True)

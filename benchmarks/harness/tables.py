@@ -11,7 +11,7 @@ from benchmarks.harness.plan import UNTRAINED, Plan
 from benchmarks.harness.statistics import FEWEST_UNITS, Comparison, Spread, least_corrected
 from benchmarks.harness.summary import Client, Column, Sample
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
-from simulation.means import FEW_SIGN, FEW_USERS
+from simulation.reports.averages import FEW_SIGN, FEW_USERS
 
 DAGGER = "†"
 

@@ -35,8 +35,8 @@ from benchmarks.speed.serving import (
 )
 from benchmarks.speed.wrk import Load, LoadTarget, load_by_turns, memory_of
 from client_service.data import Shard, read_shard
-from simulation.experiment import Experiment
-from simulation.processes import HOST, free_ports, stop_services
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.processes import HOST, free_ports, stop_services
 
 FIT_SECONDS = 900.0
 IMPLICIT = "implicit"

@@ -29,10 +29,10 @@ from client_service.evaluation.ranking import find_hits
 from shared.errors import DataError
 from shared.method.settings import MethodSettings
 from simulation.datasets.dataset import Dataset
-from simulation.floors import FLOORS, START, VERSION, floor_tops
-from simulation.generator import generate_dataset
-from simulation.partition import partition_dataset, write_partition
-from simulation.source import SYNTHETIC
+from simulation.datasets.synthetic import generate_dataset
+from simulation.experiments.floors import FLOORS, START, VERSION, floor_tops
+from simulation.partitioning.partition import partition_dataset, write_partition
+from simulation.partitioning.sources import SYNTHETIC
 
 Row = dict[str, Any]
 Values = Mapping[str, Mapping[str, PerUser]]

@@ -27,7 +27,7 @@ from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, serve_closed_form, untrained_settings, user_requests
 from benchmarks.speed.wrk import Load, LoadTarget, Requests, load_target
 from client_service.data import Shard, read_shard
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 
 WRITERS = 4
 CALLERS = 50

@@ -23,10 +23,10 @@ from benchmarks.common import render_table
 from client_service.data.session_files import save_session_shard
 from client_service.data.sessions import SessionShard
 from shared.method.settings import method_settings
-from simulation.experiment import Experiment
-from simulation.federation import conduct_run
-from simulation.patience import fail_when_stuck
-from simulation.processes import choose_addresses, connect_services, start_services
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.in_process import fail_when_stuck
+from simulation.experiments.processes import choose_addresses, connect_services, start_services
 from simulation.sessions.generator import generate_sessions
 from simulation.sessions.shards import build_session_part
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from client_service.data import read_shard
 from shared.method.settings import method_settings
-from simulation.experiment import Experiment
-from simulation.processes import choose_addresses, connect_services, start_services
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.processes import choose_addresses, connect_services, start_services
 
 
 async def measure_latencies(http: httpx.AsyncClient, key: str, users: list[str], while_in: str | None) -> np.ndarray:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from shared.method.settings import method_settings
 from simulation.demo import run_demonstration
-from simulation.experiment import Experiment
-from simulation.processes import choose_addresses
-from simulation.source import SYNTHETIC, Cut, cut_shards
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.processes import choose_addresses
+from simulation.partitioning.sources import SYNTHETIC, Cut, cut_shards
 
 
 def main() -> None:

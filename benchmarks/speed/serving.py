@@ -31,8 +31,8 @@ from benchmarks.common import render_table
 from benchmarks.speed.wrk import TURNS, Load, LoadTarget, Requests, load_by_turns, memory_of
 from client_service.data import Shard, read_shard
 from shared.method.settings import MethodSettings, method_settings
-from simulation.experiment import Experiment
-from simulation.processes import HOST, choose_addresses, connect_services, free_ports, start_services
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.processes import HOST, choose_addresses, connect_services, free_ports, start_services
 
 K, BATCH = 20, 100
 CLIENT, EMPTY_ROUTE = "client", "empty route"

@@ -33,8 +33,8 @@ from client_service.runtime.device import pin_threads
 from client_service.serving.precomputed_lists import ListKeeper
 from client_service.tasks.items import ITEMS
 from shared.protocol.signing.enrolment import kept_pair
-from simulation.generator import generate_dataset
-from simulation.partition import partition_dataset, write_partition
+from simulation.datasets.synthetic import generate_dataset
+from simulation.partitioning.partition import partition_dataset, write_partition
 
 MIDDLE = (2000, 1200)
 FACTORS = (0.5, 1.0, 2.0)

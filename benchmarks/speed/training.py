@@ -21,7 +21,7 @@ from shared.method.settings import method_settings
 from shared.method.spectrum import low_spectrum
 from shared.method.start import initial_parameters
 from shared.strategies.local_client import Objective
-from simulation.source import find_shards
+from simulation.partitioning.sources import find_shards
 
 ROUNDS = 15
 

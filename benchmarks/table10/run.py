@@ -30,7 +30,7 @@ from shared.method.graph import interaction_matrix
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
 from shared.strategies.local_client import Objective
-from simulation.source import Cut, cut_shards
+from simulation.partitioning.sources import Cut, cut_shards
 
 Row = dict[str, Any]
 Recommend = Callable[[Shard, int], TopItems]

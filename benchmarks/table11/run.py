@@ -22,7 +22,7 @@ from client_service.models.initial_filter import Filter
 from client_service.training.filter_search import filter_top
 from shared.method.graph import Float64
 from shared.method.spectrum import Spectrum, low_spectrum
-from simulation.source import Cut, cut_shards
+from simulation.partitioning.sources import Cut, cut_shards
 
 Row = dict[str, Any]
 MEAN = "client mean"

@@ -14,8 +14,8 @@ from benchmarks.harness.claims import FAILS, HOLDS
 from benchmarks.table7.structure import structure_figures
 from client_service.data import read_shard
 from shared.errors import DataError
-from simulation.groups import METHODS
-from simulation.source import Cut, cut_shards
+from simulation.partitioning.methods import METHODS
+from simulation.partitioning.sources import Cut, cut_shards
 
 Row = dict[str, Any]
 MEANS = ("size", "degree", "degree_variance", "density", "entropy", "energy")

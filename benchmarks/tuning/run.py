@@ -13,9 +13,9 @@ from typing import Any
 from benchmarks.common import locate_data, render_table
 from benchmarks.harness.plan import Row, read_plan
 from client_service.evaluation.metrics import TITLE
-from simulation.console import count_bar
-from simulation.source import Cut, cut_shards
-from simulation.tuning.blind import hide_test_pairs, write_blind_shards
+from simulation.experiments.blind import hide_test_pairs, write_blind_shards
+from simulation.partitioning.sources import Cut, cut_shards
+from simulation.reports.terminal import count_bar
 from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search
 from simulation.tuning.spaces import search_space
 

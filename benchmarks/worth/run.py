@@ -22,7 +22,7 @@ from client_service.joining_value.forecast import DRAWS, estimate_worth
 from client_service.models.ranker import Rows
 from shared.method.settings import method_settings
 from shared.method.spectrum import low_spectrum
-from simulation.source import find_shards
+from simulation.partitioning.sources import find_shards
 
 TIMES = (2, 4, 8, 16)
 

@@ -8,8 +8,8 @@ import typer
 
 from audit.entry import run_command_line
 from simulation.cli.lazy import LazyCommands
+from simulation.cli.service_logs import tell_plainly
 from simulation.command import version_line
-from simulation.plain_lines import tell_plainly
 from simulation.progress import hide_progress
 
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True)

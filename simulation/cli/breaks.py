@@ -12,7 +12,7 @@ from rich.text import Text
 from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.breaks.kinds import known_breaks
-from simulation.console import OUT, tell_on_stderr
+from simulation.reports.terminal import OUT, tell_on_stderr
 
 if TYPE_CHECKING:
     from audit.report import PrivacyReport

@@ -9,7 +9,7 @@ import typer
 
 from shared.words import count_noun
 from simulation.cli.options import AsJson, print_json
-from simulation.console import OUT
+from simulation.reports.terminal import OUT
 
 
 def catalogue(
@@ -25,7 +25,7 @@ def catalogue(
     list; the aggregator needs its length alone.
     """
     from client_service.data.files import replace_file
-    from simulation.catalogue import merge_items, save_catalogue
+    from simulation.partitioning.catalogue import merge_items, save_catalogue
 
     items = merge_items(sources)
     digests = {save_catalogue(items, path) for path in out}

@@ -12,13 +12,13 @@ import typer
 
 from simulation.cli import options
 from simulation.cli.experiments import next_folder
-from simulation.console import OUT, answer_table, tell_on_stderr
 from simulation.demo import FIRST_PORT
+from simulation.reports.terminal import OUT, answer_table, tell_on_stderr
 
 if TYPE_CHECKING:
     from simulation.demo import DemoResult
-    from simulation.experiment import Experiment
-    from simulation.processes import Addresses
+    from simulation.experiments.experiment import Experiment
+    from simulation.experiments.processes import Addresses
 
 DemoData = Annotated[
     str | None, typer.Option(help="data set, divided by its users; by default generated shops of one chain")
@@ -59,10 +59,10 @@ def demo(
     from shared.method.settings import method_settings
     from shared.protocol.secure.messages import FEWEST_CLIENTS
     from simulation.demo import stop_demos
-    from simulation.experiment import Experiment
-    from simulation.source import CHAIN
-    from simulation.tables import partition_table
-    from simulation.tasks import simulated_task
+    from simulation.experiments.experiment import Experiment
+    from simulation.experiments.tasks import simulated_task
+    from simulation.partitioning.sources import CHAIN
+    from simulation.reports.tables import partition_table
 
     root = Path("demo") if folder is None else folder
     for what in [*stop_demos(folder if stop else root), *(stop_demos(root) if stop and folder is None else [])]:
@@ -105,7 +105,7 @@ def _run_demo(
     experiment: Experiment, edges_kept: float | None, root: Path, first_port: int, *, keep: bool, shown: bool
 ) -> DemoResult:
     from simulation.demo import run_demonstration
-    from simulation.processes import choose_addresses
+    from simulation.experiments.processes import choose_addresses
 
     places = choose_addresses(experiment, first_port)
     if first_port and (moved := _moved_services(places, first_port)):
@@ -146,7 +146,7 @@ def _demo_document(seen: DemoResult) -> dict[str, Any]:
 
 
 def _print_demo(seen: DemoResult) -> None:
-    from simulation.tables import crossed_lines, crossing_table, field_table, quality_table, worth_table
+    from simulation.reports.tables import crossed_lines, crossing_table, field_table, quality_table, worth_table
 
     first = next(iter(seen.ledgers.values()))
     tables = (
@@ -161,7 +161,7 @@ def _print_demo(seen: DemoResult) -> None:
 
 def _print_end(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
     """What joining was worth, where everything answers and what opens it, and what to do next: in one block."""
-    from simulation.tables import describe_worth
+    from simulation.reports.tables import describe_worth
 
     OUT.print(f"\n{describe_worth(seen.ways)}\n", style="bold", soft_wrap=True)
     if not keep:

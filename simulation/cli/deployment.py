@@ -12,11 +12,11 @@ import typer
 from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.cli import options
-from simulation.console import ERR
 from simulation.deployment import kubernetes as demo
 from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS
 from simulation.deployment.compose_silo import TEMPLATE
 from simulation.deployment.subnets import USUAL
+from simulation.reports.terminal import ERR
 
 
 class Role(StrEnum):
@@ -58,7 +58,7 @@ def compose(
     from shared.protocol.signing.invitation import read_invitation
     from simulation.deployment.compose import write_compose
     from simulation.deployment.compose_silo import SUBNET, SiloCompose, choose_owner, write_compose_silo
-    from simulation.silo_toml import parse_policy
+    from simulation.joining.silo_toml import parse_policy
 
     if role is Role.demo:
         return _print_paths(write_compose(silos, out or Path(MAIN), common_basis.value, subnets), silos)
@@ -96,7 +96,7 @@ def kubernetes(
     """
     from client_service.settings import client_settings
     from simulation.deployment.kubernetes_silo import SiloCluster, write_kubernetes_silo
-    from simulation.joining import SETTINGS
+    from simulation.joining.join import SETTINGS
 
     if role is Role.demo:
         return _print_paths(demo.write_kubernetes(folder, silos, common_basis.value), silos)

@@ -13,13 +13,13 @@ import typer
 
 from shared.words import count_noun
 from simulation.cli import options
-from simulation.console import OUT, rounds_done, tell_on_stderr
-from simulation.source import CHAIN, SYNTHETIC
+from simulation.partitioning.sources import CHAIN, SYNTHETIC
+from simulation.reports.terminal import OUT, rounds_done, tell_on_stderr
 
 if TYPE_CHECKING:
-    from simulation.experiment import Experiment
-    from simulation.federation import Observe, Outcome, Progress
-    from simulation.study import Conduct
+    from simulation.engines.study import Conduct
+    from simulation.experiments.experiment import Experiment
+    from simulation.experiments.federation import Observe, Outcome, Progress
 
 PAUSE_SECONDS = 30 * 86400.0  # for which a simulation may be interrupted amid a round
 
@@ -41,8 +41,8 @@ def partition(
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
-    from simulation.tables import partition_table
-    from simulation.tasks import simulated_task
+    from simulation.experiments.tasks import simulated_task
+    from simulation.reports.tables import partition_table
 
     file_options = options.parse_file_options(columns, delimiter)
     cut = options.choose_cut(
@@ -95,13 +95,12 @@ def simulate(
     The same command with the same --out goes on where it was interrupted.
     """
     from simulation.engines import choose_engine
-    from simulation.engines.folder_of_run import command_words, find_or_cut_again, open_run_folder
     from simulation.engines.ray_engine import RayCluster
-    from simulation.experiment import Experiment
-    from simulation.privacy import parse_privacy
-    from simulation.study import run_study
-    from simulation.tables import quality_table
-    from simulation.tasks import simulated_task
+    from simulation.engines.run_folders import command_words, find_or_cut_again, open_run_folder
+    from simulation.engines.study import run_study
+    from simulation.experiments.experiment import Experiment, parse_privacy
+    from simulation.experiments.tasks import simulated_task
+    from simulation.reports.tables import quality_table
 
     conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
     changed = options.method_changes(changes, common_basis, rank, basis_rounds)
@@ -161,9 +160,9 @@ def report(
     folder: Annotated[Path, typer.Argument(help="folder of a simulation")], as_json: options.AsJson = False
 ) -> None:
     """Draw a run's curves (curves.png) and write its table (report.md) into its folder."""
-    from simulation.plots import draw_curves, markdown_table, read_report
-    from simulation.report import measure_labels
-    from simulation.tables import quality_table
+    from simulation.reports.plots import draw_curves, markdown_table, read_report
+    from simulation.reports.report import measure_labels
+    from simulation.reports.tables import quality_table
 
     content, rows = read_report(folder)
     draw_curves(measure_labels(content), rows, folder / "curves.png")

@@ -12,17 +12,17 @@ import typer
 from shared.errors import SettingsError
 from shared.web.address import require_guarded
 from simulation.cli import options
-from simulation.console import tell_on_stderr
+from simulation.reports.terminal import tell_on_stderr
 
 if TYPE_CHECKING:
     from shared.protocol.signing.invitation import Invitation, InvitationOut
     from simulation.datasets.columns import FileOptions
     from simulation.datasets.dataset import Dataset
-    from simulation.datasets.likings import LeastRating
-    from simulation.joining import SiloFolder
-    from simulation.operator_calls import Operator
-    from simulation.silo_toml import AgreedSettings, SiloChoices
-    from simulation.split import SplitKind
+    from simulation.datasets.ratings import LeastRating
+    from simulation.datasets.splits import SplitKind
+    from simulation.joining.join import SiloFolder
+    from simulation.joining.silo_toml import AgreedSettings, SiloChoices
+    from simulation.operating.operator import Operator
 
 Names = Annotated[list[str], typer.Argument(help="of the silos: a-z, 0-9, _ and -")]
 SPLIT_SEED = 0
@@ -43,9 +43,9 @@ def invite(
 ) -> None:
     """Invite silos. Each invitation registers one key under one name, once: hand it over as you would a password."""
     from shared.web.calling import Calling
-    from simulation.inviting import make_invitation
-    from simulation.operator_calls import open_operator
-    from simulation.small_files import read_small_file
+    from simulation.joining.invite import make_invitation
+    from simulation.operating.operator import open_operator
+    from simulation.operating.text_files import read_small_file
 
     if out is None and len(names) > 1:
         raise SettingsError(f"--out: expected a folder for {len(names)} invitations, got none")
@@ -63,7 +63,7 @@ def invite(
 
 
 def _hand_out(made: Invitation, out: Path | None) -> None:
-    from simulation.inviting import write_invitation
+    from simulation.joining.invite import write_invitation
 
     if out is None:
         return typer.echo(made.model_dump_json(indent=1))
@@ -74,7 +74,7 @@ def _hand_out(made: Invitation, out: Path | None) -> None:
 def _invite_silo(operator: Operator, name: str, days: float) -> InvitationOut:
     from shared.method.settings import validate_settings
     from shared.protocol.signing.invitation import InvitationIn, InvitationOut
-    from simulation.operator_calls import call_as_operator
+    from simulation.operating.operator import call_as_operator
 
     asked = validate_settings(InvitationIn, {"name": name, "days": days})
     return InvitationOut.model_validate(call_as_operator(operator, "POST", "/v1/invitations", asked.model_dump_json()))
@@ -110,10 +110,10 @@ def join(
     FOLDER/silo.toml`. With --policy or --catalogue it writes silo.toml anew, and leaves what the silo has changed.
     """
     from shared.protocol.signing.invitation import read_invitation
-    from simulation.detached import require_free_port
-    from simulation.joining import SiloFolder, replace_settings, require_same_silo
-    from simulation.processes import HOST
-    from simulation.silo_toml import SiloChoices, parse_policy, read_toml
+    from simulation.experiments.processes import HOST
+    from simulation.joining.detached import require_free_port
+    from simulation.joining.join import SiloFolder, replace_settings, require_same_silo
+    from simulation.joining.silo_toml import SiloChoices, parse_policy, read_toml
 
     asked = read_invitation(invitation)
     silo = SiloFolder(folder or Path(asked.name))
@@ -151,8 +151,8 @@ class GivenData:
 
 def _join_federation(asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: GivenData) -> None:
     """Whatever can be refused is refused before the silo's key is registered."""
-    from simulation.joining import enrol_silo, require_open, write_settings
-    from simulation.silo_toml import agree, describe_missing, require_listed
+    from simulation.joining.join import enrol_silo, require_open, write_settings
+    from simulation.joining.silo_toml import agree, describe_missing, require_listed
 
     require_open(asked, silo)
     told = asked.federation
@@ -175,7 +175,7 @@ def _join_federation(asked: Invitation, silo: SiloFolder, choices: SiloChoices, 
 
 
 def _require_usable(asked: Invitation, silo: SiloFolder, agreed: AgreedSettings, choices: SiloChoices) -> None:
-    from simulation.joining import keep_catalogue, require_usable
+    from simulation.joining.join import keep_catalogue, require_usable
 
     keep_catalogue(silo, agreed, choices.catalogue)
     require_usable(silo, asked, agreed, choices)
@@ -183,14 +183,14 @@ def _require_usable(asked: Invitation, silo: SiloFolder, agreed: AgreedSettings,
 
 def _own_catalogue(silo: SiloFolder) -> Path | None:
     """The list that an earlier call has kept."""
-    from simulation.joining import CATALOGUE
+    from simulation.joining.join import CATALOGUE
 
     own = silo.path / CATALOGUE
     return own if own.exists() else None
 
 
 def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str, *, noised: bool) -> None:
-    from simulation.joining import describe_shard
+    from simulation.joining.join import describe_shard
 
     described = describe_shard(silo, task)
     if described is None:
@@ -205,9 +205,9 @@ def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str, *, nois
 def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: str, *, noised: bool) -> Sequence[str]:
     """Write the shard; what was left out. noised: the federation hides each user in its sums."""
     from simulation.datasets.load import load_dataset
-    from simulation.joining import keep_sessions, keep_shard
+    from simulation.joining.join import keep_sessions, keep_shard
     from simulation.sessions.read import read_sessions
-    from simulation.sessions.rules import parse_rules
+    from simulation.sessions.sessions import parse_rules
 
     if task == "sessions":
         if given.split is not None or given.least != "usual":
@@ -236,8 +236,8 @@ def _serve(silo: SiloFolder, *, detach: bool) -> None:
     from client_service.__main__ import serve as serve_client
     from client_service.settings import client_settings
     from shared.web.loopback import write_address
-    from simulation.detached import serve_detached
-    from simulation.joining import APPLICATION, OPERATOR
+    from simulation.joining.detached import serve_detached
+    from simulation.joining.join import APPLICATION, OPERATOR
 
     settings = client_settings(silo.settings)
     if not detach:

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from simulation.cli.options import AsJson, print_json
-from simulation.console import OUT, word_table
+from simulation.reports.terminal import OUT, word_table
 
 Registry = Annotated[Path, typer.Option("--keys", help="folder of the aggregator's: LPSFED_AGGREGATOR_KEYS_DIRECTORY")]
 

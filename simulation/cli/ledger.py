@@ -12,7 +12,7 @@ import typer
 from shared.errors import DataError, SettingsError
 from simulation.cli import options
 from simulation.cli.options import AsJson, print_json
-from simulation.console import OUT
+from simulation.reports.terminal import OUT
 
 if TYPE_CHECKING:
     from audit.signatures import RemadeSignatures
@@ -85,7 +85,7 @@ def _ask_arrivals(url: str, token_file: Path, authority: Path | None) -> tuple[A
     from audit.collect import read_all_arrivals
     from shared.web.address import require_url
     from shared.web.calling import Calling
-    from simulation.small_files import read_small_file
+    from simulation.operating.text_files import read_small_file
 
     token = read_small_file(token_file, "the operator's token")
     headers = {"Authorization": f"Bearer {token}"}

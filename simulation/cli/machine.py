@@ -11,7 +11,7 @@ from rich.text import Text
 from shared.new_files import create_secret
 from shared.web.address import require_port
 from simulation.cli import options
-from simulation.console import ERR, OUT, word_table
+from simulation.reports.terminal import ERR, OUT, word_table
 
 
 def doctor(
@@ -26,7 +26,7 @@ def doctor(
     as_json: options.AsJson = False,
 ) -> None:
     """Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator."""
-    from simulation.doctor import check_aggregator, examine_machine
+    from simulation.operating.doctor import check_aggregator, examine_machine
 
     wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
     checks = examine_machine(shard=shard, folder=folder, ports=wanted, settings=settings)
@@ -57,7 +57,7 @@ def certificates(
     clients: options.Clients = 4,
 ) -> None:
     """Make a development authority, and certificates for aggregator, clients and operator. Not for production."""
-    from simulation.certificates import AUTHORITY, DAYS, development_files, write_files
+    from simulation.deployment.certificates import AUTHORITY, DAYS, development_files, write_files
 
     services = ("aggregator", *(f"client-{number}" for number in range(1, clients + 1)), "operator")
     write_files(folder, development_files(services, names or ()))

@@ -10,7 +10,7 @@ import typer
 
 from shared.errors import ConflictError, FederationError, NotFoundError, ProtocolError, SettingsError, UnavailableError
 from simulation.cli.options import AsJson, Authority, print_json
-from simulation.console import OUT, tell_on_stderr, word_table
+from simulation.reports.terminal import OUT, tell_on_stderr, word_table
 
 if TYPE_CHECKING:
     import httpx
@@ -113,8 +113,8 @@ def _open_client(silo: Path, url: str | None, key_file: Path | None, ca: Path | 
 
     from client_service.settings import read_file_beneath_environment
     from shared.web.calling import Calling
-    from simulation.silo_address import read_silo_address
-    from simulation.small_files import read_small_file
+    from simulation.operating.silo_client import read_silo_address
+    from simulation.operating.text_files import read_small_file
 
     values = read_file_beneath_environment(silo) if silo.is_file() else {}
     given = key_file or (Path(str(values["operator_key_file"])) if values.get("operator_key_file") else None)

@@ -13,21 +13,21 @@ import typer
 
 from audit.cli import AsJson, Authority, Certificate, CertificateKey
 from shared.errors import SettingsError
-from simulation.console import ERR
 from simulation.datasets.columns import AS_NAMED, COLUMNS, FileOptions
-from simulation.source import CHAIN, SYNTHETIC, USUAL_CLIENTS, Cut
+from simulation.partitioning.sources import CHAIN, SYNTHETIC, USUAL_CLIENTS, Cut
+from simulation.reports.terminal import ERR
 
 if TYPE_CHECKING:
-    from simulation.datasets.likings import LeastRating
-    from simulation.split import SplitKind
+    from simulation.datasets.ratings import LeastRating
+    from simulation.datasets.splits import SplitKind
 
 INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
-LIST_FILES = (".parquet", ".csv", ".ndjson")  # the names of simulation.lists_file.SINKS
+LIST_FILES = (".parquet", ".csv", ".ndjson")  # the names of simulation.operating.lists_file.SINKS
 USUAL_DRAWS = 4  # client_service.joining_value.forecast.DRAWS
 
 
 class Method(StrEnum):
-    """How `--method` divides a data set, by the names of simulation.groups.METHODS; the last three divide sessions, by
+    """How `--method` divides a data set, by the names of simulation.partitioning.methods.METHODS; the last three divide sessions, by
     those of simulation.sessions.cut.CUTS."""
 
     spectral = "spectral"
@@ -73,7 +73,7 @@ class PresetName(StrEnum):
 
 
 class TaskName(StrEnum):
-    """What silos do with their data, by the names of simulation.tasks.SIMULATED."""
+    """What silos do with their data, by the names of simulation.experiments.tasks.SIMULATED."""
 
     items = "items"
     sessions = "sessions"
@@ -96,7 +96,7 @@ class EngineChoice(StrEnum):
 
 
 class SplitName(StrEnum):
-    """How `--split` divides a user's interactions, by the names of simulation.split.SplitKind."""
+    """How `--split` divides a user's interactions, by the names of simulation.datasets.splits.SplitKind."""
 
     random = "random"
     time = "time"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulation.cli import options
-from simulation.console import OUT, word_table
+from simulation.reports.terminal import OUT, word_table
 
 if TYPE_CHECKING:
     from shared.protocol.schemas import MemberOut
@@ -32,8 +32,8 @@ def show(
 ) -> None:
     """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
     from shared.web.calling import Calling
-    from simulation import operate
-    from simulation.operator_calls import open_operator
+    from simulation.operating import operator as operate
+    from simulation.operating.operator import open_operator
 
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         members = operate.list_members(operator)
@@ -61,8 +61,8 @@ def impose(
 ) -> None:
     """Shut a client out: nothing of it is taken, and no round waits for it."""
     from shared.web.calling import Calling
-    from simulation import operate
-    from simulation.operator_calls import open_operator
+    from simulation.operating import operator as operate
+    from simulation.operating.operator import open_operator
 
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         _print_member(operate.quarantine_client(operator, name, reason), "quarantined", as_json=as_json)
@@ -80,8 +80,8 @@ def lift(
 ) -> None:
     """Let a client in again, from the round at hand on."""
     from shared.web.calling import Calling
-    from simulation import operate
-    from simulation.operator_calls import open_operator
+    from simulation.operating import operator as operate
+    from simulation.operating.operator import open_operator
 
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         _print_member(operate.lift_quarantine(operator, name), "not quarantined", as_json=as_json)

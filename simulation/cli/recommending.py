@@ -14,12 +14,12 @@ from audit.terminal import as_one_line
 from shared.errors import DataError, SettingsError
 from shared.words import count_noun
 from simulation.cli import options
-from simulation.console import ERR, OUT, answer_table, count_bar
 from simulation.progress import step
+from simulation.reports.terminal import ERR, OUT, answer_table, count_bar
 
 if TYPE_CHECKING:
     from lpsfed import Recommendations
-    from simulation.silo_address import SiloAddress
+    from simulation.operating.silo_client import SiloAddress
 
 Users = Annotated[list[str] | None, typer.Argument(help="ids of users")]
 SETTINGS = Path("silo.toml")
@@ -50,9 +50,8 @@ def recommend(
 ) -> None:
     """Ask a silo for recommendations: for some users, or for very many into a file."""
     from lpsfed import ListOptions
-    from simulation.lists_file import require_format
-    from simulation.silo_address import read_silo_address
-    from simulation.silo_calls import open_silo
+    from simulation.operating.lists_file import require_format
+    from simulation.operating.silo_client import open_silo, read_silo_address
 
     wanted = ListOptions(k=k, filter=filter or [])
     if out is not None:
@@ -108,7 +107,7 @@ def _count_unknown(lists: Iterable[Recommendations], *, strict: bool) -> Iterato
 
 
 def _save(lists: Iterable[Recommendations], total: int, out: Path, *, as_json: bool) -> None:
-    from simulation.lists_file import save_lists
+    from simulation.operating.lists_file import save_lists
 
     with count_bar("users", total, shown=not as_json) as advance:
 

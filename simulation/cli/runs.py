@@ -14,14 +14,13 @@ import typer
 from shared.errors import ConflictError, FederationError, NotFoundError
 from shared.words import count_noun
 from simulation.cli import options
-from simulation.console import OUT, round_lines, tell_on_stderr
-from simulation.operator_calls import PATIENCE_SECONDS
+from simulation.operating.operator import PATIENCE_SECONDS
 from simulation.progress import tell_progress
+from simulation.reports.terminal import OUT, round_lines, tell_on_stderr
 
 if TYPE_CHECKING:
     from shared.protocol.schemas import RunHistoryOut
-    from simulation.operate import Observe
-    from simulation.operator_calls import Operator
+    from simulation.operating.operator import Observe, Operator
 
 IfNone = Annotated[
     bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
@@ -63,8 +62,14 @@ def run(
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
     from shared.web.calling import Calling
-    from simulation.operate import agree_on_basis, follow_run, hold_basis_run, start_run, start_run_if_none
-    from simulation.operator_calls import open_operator
+    from simulation.operating.operator import (
+        agree_on_basis,
+        follow_run,
+        hold_basis_run,
+        open_operator,
+        start_run,
+        start_run_if_none,
+    )
 
     asked = {
         "rounds": rounds or PRESET_ROUNDS[preset.value],
@@ -133,7 +138,7 @@ def ignore_history(history: RunHistoryOut) -> None:
 def _explain_going_on(operator: Operator, words: OperatorWords) -> Iterator[Callable[[Observe], Observe]]:
     """Where Ctrl-C ends the command, or another run is active, say how to follow that run and how to end it."""
     from shared.protocol.schemas import ENDED
-    from simulation.operate import latest_run
+    from simulation.operating.operator import latest_run
 
     seen: list[RunHistoryOut] = []
 
@@ -176,8 +181,7 @@ def status(
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     from shared.protocol.schemas import ENDED
     from shared.web.calling import Calling
-    from simulation.operate import describe_run, fetch_run, watch_run
-    from simulation.operator_calls import open_operator
+    from simulation.operating.operator import describe_run, fetch_run, open_operator, watch_run
 
     calling = Calling(ca, certificate, certificate_key)
     words = OperatorWords(operator_token_file, aggregator_url, ca, certificate, certificate_key)
@@ -208,8 +212,7 @@ def cancel(
 ) -> None:
     """End a run before its time. Each silo stops at its next call, and goes on answering by the best model it has."""
     from shared.web.calling import Calling
-    from simulation.operate import cancel_run, describe_run, latest_run
-    from simulation.operator_calls import open_operator
+    from simulation.operating.operator import cancel_run, describe_run, latest_run, open_operator
 
     calling = Calling(ca, certificate, certificate_key)
     with open_operator(aggregator_url, operator_token_file, calling) as operator:

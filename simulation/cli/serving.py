@@ -12,7 +12,7 @@ import typer
 from shared.new_files import create_secret
 from shared.web.address import require_guarded
 from simulation.cli import options
-from simulation.console import tell_on_stderr
+from simulation.reports.terminal import tell_on_stderr
 
 if TYPE_CHECKING:
     from aggregator_service.settings import AggregatorSettings
@@ -50,8 +50,8 @@ def aggregator(
     from aggregator_service.__main__ import serve as serve_aggregator
     from aggregator_service.settings import aggregator_settings
     from shared.web.loopback import write_address
-    from simulation.detached import require_free_port, serve_detached
-    from simulation.small_files import read_small_file
+    from simulation.joining.detached import require_free_port, serve_detached
+    from simulation.operating.text_files import read_small_file
 
     flags = {name: value for name, value in flags.items() if name not in OF_INVITING}
     if made := _made_token(flags):
@@ -78,7 +78,7 @@ def aggregator(
 def _write_invitations(
     settings: AggregatorSettings, names: list[str] | None, url: str | None, authority: str | None
 ) -> None:
-    from simulation.inviting import write_invitations
+    from simulation.joining.invite import write_invitations
 
     for path in write_invitations(settings, names or (), url, Path(), authority):
         tell_on_stderr(f"{path}: an invitation, for that silo alone")

@@ -13,8 +13,8 @@ from shared.errors import DataError, SettingsError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.cli.options import AsJson, print_json, print_notes
-from simulation.console import OUT
 from simulation.progress import step
+from simulation.reports.terminal import OUT
 
 if TYPE_CHECKING:
     import polars as pl
@@ -50,8 +50,8 @@ def append(
     from client_service.data import change_shard
     from client_service.event_log.shard_update import append_events
     from simulation.datasets.dataset import WHOLE
-    from simulation.datasets.likings import choose_likings, join_splits
     from simulation.datasets.load import read_events, read_titles
+    from simulation.datasets.ratings import choose_likings, join_splits
 
     least = options.least_rating(min_rating, rating_kind, "usual")
     found, notes = read_events(events, options.parse_file_options(columns, delimiter)), list[str]()

@@ -14,8 +14,8 @@ import typer
 from shared.errors import FederationError
 from shared.words import count_noun
 from simulation.cli import options
-from simulation.console import OUT
 from simulation.progress import step
+from simulation.reports.terminal import OUT
 
 if TYPE_CHECKING:
     from lpsfed import Client, ShardRefresh
@@ -27,8 +27,7 @@ LOOK_SECONDS = 0.2
 
 @contextmanager
 def _open_as_operator(url: str, key_file: Path, ca: Path | None) -> Iterator[Client]:
-    from simulation.silo_address import SiloAddress
-    from simulation.silo_calls import open_silo
+    from simulation.operating.silo_client import SiloAddress, open_silo
 
     with open_silo(url, SiloAddress(url, key_file).read_key(), ca) as silo:
         yield silo

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from simulation.cli import options
-from simulation.console import ERR, OUT, count_bar, tell_on_stderr
+from simulation.reports.terminal import ERR, OUT, count_bar, tell_on_stderr
 
 if TYPE_CHECKING:
     from shared.method.settings import MethodSettings
@@ -46,9 +46,9 @@ def tune(
     as_json: options.AsJson = False,
 ) -> None:
     """Search a strategy's settings by validation alone. A setting given with --set stays as it is."""
-    from simulation.source import find_or_cut_shards
-    from simulation.tasks import simulated_task
-    from simulation.tuning.blind import write_blind_shards
+    from simulation.experiments.blind import write_blind_shards
+    from simulation.experiments.tasks import simulated_task
+    from simulation.partitioning.sources import find_or_cut_shards
     from simulation.tuning.search import Search, open_study, summarise_search, write_best_settings
     from simulation.tuning.spaces import search_space
 

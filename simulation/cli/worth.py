@@ -10,13 +10,13 @@ import typer
 
 from simulation.cli import options
 from simulation.cli.options import AsJson, print_json, print_notes
-from simulation.console import OUT, count_bar
 from simulation.progress import step
+from simulation.reports.terminal import OUT, count_bar
 
 if TYPE_CHECKING:
     from client_service.data import Shard
     from simulation.datasets.columns import FileOptions
-    from simulation.datasets.likings import LeastRating
+    from simulation.datasets.ratings import LeastRating
 
 
 def worth(
@@ -36,7 +36,7 @@ def worth(
     from client_service.joining_value.forecast import estimate_worth
     from client_service.joining_value.trials import trainings
     from shared.method.settings import method_settings
-    from simulation.tables import forecast_table
+    from simulation.reports.tables import forecast_table
 
     least = options.least_rating(min_rating, rating_kind, "usual")
     file_options = options.parse_file_options(columns, delimiter)
@@ -62,7 +62,7 @@ def _read_silo(folder: Path) -> Shard:
 def _whole_silo(path: Path, least: LeastRating, file_options: FileOptions, *, as_json: bool) -> Shard:
     """All interactions of a file as one silo's shard, in memory."""
     from simulation.datasets.load import load_dataset
-    from simulation.partition import build_part, partition_dataset
+    from simulation.partitioning.partition import build_part, partition_dataset
 
     dataset = load_dataset(path, 0, least, file_options=file_options)
     if not as_json:

@@ -13,7 +13,7 @@ from client_service.data.events import MET, SPLIT_TYPE, SPLITS, clean_events, kn
 from client_service.data.ratings import RatingMeaning
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines
-from simulation.split import Draws, SplitKind, describe_split, require_times, split_by_user, split_validation
+from simulation.datasets.splits import Draws, SplitKind, describe_split, require_times, split_by_user, split_validation
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,7 @@ def compose_files(
     from shared.protocol.secure.messages import FEWEST_CLIENTS
     from simulation.deployment.files import render_template, require_silos
     from simulation.deployment.subnets import USUAL
-    from simulation.naming import number_silos
+    from simulation.partitioning.silo_names import number_silos
 
     numbers = number_silos(require_silos(silos, MOST_SILOS, "on one machine"))
     within = subnets or (USUAL if silos > IN_POOLS else None)

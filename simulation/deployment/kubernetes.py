@@ -48,8 +48,8 @@ def kubernetes_files(folder: Path, silos: int, basis: BasisKind = "exact") -> di
 
 def count_items(silos: int) -> int:
     """Items that the shops of the generated chain have sold, which are those of the list that each silo makes."""
-    from simulation.chain import generate_chain
-    from simulation.partition import partition_shops
+    from simulation.datasets.chain import generate_chain
+    from simulation.partitioning.partition import partition_shops
 
     chain = generate_chain(0, silos)
     parts = partition_shops(chain.dataset, chain.shops).parts

@@ -8,8 +8,8 @@ from functools import partial
 from shared.errors import SettingsError
 from simulation.engines.plain import conduct_plainly
 from simulation.engines.ray_engine import RayCluster, conduct_over_ray
-from simulation.run import simulate_experiment
-from simulation.study import Conduct
+from simulation.engines.study import Conduct
+from simulation.experiments.in_process import simulate_experiment
 
 SERVICES, RAY = "services", "ray"
 ENGINES: dict[str, Callable[[RayCluster], Conduct]] = {

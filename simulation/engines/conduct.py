@@ -9,11 +9,11 @@ from typing import Protocol
 from client_service.schemas import QualityOut, StatusOut
 from shared.errors import SettingsError
 from shared.method.declaration import Part
-from simulation.engines.folders import read_files, write_changes
 from simulation.engines.host import SiloOrder, SiloReply
 from simulation.engines.rounds import Crew, RunPlan, hold_runs
-from simulation.experiment import Experiment
-from simulation.federation import Observe, Outcome, Progress
+from simulation.engines.run_folders import read_files, write_changes
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Observe, Outcome, Progress
 
 
 class HostingCrew(Crew, Protocol):

@@ -12,7 +12,7 @@ from client_service.boundary.gate_self_test import digest_folder, folder_of
 from client_service.runtime.device import pin_threads
 from client_service.schemas import QualityOut, StatusOut
 from client_service.settings import ClientSettings
-from simulation.engines.folders import Files, FolderChanges, Marks, changes_since, mark_files, write_changes
+from simulation.engines.run_folders import Files, FolderChanges, Marks, changes_since, mark_files, write_changes
 from simulation.engines.silo import SiloRun
 
 Verb = Literal["begin", "fit", "apply", "finish"]

@@ -9,8 +9,8 @@ from typing import Any
 from client_service.runtime.workers import TrainingWorker
 from simulation.engines.conduct import conduct_experiment
 from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb
-from simulation.experiment import Experiment
-from simulation.federation import Observe, Outcome
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Observe, Outcome
 
 
 class PlainCrew:

@@ -16,8 +16,8 @@ from typing import Any
 from shared.errors import FederationError, SettingsError, UnavailableError
 from simulation.engines.conduct import conduct_experiment
 from simulation.engines.host import SiloHost, SiloOrder, SiloReply, Verb, code_of_engine
-from simulation.experiment import Experiment
-from simulation.federation import Observe, Outcome
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Observe, Outcome
 
 START_SECONDS = 300.0  # for the first host: a busy machine loads its libraries for minutes
 LATE_SECONDS = 60.0  # after the first: who is not there by then has no place in the cluster

@@ -1,11 +1,8 @@
-"""A plan and a crew of silos -> a run, round by round, by the functions that the services use.
-
-Each round has two steps: every silo gives its update, and, once the state after the round is kept, takes its answer.
-The same plan in the same folder goes on from there, whatever interrupted it.
-"""
+"""A run without network: both halves of each round, and its state on the disk."""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,13 +10,124 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import Field, ValidationError
+
+from aggregator_service.aggregation.bodies import pack_state, unpack_state
+from aggregator_service.rounds.history import told_scalars, visible_scalars
+from client_service.data.files import replace_file
 from shared.errors import DataError, SettingsError
+from shared.message import Message
 from shared.method.declaration import Part
-from shared.protocol.schemas import RoundOut, RunHistoryOut, RunIn
+from shared.method.exchanged import Parameters, Scalars, State, Update
+from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
+from shared.protocol.wire import check, decode, encode
+from shared.strategies import strategy_of_part
 from simulation.engines.host import SiloReply, Verb
-from simulation.engines.kept import KeptRun, RunFolder
-from simulation.engines.server import RunServer
 from simulation.engines.silo import Terms
+
+
+class RunServer:
+    """Of one run. `state`: after the last round that was closed, or where the run begins."""
+
+    def __init__(self, request: RunIn, strategy: str) -> None:
+        self.strategy = strategy_of_part(request.part, strategy, request.method)
+        self._declaration = self.strategy.declaration(request.method)
+        self.start = encode(Parameters(self.strategy.start(request.method, request.seed)))
+        self.state = State(decode(self.start)[1].arrays)
+
+    def restore(self, stored: bytes, latest: Mapping[str, Scalars]) -> None:
+        """Go on from a state that was stored."""
+        self.state = unpack_state(decode(stored)[1], latest)
+
+    def close_round(self, bodies: Mapping[str, bytes]) -> bytes:
+        """Aggregate the updates of a round, by client; the state after it, as it is stored. ProtocolError for an update
+        that was not declared."""
+        after = self.strategy.aggregate(self.state, [self.read_update(*item) for item in sorted(bodies.items())])
+        stored = encode(pack_state(after))
+        self.restore(stored, after.latest)
+        return stored
+
+    def answer(self, client: str, body: bytes) -> bytes:
+        """What a client gets for its update after the round."""
+        return encode(self.strategy.personalise(self.state, self.read_update(client, body)))
+
+    def read_update(self, client: str, body: bytes) -> Update:
+        """A body as an update. ProtocolError for what was not declared."""
+        specification, content = decode(body)
+        check(self._declaration, specification, content)
+        return Update(client, content.arrays, content.scalars)
+
+    def describe_update(self, client: str, body: bytes, received_at: str) -> ParticipantOut:
+        """A client's row in the history of the round just closed."""
+        return ParticipantOut(
+            client=client,
+            received=True,
+            size=len(body),
+            digest=hashlib.sha256(body).hexdigest(),
+            received_at=received_at,
+            scalars=visible_scalars(self.strategy, self.state.latest.get(client, {})),
+            told=dict(told_scalars(self.strategy, self.state.latest, client)),
+        )
+
+
+FOLDER = "engine"
+
+
+class KeptRun(Message):
+    """Where a run stands. round: the last one aggregated; 0: none. state: sha256 of the state after it. seconds: spent
+    so far, over all processes that worked on it. latest: the last scalars of each client."""
+
+    request: RunIn
+    started_at: str
+    round: int = 0
+    state: str = ""
+    seconds: float = 0.0
+    latest: Mapping[str, Mapping[str, float]] = Field(default_factory=dict)
+    rounds: tuple[RoundOut, ...] = ()
+
+
+class RunFolder:
+    """The files of one run, by its name."""
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self._folder, self._document = folder / FOLDER, folder / FOLDER / f"{run}.json"
+        self._run = run
+
+    def load(self, request: RunIn) -> KeptRun | None:
+        """What is kept of this run; None where nothing is. DataError for another run's, or a damaged document."""
+        try:
+            kept = KeptRun.model_validate_json(self._document.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError:
+            raise DataError(f"{self._document}: expected a run as it was kept here, got something else") from None
+        if kept.request != request:
+            raise DataError(f"{self._document}: expected a run of the same settings, got another: take a new folder")
+        return kept
+
+    def load_state(self, kept: KeptRun) -> bytes:
+        """The state after the last round. DataError where the file is another than was kept."""
+        path = self._state(kept.round)
+        content = path.read_bytes() if path.exists() else b""
+        if hashlib.sha256(content).hexdigest() != kept.state:
+            raise DataError(f"{path}: expected the state after round {kept.round}, got another content")
+        return content
+
+    def keep(self, kept: KeptRun, state: bytes | None = None) -> KeptRun:
+        """Put it on the disk, a new state before the document that names it; the states before it go."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if state is not None:
+            kept = kept.model_copy(update={"state": hashlib.sha256(state).hexdigest()})
+            replace_file(self._state(kept.round), state)
+        replace_file(self._document, kept.model_dump_json().encode())
+        for path in self._folder.glob(f"{self._run}-*.safetensors"):
+            if path != self._state(kept.round):
+                path.unlink()
+        return kept
+
+    def _state(self, number: int) -> Path:
+        return self._folder / f"{self._run}-{number}.safetensors"
+
 
 Note = Callable[[SiloReply, int, Part], None]
 """(a reply, the rounds and the part of its run) -> taken note of."""

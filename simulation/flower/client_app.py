@@ -15,9 +15,9 @@ from client_service.settings import ClientSettings, client_settings
 from shared.errors import PrivacyError, SettingsError
 from shared.protocol.schemas import RunIn
 from simulation.engines.silo import Sent, SiloRun, Terms
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 from simulation.flower.records import NO_BODY, read_body, read_words, write_records
-from simulation.source import find_shards
+from simulation.partitioning.sources import find_shards
 
 KINDS = {"begin": "query.begin", "fit": "train.fit", "apply": "evaluate.apply", "finish": "evaluate.finish"}
 """The type of the message by which the server asks for a verb of `SiloRun`."""

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from client_service.data.sessions import TEST, TRAIN, VALID, Int64
-from simulation.generator import KINDS, QUALITIES, THINGS
+from simulation.datasets.synthetic import KINDS, QUALITIES, THINGS
 from simulation.sessions.sessions import Sessions
 
 KINDS_OF_ITEMS = 40

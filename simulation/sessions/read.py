@@ -21,8 +21,9 @@ from simulation.datasets.columns import AS_NAMED, FileOptions
 from simulation.datasets.content import file_stem, line_error, read_text, split_lines
 from simulation.datasets.load import read_clicks
 from simulation.progress import step
-from simulation.sessions.rules import USUAL_RULES, SessionRules
 from simulation.sessions.sessions import (
+    USUAL_RULES,
+    SessionRules,
     Sessions,
     hold_out_last,
     keep_supported,

@@ -17,8 +17,8 @@ from client_service.runtime.device import DeviceWish
 from client_service.tasks import task_named
 from shared.errors import FederationError, SettingsError
 from shared.method.settings import MethodSettings, override
-from simulation.experiment import Experiment
-from simulation.tasks import simulated_task
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.tasks import simulated_task
 from simulation.tuning.spaces import Space, initial_value
 from simulation.tuning.trial import validate_experiment
 

@@ -10,10 +10,9 @@ import anyio
 
 from client_service.schemas import QualityOut
 from client_service.tasks import task_named
-from simulation.experiment import Experiment
-from simulation.federation import Federation, conduct_run, ignore_progress
-from simulation.patience import fail_when_stuck
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Federation, conduct_run, ignore_progress
+from simulation.experiments.in_process import fail_when_stuck, open_federation
 
 POLL_SECONDS = 0.1
 

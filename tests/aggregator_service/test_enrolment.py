@@ -35,7 +35,7 @@ from shared.protocol.signing.invitation import (
     remove_silo,
 )
 from shared.protocol.signing.keys import PrivateKey, new_key, public_key, raw_hex
-from simulation.inviting import write_invitations
+from simulation.joining.invite import write_invitations
 from tests.support.federation import Federation
 from tests.support.given import Federate
 from tests.support.small import SMALL, small_aggregator

@@ -20,7 +20,7 @@ from client_service.federation.training_run import TrainingRun
 from shared import timeouts
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 from tests.attacks.hasty import LEAST, Answer, Attacked, Hasty, VirtualTime
 from tests.attacks.liar import Liar
 from tests.attacks.misled import MOVING, Mislead, Misled, make_liar, members_of, settings_of

@@ -17,8 +17,8 @@ from shared.protocol.signing.keys import new_key, private_pem, public_pem
 from shared.protocol.signing.registry import write_registry
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
-from simulation.experiment import Experiment
-from simulation.federation import Federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Federation
 from tests.attacks.liar import Liar
 from tests.support.questions import read, wait_until
 from tests.support.small import SMALL, small_client

@@ -17,8 +17,8 @@ from aggregator_service.rounds.members import Quarantines
 from client_service.boundary.aggregator_api import Aggregator
 from shared.protocol.secure import client
 from shared.protocol.secure.identities import sign_share
-from simulation.experiment import Experiment
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import open_federation
 from tests.attacks.misled import ending_of, start
 from tests.support.questions import LONGEST_SECONDS, read
 

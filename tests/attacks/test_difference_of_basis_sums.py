@@ -17,9 +17,9 @@ from client_service.common_basis.storage import kept_head, load_basis
 from client_service.tasks.items import read_listed_shard
 from shared.method.parameters import Float32
 from shared.method.setting_groups import BasisSettings
-from simulation.experiment import Experiment
-from simulation.federation import Federation
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Federation
+from simulation.experiments.in_process import open_federation
 from tests.attacks.misled import ending_of, start
 from tests.attacks.test_difference_of_two_sums import VICTIM, Described, shut_out
 from tests.support.questions import wait_until

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from shared.method.exchanged import Parameters
-from simulation.experiment import Experiment
-from simulation.federation import Federation
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Federation
+from simulation.experiments.in_process import open_federation
 from tests.attacks.misled import ending_of, start
 from tests.support.questions import read, wait_until
 

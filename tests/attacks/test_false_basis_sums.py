@@ -31,8 +31,8 @@ from client_service.federation import basis_run
 from shared.errors import ProtocolError
 from shared.method.setting_groups import BasisSettings
 from shared.strategies.common_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED
-from simulation.experiment import Experiment
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import open_federation
 from tests.attacks.misled import start
 from tests.support.questions import read, wait_until
 

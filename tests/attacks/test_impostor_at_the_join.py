@@ -27,7 +27,7 @@ from shared.protocol.signing.enrolment import registered_keys, remove
 from shared.protocol.signing.invitation import EnrolmentIn, answered_signature, prove_enrolment, read_invitation
 from shared.protocol.signing.keys import new_key, raw_hex
 from simulation.cli import app
-from simulation.inviting import write_invitations
+from simulation.joining.invite import write_invitations
 from tests.support.serving import serve
 from tests.support.small import SMALL, small_aggregator
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from shared.new_files import close_to_others
 from simulation.cli import app
-from simulation.experiment import Experiment
-from simulation.processes import _environment_variables, _url_port, choose_addresses, connect_services
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.processes import _environment_variables, _url_port, choose_addresses, connect_services
 from tests.support.forked import start_service
 from tests.support.given import Until
 from tests.support.questions import finished

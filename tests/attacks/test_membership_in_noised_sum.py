@@ -20,7 +20,7 @@ from client_service.data.interaction_files import with_places
 from client_service.privacy.basis_guard import entry_deviations, noise_deviation
 from shared.strategies.common_basis import STEP, WEIGHTED
 from simulation.datasets.load import load_dataset
-from simulation.joining import SiloFolder, keep_shard
+from simulation.joining.join import SiloFolder, keep_shard
 
 USERS, ITEMS = 60, 40
 VICTIM = "u00"  # before all others in the file and in the order of ids

@@ -20,9 +20,9 @@ import pytest
 from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import enrol
 from shared.protocol.signing.keys import read_private
-from simulation.experiment import Experiment
-from simulation.federation import Outcome, Progress, conduct_run
-from simulation.processes import choose_addresses, connect_services, start_services
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Outcome, Progress, conduct_run
+from simulation.experiments.processes import choose_addresses, connect_services, start_services
 from tests.attacks.besieged import MOST_MEBIBYTES
 from tests.support.gauge import Gauge
 from tests.support.signing import Signing

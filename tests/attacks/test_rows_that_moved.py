@@ -25,8 +25,8 @@ from shared.method.setting_groups import SessionSettings
 from shared.method.settings import method_settings
 from shared.method.start import initial_parameters
 from shared.strategies import build_strategy
-from simulation.experiment import Experiment
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import open_federation
 from simulation.sessions.cut import CUTS
 from simulation.sessions.generator import generate_sessions
 from simulation.sessions.shards import divide_sessions

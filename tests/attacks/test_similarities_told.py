@@ -19,8 +19,8 @@ from client_service.federation.run_setup import warn_of_unlike_starts
 from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
-from simulation.experiment import Experiment
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import open_federation
 from tests.attacks.liar import Liar
 from tests.attacks.misled import ending_of, start
 

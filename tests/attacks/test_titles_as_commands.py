@@ -16,8 +16,8 @@ from lpsfed import Recommendations, RecommendedItem
 from shared.errors import DataError
 from simulation import progress
 from simulation.cli.recommending import _show
-from simulation.console import OUT, count_bar
-from simulation.lists_file import save_lists
+from simulation.operating.lists_file import save_lists
+from simulation.reports.terminal import OUT, count_bar
 
 ROOT = Path(__file__).parents[2]
 FORMULAS = ["=1+1", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1"]
@@ -93,4 +93,4 @@ def test_every_line_of_a_command_goes_through_the_one_console() -> None:
     own = re.compile(r"from rich(\.console import .*\bConsole\b|\.markup )|import rich\b|\bTextColumn\b")
     files = [path for room in ("simulation", "audit") for path in (ROOT / room).rglob("*.py")]
     found = [str(path.relative_to(ROOT)) for path in files if own.search(path.read_text(encoding="utf-8"))]
-    assert found == ["audit/terminal.py"] and "simulation.console" in sys.modules
+    assert found == ["audit/terminal.py"] and "simulation.reports.terminal" in sys.modules

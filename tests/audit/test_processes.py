@@ -14,9 +14,9 @@ import pytest
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from simulation.experiment import Experiment
-from simulation.federation import conduct_run
-from simulation.processes import Addresses, connect_services
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.processes import Addresses, connect_services
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 

@@ -17,9 +17,9 @@ from audit.probes import gate, uploads
 from audit.report import make_report
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.messages import Signatory
-from simulation.experiment import Experiment
-from simulation.federation import conduct_run
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.in_process import open_federation
 
 if TYPE_CHECKING:
     from conftest import Silos

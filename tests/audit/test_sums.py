@@ -20,11 +20,11 @@ from shared.protocol.bodies import body_size
 from shared.protocol.forms import forms
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.messages import Signatory
-from simulation.experiment import Experiment
-from simulation.federation import conduct_run
-from simulation.generator import generate_dataset
-from simulation.partition import partition_dataset, write_partition
-from simulation.run import open_federation
+from simulation.datasets.synthetic import generate_dataset
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.in_process import open_federation
+from simulation.partitioning.partition import partition_dataset, write_partition
 from tests.support.small import SMALL
 
 pytestmark = pytest.mark.thorough

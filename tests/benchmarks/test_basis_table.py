@@ -36,7 +36,7 @@ from benchmarks.harness.store import KnownLines, read_known
 from client_service.data import read_shard
 from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings, validate_settings
-from simulation.source import Cut, cut_shards
+from simulation.partitioning.sources import Cut, cut_shards
 
 OFFERS = frozenset({"measure", "render", "check"})
 PLAN = read_plan("basis")

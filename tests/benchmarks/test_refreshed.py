@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import refreshed
-from simulation.experiment import Experiment
-from simulation.federation import ignore_progress
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import ignore_progress
+from simulation.experiments.in_process import simulate_experiment
 from tests.support.given import Silos
 from tests.support.small import SMALL
 

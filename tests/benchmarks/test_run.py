@@ -19,7 +19,7 @@ from benchmarks.harness.plan import REVISION, UNTRAINED, Plan, read_plan
 from benchmarks.harness.run import Bench, run_cells
 from benchmarks.harness.store import KnownLines, Line, read_known, read_lines
 from shared.errors import FederationError
-from simulation.source import Shards
+from simulation.partitioning.sources import Shards
 
 Answer = Callable[[Cell], Line]
 

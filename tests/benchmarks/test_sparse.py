@@ -12,7 +12,7 @@ from benchmarks.harness.special import run_own_table
 from benchmarks.sparse.run import SmallCut, check, ratio_interval, render, summarise
 from benchmarks.sparse.sources import read_sessions, read_source
 from shared.errors import DataError
-from simulation.floors import FLOORS, START
+from simulation.experiments.floors import FLOORS, START
 
 DRAWS = {"resamples": 200, "seed": 0}
 

@@ -13,8 +13,8 @@ from benchmarks.table7.run import PAPER_ROWS, SHOWN, check, render, run
 from benchmarks.table7.structure import laplacian_eigenvalues, spectral_entropy, structure_figures
 from shared.errors import DataError, SettingsError
 from shared.method.graph import normalise
-from simulation.groups import METHODS
-from simulation.source import Cut, Shards, cut_shards
+from simulation.partitioning.methods import METHODS
+from simulation.partitioning.sources import Cut, Shards, cut_shards
 
 
 def test_a_star_has_the_degree_and_density_that_the_paper_s_ego_graphs_have() -> None:

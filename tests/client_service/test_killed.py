@@ -22,7 +22,7 @@ from client_service.federation.training_run import TrainingRun
 from client_service.settings import ClientSettings
 from client_service.tasks import items
 from client_service.training.item_trainer import LocalTraining
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 from tests.support.federation import Federation, run_client, run_federation
 from tests.support.given import Hold
 from tests.support.mortal import Killer, Mortal, Plan, on_the_line

@@ -27,9 +27,9 @@ from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.web.pages import figure
-from simulation.experiment import Experiment
-from simulation.federation import Progress, conduct_run
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Progress, conduct_run
+from simulation.experiments.in_process import open_federation
 from tests.support.federation import bearer
 from tests.support.given import Opened, Until
 

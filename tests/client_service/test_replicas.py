@@ -35,7 +35,7 @@ from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import kept_pair
 from shared.web.server import _share_port
-from simulation.processes import free_ports
+from simulation.experiments.processes import free_ports
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from simulation import processes as subject
-from simulation.experiment import Experiment
-from simulation.processes import Addresses, choose_addresses, connect_services
+from simulation.experiments import processes as subject
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.processes import Addresses, choose_addresses, connect_services
 from tests.support.forked import start_service
 from tests.support.given import Until
 from tests.support.questions import LONGEST_SECONDS

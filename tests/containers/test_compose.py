@@ -15,8 +15,7 @@ import httpx
 import pytest
 
 from shared.protocol.schemas import RunIn
-from simulation.operate import follow_run
-from simulation.operator_calls import open_operator
+from simulation.operating.operator import follow_run, open_operator
 
 if TYPE_CHECKING:
     from conftest import Stack

@@ -14,8 +14,8 @@ import docker
 import httpx
 import pytest
 
-from simulation.generator import generate_dataset
-from simulation.processes import free_port_from
+from simulation.datasets.synthetic import generate_dataset
+from simulation.experiments.processes import free_port_from
 from tests.containers.conftest import ROOT, compose_command, knows_start_interval
 
 pytestmark = pytest.mark.containers

@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from shared.method.settings import MethodSettings
-from simulation.experiment import Experiment
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import simulate_experiment
 from tests.faults.federation import Disturbed, Ending, disturbed, endings_of
 from tests.faults.points import RECOVERED
 

@@ -19,8 +19,8 @@ from client_service.app import create_app as create_client
 from client_service.schemas import QualityOut, StatusOut
 from client_service.settings import ClientSettings
 from shared.protocol.schemas import ArrivalOut, RunHistoryOut
-from simulation.experiment import Experiment
-from simulation.federation import Outcome
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Outcome
 from tests.faults.proxy import Proxy
 from tests.support.serving import serve
 

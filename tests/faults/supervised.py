@@ -25,7 +25,7 @@ from anyio.abc import TaskGroup
 from pydantic import BaseModel
 
 from client_service.schemas import QualityOut
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 from tests.faults.federation import DEADLINE_SECONDS, Watched, calling
 from tests.faults.points import AGGREGATOR, CLIENT, ROUND, Plan
 from tests.faults.proxy import HOST

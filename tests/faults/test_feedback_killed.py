@@ -18,7 +18,7 @@ import httpx
 
 from client_service.event_log.store import FeedbackStore
 from shared.protocol.signing.enrolment import kept_pair
-from simulation.processes import free_ports
+from simulation.experiments.processes import free_ports
 from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS
 

@@ -25,8 +25,8 @@ from shared.new_files import PRIVATE, write_new
 from shared.protocol.schemas import RunHistoryOut
 from shared.protocol.signing.keys import new_key, private_pem
 from shared.timeouts import RETRY_SECONDS
-from simulation.experiment import Experiment
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import simulate_experiment
 from tests.faults.federation import LONGEST_SECONDS, Ending, endings_of
 from tests.faults.points import AGGREGATOR, CLIENT, MOMENTS, RECOVERED, ROUND, Plan
 from tests.faults.supervised import Supervised, supervised

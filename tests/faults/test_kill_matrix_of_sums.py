@@ -14,7 +14,7 @@ import pytest
 
 from client_service.common_basis.storage import kept_head
 from shared.method.settings import MethodSettings
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 from tests.faults.federation import LONGEST_SECONDS
 from tests.faults.points import AGGREGATOR, CLIENT, MOMENTS, Plan
 from tests.faults.supervised import LOOK_SECONDS, Supervised, supervised

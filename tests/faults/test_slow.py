@@ -23,7 +23,7 @@ from tests.support.serving import serve
 if TYPE_CHECKING:
     from conftest import Federation
 
-    from simulation.experiment import Experiment
+    from simulation.experiments.experiment import Experiment
 
 pytestmark = pytest.mark.anyio
 SHORT_SECONDS = 0.5

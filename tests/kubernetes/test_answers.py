@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from shared.protocol.signing.enrolment import kept_pair
-from simulation.processes import HOST, STOP_SECONDS, free_ports
+from simulation.experiments.processes import HOST, STOP_SECONDS, free_ports
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:

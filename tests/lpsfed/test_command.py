@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 from client_service.data import Shard
 from client_service.settings import ClientSettings
 from lpsfed import Recommendations, RecommendedItem
-from simulation import lists_file
 from simulation.cli import app
-from simulation.lists_file import save_lists
+from simulation.operating import lists_file
+from simulation.operating.lists_file import save_lists
 from tests.lpsfed.conftest import KEY
 
 

@@ -17,13 +17,11 @@ from client_service.training.session_trainer import SessionTraining
 from client_service.training.training_state import Moment
 from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings
-from simulation.devices import DevicePlan, train_devices
-from simulation.sessions.crews import LastingSilos, PassingDevices, loss_of
+from simulation.experiments.devices import DevicePlan, LastingSilos, PassingDevices, loss_of, train_devices
 from simulation.sessions.cut import CUTS, cut_sessions, jaccard_distance
 from simulation.sessions.generator import generate_sessions
 from simulation.sessions.read import read_session_file, read_session_folder, read_sessions
-from simulation.sessions.rules import SessionRules, parse_rules
-from simulation.sessions.sessions import Sessions, keep_supported, keep_trained_clients
+from simulation.sessions.sessions import SessionRules, Sessions, keep_supported, keep_trained_clients, parse_rules
 from simulation.sessions.shards import divide_sessions
 
 CPU = torch.device("cpu")

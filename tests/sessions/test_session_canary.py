@@ -12,10 +12,9 @@ import pytest
 from client_service.serving.next_items import NextItems
 from shared.method.settings import MethodSettings
 from shared.web.logs import Lines
-from simulation.experiment import Experiment
-from simulation.federation import conduct_run
-from simulation.patience import fail_when_stuck
-from simulation.run import open_federation
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.in_process import fail_when_stuck, open_federation
 
 pytestmark = pytest.mark.anyio
 PACKAGES = ("aggregator_service", "client_service")

@@ -20,13 +20,12 @@ from client_service.training.session_trainer import SessionTraining
 from client_service.training.training_state import Moment
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
-from simulation.experiment import Experiment
-from simulation.federation import conduct_run
-from simulation.patience import fail_when_stuck
-from simulation.report import build_report
-from simulation.run import open_federation, simulate_experiment
-from simulation.sessions.floors import measure_session_bounds
-from simulation.tasks import find_visit
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.in_process import fail_when_stuck, open_federation, simulate_experiment
+from simulation.experiments.session_floors import measure_session_bounds
+from simulation.experiments.tasks import find_visit
+from simulation.reports.report import build_report
 
 Visits = Callable[[int], list[Path]]
 

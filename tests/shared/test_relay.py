@@ -17,7 +17,7 @@ import pytest
 
 from shared.web import relay as subject
 from shared.web.relay import Relay, main
-from simulation.processes import free_ports
+from simulation.experiments.processes import free_ports
 from tests.support.questions import LONGEST_SECONDS
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from client_service.data import read_shard
 from shared.errors import DataError
-from simulation.chain import ITEMS, MOST_SHOPS, USERS, generate_chain
 from simulation.cli import app
-from simulation.source import CHAIN, Cut, cut_shards
+from simulation.datasets.chain import ITEMS, MOST_SHOPS, USERS, generate_chain
+from simulation.partitioning.sources import CHAIN, Cut, cut_shards
 
 
 def test_the_seed_and_the_number_of_shops_decide_everything() -> None:

@@ -22,16 +22,16 @@ from typer.testing import CliRunner, Result
 from client_service.schemas import StatusOut
 from shared.errors import FederationError
 from shared.method.settings import method_settings
-from simulation import console
 from simulation.cli import app, experiments, main
 from simulation.cli import demo as demo_command
+from simulation.datasets.synthetic import generate_dataset
 from simulation.demo import DemoResult, demo_list, process_start, stop_demos
-from simulation.experiment import Experiment
-from simulation.generator import generate_dataset
-from simulation.processes import Addresses, choose_addresses, free_ports, is_free
-from simulation.tables import describe_worth
-from simulation.tasks import Example
-from simulation.worth import ALONE, COMMON, STRICT, Way
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.processes import Addresses, choose_addresses, free_ports, is_free
+from simulation.experiments.tasks import Example
+from simulation.reports import terminal as console
+from simulation.reports.joining_value import ALONE, COMMON, STRICT, Way
+from simulation.reports.tables import describe_worth
 from tests.support.questions import LONGEST_SECONDS
 
 SMALL = ("--set", "width=8", "--set", "cutoff=16", "--set", "batch_size=256")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.method.graph import interaction_matrix
-from simulation.clustering import joint_labels, pivoted_qr_labels
+from simulation.partitioning.methods import joint_labels, pivoted_qr_labels
 
 
 def test_separate_components_are_separate_clients() -> None:

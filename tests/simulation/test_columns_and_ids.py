@@ -21,12 +21,12 @@ from client_service.event_log.store import FeedbackStore
 from client_service.serving.messages import RecommendationsIn
 from lpsfed import Recommendations
 from shared.errors import DataError, SettingsError
-from simulation.catalogue import merge_items
 from simulation.cli import app
 from simulation.cli.options import parse_file_options
 from simulation.cli.recommending import UNKNOWN, _count_unknown
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.load import load_dataset, read_events
+from simulation.partitioning.catalogue import merge_items
 
 PAIRS = {("7", "10"), ("7", "11"), ("8", "10")}
 ROWS = [("7", "10", "4,5"), ("7", "11", "5"), ("8", "10", "4")]

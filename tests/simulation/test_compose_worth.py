@@ -13,13 +13,13 @@ from audit.evidence import write_evidence
 from client_service.federation.run_records import earlier_runs
 from client_service.schemas import EarlierRun, QualityOut
 from shared.method.setting_groups import BasisSettings
-from simulation import compose_worth
-from simulation.compose_worth import main
-from simulation.experiment import Experiment
-from simulation.federation import Federation, Outcome, conduct_run, ignore_progress
-from simulation.generator import generate_dataset
-from simulation.partition import partition_dataset, write_partition
-from simulation.run import open_federation
+from simulation.datasets.synthetic import generate_dataset
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Federation, Outcome, conduct_run, ignore_progress
+from simulation.experiments.in_process import open_federation
+from simulation.partitioning.partition import partition_dataset, write_partition
+from simulation.reports import compose_report as compose_worth
+from simulation.reports.compose_report import main
 from tests.support.small import SMALL
 
 SILOS = ("client-1", "client-2", "client-3")

@@ -17,10 +17,10 @@ from typer.testing import CliRunner, Result
 from aggregator_service.settings import AggregatorSettings
 from shared.errors import SettingsError, UnavailableError
 from shared.protocol.signing.invitation import read_invitation
-from simulation import detached
 from simulation.cli import app
-from simulation.detached import serve_detached
-from simulation.processes import free_ports
+from simulation.experiments.processes import free_ports
+from simulation.joining import detached
+from simulation.joining.detached import serve_detached
 from tests.support.small import small_aggregator
 
 

@@ -13,14 +13,14 @@ from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from shared.strategies import STRATEGIES
-from simulation import tables
 from simulation.cli import app, keys, machine
 from simulation.cli.commands import COMMANDS
 from simulation.cli.help import join_lines
 from simulation.cli.lazy import load_command
-from simulation.console import answer_table
-from simulation.doctor import Check
-from simulation.groups import METHODS
+from simulation.operating.doctor import Check
+from simulation.partitioning.methods import METHODS
+from simulation.reports import tables
+from simulation.reports.terminal import answer_table
 
 CUT = "…"
 LONG_NAME = "a-silo-with-a-name-that-is-longer-than-those-of-examples"
@@ -116,7 +116,7 @@ def test_keys_are_listed_with_whole_fingerprints(tmp_path: Path, monkeypatch: py
 
 def test_the_doctor_shows_a_path_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     found = f"/somewhere/{LONG_NAME}/{LONG_NAME}/interactions.parquet: expected a readable file"
-    monkeypatch.setattr("simulation.doctor.examine_machine", lambda **_: [Check("shard", False, found)])
+    monkeypatch.setattr("simulation.operating.doctor.examine_machine", lambda **_: [Check("shard", False, found)])
     monkeypatch.setattr(machine, "OUT", Console(width=80))
     shown = CliRunner().invoke(app, ["doctor"]).stdout
     assert CUT not in shown and unfold(found) in unfold(shown)

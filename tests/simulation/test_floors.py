@@ -12,16 +12,16 @@ import polars as pl
 import pytest
 from scipy import sparse
 
-import simulation.floors
+import simulation.experiments.floors
 from client_service.data import read_shard, write_shard
 from client_service.federation.run_records import UNJUDGED
 from client_service.training.filter_search import popularity_top
-from simulation.experiment import Experiment
-from simulation.federation import ignore_progress
-from simulation.floors import FLOORS, START, measure_all_floors, measure_ceiling, too_large_to_pool
-from simulation.pooled import pool_shards
-from simulation.run import simulate_experiment
-from simulation.study import run_study
+from simulation.engines.study import run_study
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import ignore_progress
+from simulation.experiments.floors import FLOORS, START, measure_all_floors, measure_ceiling, too_large_to_pool
+from simulation.experiments.in_process import simulate_experiment
+from simulation.experiments.pooled import pool_shards
 from tests.support.given import Silos
 
 CUTOFF = 6
@@ -36,11 +36,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The shards whose floors were computed, one after the other."""
     names: list[str] = []
 
-    def count(shard: Any, *others: Any, compute: Any = simulation.floors.floor_tops) -> Any:
+    def count(shard: Any, *others: Any, compute: Any = simulation.experiments.floors.floor_tops) -> Any:
         names.append(shard.name)
         return compute(shard, *others)
 
-    monkeypatch.setattr(simulation.floors, "floor_tops", count)
+    monkeypatch.setattr(simulation.experiments.floors, "floor_tops", count)
     return names
 
 
@@ -58,7 +58,7 @@ def test_other_data_another_cutoff_or_other_code_are_computed_anew(
     measure(silos(1), tmp_path)
     measure(silos(1, seed=5), tmp_path)
     measure_all_floors(silos(1), 5, cache_of=lambda _: None, observe=lambda _: None, kept=tmp_path)
-    monkeypatch.setattr(simulation.floors, "VERSION", 999)
+    monkeypatch.setattr(simulation.experiments.floors, "VERSION", 999)
     measure(silos(1), tmp_path)
     assert len(counted) == 4
 
@@ -115,7 +115,7 @@ def test_more_data_than_can_be_pooled_are_left_alone_with_the_reason(
     silos: Silos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert too_large_to_pool(silos(2)) is None
-    monkeypatch.setattr(simulation.floors, "POOLED_ITEMS", 11)
+    monkeypatch.setattr(simulation.experiments.floors, "POOLED_ITEMS", 11)
     assert "32 users and 12 items in all" in (too_large_to_pool(silos(2)) or "")
 
 

@@ -13,8 +13,8 @@ from shared.errors import DataError
 from shared.method.graph import Float64, degrees
 from shared.method.spectrum import low_spectrum
 from simulation.datasets.dataset import Dataset
-from simulation.generator import COMMUNITIES, generate_dataset
-from simulation.partition import partition_dataset, write_partition
+from simulation.datasets.synthetic import COMMUNITIES, generate_dataset
+from simulation.partitioning.partition import partition_dataset, write_partition
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_every_liking_is_in_the_shard_also_of_items_that_one_user_alone_has(
 def test_who_serves_in_the_background_is_told_what_to_do_next(
     aggregator: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulation.detached.serve_detached", lambda *_: 4711)
+    monkeypatch.setattr("simulation.joining.detached.serve_detached", lambda *_: 4711)
     invite(aggregator, tmp_path, "north")
     own = ("--data", data, "--folder", tmp_path / "north", "--detach", "--port", "8999")
     done = call("join", tmp_path / "north.invite", *own)
@@ -125,7 +125,11 @@ def test_who_serves_in_the_background_is_told_what_to_do_next(
 def test_lines_have_no_colours_of_their_own() -> None:
     """Addresses and names would be coloured in parts, and an address with the sign that follows it."""
     line = "shop-1: http://a:8800; 17 of 3"
-    words = [sys.executable, "-c", f"from simulation.console import ERR, OUT; OUT.print({line!r}); ERR.print({line!r})"]
+    words = [
+        sys.executable,
+        "-c",
+        f"from simulation.reports.terminal import ERR, OUT; OUT.print({line!r}); ERR.print({line!r})",
+    ]
     forced = os.environ | {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
     done = subprocess.run(words, env=forced, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=True)
     assert done.stdout == done.stderr == f"{line}\n"

@@ -22,11 +22,11 @@ from shared.errors import ConflictError, PrivacyError, SettingsError
 from shared.method.setting_groups import BasisSettings, ServerStepSettings
 from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import registered_keys
-from simulation import joining
 from simulation.cli import app
 from simulation.cli import joining as commands
-from simulation.inviting import write_invitations
-from simulation.processes import free_ports
+from simulation.experiments.processes import free_ports
+from simulation.joining import join as joining
+from simulation.joining.invite import write_invitations
 from tests.support.serving import serve
 from tests.support.small import BEARER, SMALL, small_aggregator
 

@@ -14,7 +14,7 @@ from shared.strategies import STRATEGIES
 from simulation.cli import app, options
 from simulation.cli.commands import COMMANDS, CommandEntry
 from simulation.cli.lazy import load_command
-from simulation.lists_file import SINKS
+from simulation.operating.lists_file import SINKS
 from tests.support.questions import LONGEST_SECONDS
 
 HEAVY = (

@@ -10,7 +10,7 @@ import pytest
 from client_service.data import read_shard
 from shared.errors import DataError, SettingsError
 from simulation.datasets.load import load_dataset
-from simulation.source import Cut, cut_shards, find_or_cut_shards
+from simulation.partitioning.sources import Cut, cut_shards, find_or_cut_shards
 
 STARS = "user,item,rating\na,x,1\na,y,5\na,z,\nb,x,4\nb,y,3.5\n"
 ONE = Cut(1, "users", min_rating="usual")

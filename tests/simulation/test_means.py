@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from simulation.means import client_mean, mark_few, user_mean
-from simulation.plots import markdown_table
-from simulation.report import best_floor, floor_means
-from simulation.tables import quality_table
+from simulation.reports.averages import client_mean, mark_few, user_mean
+from simulation.reports.plots import markdown_table
+from simulation.reports.report import best_floor, floor_means
+from simulation.reports.tables import quality_table
 
 KEYS = ("recall@20", "ndcg@20")
 

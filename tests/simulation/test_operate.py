@@ -15,9 +15,9 @@ from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.problem import ProblemOut
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
-from simulation import console
-from simulation import operator_calls as subject
 from simulation.cli import app
+from simulation.operating import operator as subject
+from simulation.reports import terminal as console
 
 if TYPE_CHECKING:
     from conftest import Operate

@@ -14,9 +14,9 @@ from client_service.data import read_shard
 from shared.errors import DataError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
-from simulation.generator import generate_dataset
-from simulation.groups import METHODS, Groups
-from simulation.partition import Partition, partition_dataset, write_partition
+from simulation.datasets.synthetic import generate_dataset
+from simulation.partitioning.methods import METHODS, Groups
+from simulation.partitioning.partition import Partition, partition_dataset, write_partition
 
 DATA = Path(os.environ.get("LPSFED_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

@@ -23,10 +23,9 @@ from shared.method.exchanged import Parameters
 from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.secure.fixed_point import STEP
 from simulation.cli import app
-from simulation.experiment import Experiment
-from simulation.privacy import parse_privacy, require_affordable
-from simulation.report import build_report
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment, parse_privacy, require_affordable
+from simulation.experiments.in_process import simulate_experiment
+from simulation.reports.report import build_report
 
 if TYPE_CHECKING:
     from conftest import Silos

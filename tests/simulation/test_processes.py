@@ -10,11 +10,11 @@ import anyio.to_thread
 import pytest
 
 from shared.errors import UnavailableError
-from simulation import processes as subject
-from simulation.experiment import Experiment
-from simulation.federation import conduct_run
-from simulation.processes import choose_addresses, connect_services, free_ports, start_services
-from simulation.run import simulate_experiment
+from simulation.experiments import processes as subject
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.in_process import simulate_experiment
+from simulation.experiments.processes import choose_addresses, connect_services, free_ports, start_services
 from tests.simulation.test_run import digest
 
 Described = Callable[..., Experiment]

@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from shared.protocol.schemas import RunHistoryOut, RunIn
-from simulation import console, progress
+from simulation import progress
 from simulation.cli import app
 from simulation.cli.commands import COMMANDS
 from simulation.cli.lazy import load_command
+from simulation.reports import terminal as console
 from tests.support.given import Silos
 
 

@@ -18,8 +18,8 @@ from client_service.event_log.shard_update import absorb_feedback
 from client_service.event_log.store import FeedbackStore
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
-from simulation.datasets.likings import learn_meaning
 from simulation.datasets.load import load_dataset
+from simulation.datasets.ratings import learn_meaning
 
 SCALES = {  # ratings of a silo, and of each value posted later whether it is a liking
     "stars": ([1, 2, 3, 4, 5], {1: False, 3.5: False, 4: True, 5: True}),

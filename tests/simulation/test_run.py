@@ -11,9 +11,9 @@ import pytest
 
 from shared.errors import FederationError, UnavailableError
 from shared.protocol.signing.enrolment import registered_keys
-from simulation.experiment import Experiment
-from simulation.federation import Federation, Outcome, Progress, conduct_run
-from simulation.run import open_federation, simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Federation, Outcome, Progress, conduct_run
+from simulation.experiments.in_process import open_federation, simulate_experiment
 
 Described = Callable[..., Experiment]
 
@@ -92,7 +92,7 @@ async def test_another_operator_is_refused(experiment: Described) -> None:
 async def test_clients_that_never_finish_are_named_with_their_problem(
     experiment: Described, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulation.federation.AFTERMATH_SECONDS", 0.3)
+    monkeypatch.setattr("simulation.experiments.federation.AFTERMATH_SECONDS", 0.3)
     monkeypatch.setattr("client_service.federation.training_run.TrainingRun.finish", lambda *_: None)
     described = experiment("run")
     async with open_federation(described) as federation:

@@ -13,15 +13,15 @@ from rich.console import Console
 from client_service.federation.run_records import SATURATED, saturation_notices
 from client_service.schemas import QualityOut, RoundQuality
 from shared.method.settings import method_settings
-from simulation.experiment import Experiment
-from simulation.federation import Outcome, conduct_run
-from simulation.floors import Bounds, measure_all_floors
-from simulation.generator import generate_dataset
-from simulation.plots import markdown_table
-from simulation.report import build_report
-from simulation.run import open_federation, simulate_experiment
-from simulation.source import Cut, cut_shards
-from simulation.tables import quality_table
+from simulation.datasets.synthetic import generate_dataset
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Outcome, conduct_run
+from simulation.experiments.floors import Bounds, measure_all_floors
+from simulation.experiments.in_process import open_federation, simulate_experiment
+from simulation.partitioning.sources import Cut, cut_shards
+from simulation.reports.plots import markdown_table
+from simulation.reports.report import build_report
+from simulation.reports.tables import quality_table
 
 WORDS = "of the positives lay at the angle pi, where the loss has no gradient"
 ROUNDS = 4

@@ -25,9 +25,9 @@ from shared.protocol.schemas import RunOut
 from shared.protocol.secure import fixed_point
 from shared.protocol.secure.fixed_point import STEP
 from shared.protocol.wire import encode
-from simulation.experiment import Experiment
-from simulation.federation import Outcome, Progress
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Outcome, Progress
+from simulation.experiments.in_process import simulate_experiment
 
 if TYPE_CHECKING:
     from conftest import Silos

@@ -22,8 +22,8 @@ from shared.method.exchanged import Parameters
 from shared.method.parameters import Float32, digest
 from shared.method.setting_groups import ServerStepSettings
 from shared.method.settings import MethodSettings
-from simulation.experiment import Experiment
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import simulate_experiment
 
 if TYPE_CHECKING:
     from conftest import Silos

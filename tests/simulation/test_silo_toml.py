@@ -20,8 +20,8 @@ from shared.method.settings import MethodSettings
 from shared.protocol.signing.invitation import FederationOut, Invitation
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task
-from simulation.joining import SiloFolder, silo_values
-from simulation.silo_toml import (
+from simulation.joining.join import SiloFolder, silo_values
+from simulation.joining.silo_toml import (
     SiloChoices,
     agree,
     describe_missing,

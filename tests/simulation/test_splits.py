@@ -18,8 +18,8 @@ from client_service.data.digests import list_digest
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
 from simulation.datasets.load import load_dataset
-from simulation.generator import generate_dataset
-from simulation.split import draw_pairs, split_by_user, split_validation
+from simulation.datasets.splits import draw_pairs, split_by_user, split_validation
+from simulation.datasets.synthetic import generate_dataset
 
 # Of 240 users and 160 items of the generator: a split that was published stays what it was.
 DRAWN = "18633f97537f"

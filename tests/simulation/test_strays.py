@@ -11,12 +11,11 @@ import pytest
 from scipy import sparse
 
 from shared.errors import DataError
-from simulation.clustering import joint_labels, user_labels
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
-from simulation.groups import METHODS
-from simulation.partition import partition_dataset
-from simulation.strays import least_users
+from simulation.partitioning.components import least_users
+from simulation.partitioning.methods import METHODS, joint_labels, user_labels
+from simulation.partitioning.partition import partition_dataset
 
 DATA = Path(os.environ.get("LPSFED_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 CUTS = ("spectral", "users", "interconnected")

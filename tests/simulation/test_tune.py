@@ -22,11 +22,11 @@ from shared.errors import DataError, FederationError, SettingsError
 from shared.method.settings import PRESETS, MethodSettings, method_settings
 from shared.strategies import STRATEGIES
 from simulation.cli import app
-from simulation.experiment import Experiment
-from simulation.federation import Progress
-from simulation.patience import STUCK_SECONDS, fail_when_stuck
+from simulation.experiments.blind import hide_test_pairs, write_blind_shards
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Progress
+from simulation.experiments.in_process import STUCK_SECONDS, fail_when_stuck
 from simulation.tuning import search as searching
-from simulation.tuning.blind import hide_test_pairs, write_blind_shards
 from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search, write_best_settings
 from simulation.tuning.spaces import COMMON, initial_value, search_space
 from simulation.tuning.trial import validate_experiment

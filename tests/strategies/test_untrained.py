@@ -10,11 +10,11 @@ import pytest
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
-from simulation.experiment import Experiment
-from simulation.federation import Outcome
-from simulation.floors import NO_BOUNDS
-from simulation.report import build_report
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Outcome
+from simulation.experiments.floors import NO_BOUNDS
+from simulation.experiments.in_process import simulate_experiment
+from simulation.reports.report import build_report
 
 pytestmark = pytest.mark.services
 Describe = Callable[..., Experiment]

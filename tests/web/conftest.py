@@ -16,7 +16,7 @@ from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from client_service.settings import ClientSettings
 from shared.protocol.signing.enrolment import kept_pair
-from simulation.certificates import IssuedCertificate, issue_certificate, make_authority, write_files
+from simulation.deployment.certificates import IssuedCertificate, issue_certificate, make_authority, write_files
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.kept import keep_first_model

@@ -11,7 +11,7 @@ from fastapi import APIRouter, FastAPI
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from shared.web.built import build
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 
 pytestmark = pytest.mark.anyio
 

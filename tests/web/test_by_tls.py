@@ -20,8 +20,8 @@ from client_service.boundary.retry_schedule import Pace
 from shared.errors import SettingsError
 from shared.web.calling import Calling
 from simulation.cli import app as cli
-from simulation.experiment import Experiment
-from simulation.federation import Federation, conduct_run
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Federation, conduct_run
 
 if TYPE_CHECKING:
     from conftest import Papers, Served, Until

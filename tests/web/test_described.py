@@ -39,7 +39,7 @@ from shared.protocol.signing.enrolment import enrol
 from shared.protocol.signing.keys import read_private
 from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.visits import session_silo
 

@@ -20,8 +20,8 @@ from client_service.settings import client_settings
 from shared.errors import SettingsError
 from shared.web.tls import port_identity
 from simulation.cli import app as cli
-from simulation.experiment import Experiment
-from simulation.inviting import write_invitations
+from simulation.experiments.experiment import Experiment
+from simulation.joining.invite import write_invitations
 from tests.support.federation import bearer
 from tests.support.forward_proxy import ForwardProxy, run_proxy
 from tests.support.questions import has_problem, read, wait_until

@@ -13,9 +13,9 @@ import httpx
 import numpy as np
 import pytest
 
-from simulation.experiment import Experiment
-from simulation.federation import ignore_progress
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import ignore_progress
+from simulation.experiments.in_process import simulate_experiment
 
 if TYPE_CHECKING:
     from conftest import FakeClient, Place, Running, Served, Store, Until

@@ -18,8 +18,8 @@ from client_service.common_basis.storage import BasisHead, kept_head, load_basis
 from client_service.settings import ClientSettings
 from client_service.tasks.items import read_listed_shard
 from shared.errors import DataError, PrivacyError
-from simulation.experiment import Experiment
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import simulate_experiment
 from tests.support.clock import LeapingClock
 from tests.support.federation import Federation, run_federation
 from tests.support.given import Silos

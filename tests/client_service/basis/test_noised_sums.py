@@ -27,8 +27,8 @@ from shared.method.settings import MethodSettings
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key
 from shared.strategies.common_basis import NOISE, WEIGHTED, common_basis, decode_products
-from simulation.experiment import Experiment
-from simulation.run import open_federation, simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import open_federation, simulate_experiment
 from tests.attacks.misled import ending_of, start
 from tests.support.clock import LeapingClock
 from tests.support.federation import run_federation

@@ -10,7 +10,7 @@ import pytest
 from client_service.settings import client_settings
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 from tests.support.federation import run_federation
 from tests.support.given import Silos, Until
 from tests.support.questions import entries_of, has_problem

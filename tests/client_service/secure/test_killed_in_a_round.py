@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from client_service.secure_rounds.secret_files import NAME
-from simulation.experiment import Experiment
+from simulation.experiments.experiment import Experiment
 from tests.support.clock import LeapingClock
 from tests.support.federation import Federation, run_federation
 from tests.support.given import Silos

@@ -20,7 +20,7 @@ from client_service.pages.routes import TEMPLATE
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut
 from client_service.training.filter_search import best_ease, popularity_top
-from simulation.floors import floor_tops
+from simulation.experiments.floors import floor_tops
 
 
 @dataclass(frozen=True)

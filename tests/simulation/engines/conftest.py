@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulation.federation import Outcome, Progress
+from simulation.experiments.federation import Outcome, Progress
 
 
 def _describe(outcome: Outcome) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import pytest
 from client_service.federation.run_records import kept_quality
 from shared.errors import PrivacyError, ProtocolError, SettingsError
 from simulation.engines.plain import conduct_plainly
-from simulation.engines.server import RunServer
-from simulation.experiment import Experiment
-from simulation.federation import ignore_progress
+from simulation.engines.rounds import RunServer
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import ignore_progress
 
 pytest.importorskip("flwr", reason="needs the environment that `make engines` makes")
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("default")]  # Flower's own warnings are not ours

@@ -12,9 +12,9 @@ import pytest
 from shared.errors import DataError, FederationError, SettingsError
 from shared.method.setting_groups import BasisSettings
 from simulation.engines.plain import conduct_plainly
-from simulation.experiment import Experiment
-from simulation.federation import ignore_progress
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import ignore_progress
+from simulation.experiments.in_process import simulate_experiment
 
 Described = Callable[..., Experiment]
 Found = Callable[..., Any]

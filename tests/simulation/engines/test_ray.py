@@ -13,9 +13,9 @@ import pytest
 
 from shared.errors import FederationError, SettingsError, UnavailableError
 from simulation.engines.ray_engine import RayCluster, RayCrew, conduct_over_ray
-from simulation.experiment import Experiment
-from simulation.federation import ignore_progress
-from simulation.run import simulate_experiment
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import ignore_progress
+from simulation.experiments.in_process import simulate_experiment
 
 ray = pytest.importorskip("ray", reason="needs the environment that `make engines` makes")
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("default")]  # Ray's own warnings are not ours

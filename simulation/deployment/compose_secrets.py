@@ -1,0 +1,63 @@
+"""What docker-compose.yml keeps secret, made once, each in the folder of whoever may read it: `python -m
+simulation.deployment.compose_secrets CLIENT...`.
+
+For a federation on one machine that whoever started it owns. Elsewhere each side makes its own: `lpsfed keys`,
+`lpsfed certificates`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.errors import FederationError
+from shared.new_files import create_secret
+from shared.protocol.signing.enrolment import enrol, kept_pair, registered_files
+from shared.protocol.signing.registry import write_registry
+from simulation.deployment.certificates import AUTHORITY, development_files, write_files
+
+AGGREGATOR = "aggregator"
+DAYS = 3650  # nothing renews it: the authority's key is thrown away, so that nobody can sign another certificate
+
+
+def make_secrets(clients: Sequence[str], root: Path = Path("/")) -> None:
+    """The operator's token, each client's key pair, the aggregator's pair and its certificate with its key.
+
+    In `keys` and `public` what others may know: public keys, and whose certificates are believed. What is there stays.
+    """
+    handed_over, keys, public = root / "handed-over", root / "keys", root / "public"
+    create_secret(handed_over / "operator" / "token")
+    for name in clients:
+        enrol(name, handed_over / name, keys)
+    write_members(kept_pair(AGGREGATOR, handed_over / AGGREGATOR).public, keys, public / "members.toml")
+    make_certificate(handed_over / AGGREGATOR, public)
+
+
+def write_members(aggregator: Path, keys: Path, members: Path) -> None:
+    """Write the file that every client pins, as a whole: no reader sees half of it."""
+    write_registry(members.with_suffix(".partial"), aggregator, registered_files(keys)).replace(members)
+
+
+def make_certificate(own: Path, public: Path) -> None:
+    """A certificate for the aggregator and the authority that signed it, which comes last: with it all is there."""
+    if (public / f"{AUTHORITY}.crt").exists():
+        return
+    made = development_files((AGGREGATOR,), (), days=DAYS)
+    for kind in ("crt", "key"):
+        (own / f"tls.{kind}").unlink(missing_ok=True)  # of a start that was cut off
+        write_files(own, {f"tls.{kind}": made[f"{AGGREGATOR}.{kind}"]})
+    write_files(public, {f"{AUTHORITY}.crt": made[f"{AUTHORITY}.crt"]})
+
+
+def main(clients: Sequence[str]) -> int:
+    try:
+        make_secrets(clients)
+    except FederationError as error:
+        sys.stderr.write(f"secrets: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

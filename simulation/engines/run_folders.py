@@ -1,0 +1,83 @@
+"""Folders of runs: new, resumed, or sent as bytes to another machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from client_service.data.files import replace_file
+from shared.errors import SettingsError
+from simulation.partitioning.sources import SUMMARY, Cut, CutData, Shards, find_or_cut_shards, find_shards
+
+Files = Mapping[str, bytes]
+"""Contents by path beneath the folder, the file that was written first before the others."""
+Marks = Mapping[str, tuple[int, int]]
+"""When each file was written (nanoseconds) and its bytes."""
+
+
+@dataclass(frozen=True)
+class FolderChanges:
+    """What has been written and what has gone."""
+
+    written: Files
+    gone: tuple[str, ...] = ()
+
+
+def read_files(folder: Path) -> Files:
+    """All files beneath the folder; none where there is no such folder."""
+    return {name: (folder / name).read_bytes() for name in mark_files(folder)}
+
+
+def write_changes(folder: Path, changes: FolderChanges) -> None:
+    """Make the changes in the order in which they were made first: whatever interrupts this leaves what an interrupt
+    there would have left."""
+    for name, content in changes.written.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    for name in changes.gone:
+        (folder / name).unlink(missing_ok=True)
+
+
+def mark_files(folder: Path) -> Marks:
+    """When and how long, by name, in the order of writing."""
+    found = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    ordered = sorted(found, key=lambda path: (found[path].st_mtime_ns, str(path)))
+    return {str(path.relative_to(folder)): (found[path].st_mtime_ns, found[path].st_size) for path in ordered}
+
+
+def changes_since(folder: Path, before: Marks) -> tuple[FolderChanges, Marks]:
+    """What has changed since these marks, and the marks of now."""
+    now = mark_files(folder)
+    written = {name: (folder / name).read_bytes() for name, mark in now.items() if before.get(name) != mark}
+    return FolderChanges(written, tuple(name for name in before if name not in now)), now
+
+
+COMMAND = "command.json"
+
+
+def open_run_folder(folder: Path, command: Mapping[str, Any]) -> None:
+    """Note the command in the folder. SettingsError where something else is there, or was begun by another command."""
+    path, said = folder / COMMAND, json.loads(json.dumps(command))
+    if not path.exists():
+        if any(folder.iterdir()):
+            raise SettingsError(f"--out: expected a new or an empty folder, or one to go on in, got {folder}")
+        return replace_file(path, json.dumps(said, indent=1).encode())
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    if other := sorted(name for name in said.keys() | kept.keys() if said.get(name) != kept.get(name)):
+        raise SettingsError(f"--out: expected the command that {folder} was begun with, got another {other[0]}")
+    return None
+
+
+def find_or_cut_again(data: str, cut: Cut, folder: Path, cut_anew: CutData | None = None) -> Shards:
+    """The shards of the folder where an earlier process has cut all of them, else as `find_or_cut_shards`."""
+    found = find_shards(folder) if (folder / SUMMARY).exists() else None
+    return find_or_cut_shards(data, cut, folder, cut_anew) if found is None else found
+
+
+def command_words(data: str, cut: Cut, **settings: Any) -> dict[str, Any]:
+    """What decides the outcome of a command, in JSON's own types."""
+    return {"data": data, **asdict(cut), **settings}

@@ -1,0 +1,124 @@
+"""Simulates many small devices, a sample of them each round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from client_service.data.sessions import SessionShard
+from client_service.runtime.device import pin_threads
+from client_service.training.session_trainer import SessionTraining
+from client_service.training.training_state import Moment
+from shared.method.exchanged import State, Update
+from shared.method.settings import MethodSettings
+from shared.strategies import build_strategy
+from shared.strategies.local_client import LocalClient
+from shared.strategies.strategy import Strategy
+
+
+class PassingDevices:
+    """Devices that keep nothing between rounds: one model serves all, its optimiser begins anew at each visit."""
+
+    def __init__(self, clients: Sequence[SessionShard], method: MethodSettings, device: torch.device) -> None:
+        self._clients = {one.name: one for one in clients}
+        self.names: Sequence[str] = tuple(self._clients)
+        self._training = SessionTraining(clients[0], method, device)
+
+    def visit(self, device: str, moment: Moment) -> LocalClient:
+        """The one model, with that device's sessions."""
+        self._training.take_up(self._clients[device])
+        self._training.moment = moment
+        return self._training
+
+
+class LastingSilos:
+    """Silos that keep their model and its optimiser between rounds, as a client service does."""
+
+    def __init__(self, clients: Sequence[SessionShard], method: MethodSettings, device: torch.device) -> None:
+        self._trainings = {one.name: SessionTraining(one, method, device) for one in clients}
+        self.names: Sequence[str] = tuple(self._trainings)
+
+    def visit(self, device: str, moment: Moment) -> LocalClient:
+        """That silo's own model."""
+        self._trainings[device].moment = moment
+        return self._trainings[device]
+
+
+def loss_of(client: LocalClient) -> float:
+    """The mean loss of the round that was trained last."""
+    assert isinstance(client, SessionTraining)
+    return client.figures.loss
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """sample: devices of a round, drawn anew without replacement; all where it is not less than their number.
+
+    threads: of the CPU; small devices gain nothing by more, and the same number makes runs repeatable.
+    """
+
+    strategy: str
+    method: MethodSettings
+    rounds: int
+    sample: int
+    seed: int = 0
+    threads: int = 1
+
+
+class DeviceCrew(Protocol):
+    """Whoever trains for the devices."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    def visit(self, device: str, moment: Moment) -> LocalClient:
+        """That device, about to train in a round; it is used until the next visit."""
+
+
+@dataclass(frozen=True)
+class DeviceRound:
+    """The state after a round, the mean loss of its devices, and the bytes that each of them sent."""
+
+    number: int
+    state: State
+    loss: float
+    bytes: int
+
+
+def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalClient], float]) -> Iterator[DeviceRound]:
+    """The rounds of a run; asked for one after the other, so that whoever judges them may stop."""
+    pin_threads(plan.threads)
+    strategy = build_strategy(plan.strategy, plan.method)
+    state, last = State(strategy.start(plan.method, plan.seed)), dict[str, Update]()
+    generator = np.random.default_rng(plan.seed)
+    for number in range(1, plan.rounds + 1):
+        moment, updates, losses = Moment(number, plan.rounds, plan.seed), list[Update](), list[float]()
+        for device in _draw(crew.names, plan.sample, generator):
+            client = crew.visit(device, moment)
+            updates.append(_fit(strategy, client, device, state, last.get(device)))
+            losses.append(loss_of(client))
+        state = strategy.aggregate(state, updates)
+        if strategy.mixing is not None or strategy.answer is not None:
+            last |= {update.client: update for update in updates}
+        yield DeviceRound(number, state, float(np.mean(losses)), _bytes_of(updates[0]))
+
+
+def _fit(strategy: Strategy, client: LocalClient, device: str, state: State, last: Update | None) -> Update:
+    """What a device sends, with its reports where the strategy has some."""
+    sent = strategy.fit(client, strategy.personalise(state, last))
+    sent = sent if strategy.report is None else strategy.report(sent, state.arrays)
+    return Update(device, sent.arrays, sent.scalars)
+
+
+def _draw(names: Sequence[str], sample: int, generator: np.random.Generator) -> list[str]:
+    if sample >= len(names):
+        return list(names)
+    return [names[place] for place in np.sort(generator.choice(len(names), sample, replace=False))]
+
+
+def _bytes_of(update: Update) -> int:
+    return sum(np.asarray(value).nbytes for value in update.arrays.values())

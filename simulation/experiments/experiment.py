@@ -1,0 +1,225 @@
+"""Settings of an experiment: shards, strategy, seed, and those of each service."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from aggregator_service.settings import AggregatorSettings, aggregator_settings
+from client_service.boundary.policy import Policy
+from client_service.privacy.accounting import planned_epsilon
+from client_service.privacy.settings import PrivacySettings
+from client_service.runtime.device import DeviceWish
+from client_service.secure_rounds.masking import write_draw_secret
+from client_service.settings import ClientSettings, client_settings
+from shared.errors import SettingsError
+from shared.method.setting_groups import BasisSettings
+from shared.method.settings import MethodSettings, validate_settings
+from shared.protocol.schemas import RunIn
+from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
+from shared.protocol.signing.registry import write_registry
+from shared.strategies import build_strategy
+from shared.strategies.agreement import settle_similarity
+from shared.timeouts import ANSWER_SECONDS
+from simulation.partitioning.catalogue import write_catalogue
+
+
+def parse_privacy(words: Mapping[str, str]) -> dict[str, Any]:
+    """{'mechanism': 'gaussian', 'rho_range': '0,0.02', ...} -> values for the settings: a range is two numbers."""
+    return {name: text.split(",") if name.endswith("_range") else text for name, text in words.items()}
+
+
+def require_affordable(privacy: Mapping[str, Any], name: str, method: MethodSettings, rounds: int) -> None:
+    """SettingsError where the budget ends before the run: every client would stop, and the run would wait for them."""
+    settings, strategy = validate_settings(PrivacySettings, dict(privacy)), build_strategy(name, method)
+    if settings.budget is None or strategy.shares_items(method):  # the clients refuse the latter, and say why
+        return
+    fresh = method.anchor.every_round or method.signal != "eigenvalues"  # then each round has another rho
+    needed = planned_epsilon(settings, strategy.scalars, rounds, anchors=rounds if fresh else 1)
+    if needed > settings.budget:
+        raise SettingsError(
+            f"privacy.budget: expected {needed:.4g} or more for {rounds} rounds of {name}, got {settings.budget:g}"
+        )
+
+
+DEADLINE_SECONDS = 6 * 3600.0
+POLL_SECONDS = 0.05  # the aggregator is the experiment's own, and rounds may be as short as they like
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run of one strategy on given shards. `folder` takes the services' state.
+
+    `cache`, where there is one, keeps what follows from a shard alone for other experiments on the same shards.
+    `token` is the aggregator's operator's; the two keys are every client's, for its applications and its operator.
+    `privacy` holds every client's settings of differential privacy: SettingsError where its budget is too small for the
+    run. `secure`: the aggregator can read the sum of the updates alone. `fit_everything`: what a client serves is
+    fitted again on all of its data. A strategy that shares items gets a catalogue of all shards' items, whatever
+    `method` says of its size. `deadline_seconds`: of each phase of the run.
+    """
+
+    shards: tuple[Path, ...]
+    folder: Path
+    method: MethodSettings
+    strategy: str = "lpsfed"
+    task: str = "items"
+    rounds: int = 15
+    seed: int = 0
+    device: DeviceWish = "auto"
+    threads: int = 1
+    secure: bool = False
+    fit_everything: bool = False
+    cache: Path | None = None
+    deadline_seconds: float = DEADLINE_SECONDS
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+    application_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+    operator_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.privacy:
+            require_affordable(self.privacy, self.strategy, self.method, self.rounds)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A client is named for its shard's folder."""
+        return tuple(path.name for path in self.shards)
+
+    @cached_property
+    def catalogue(self) -> Path | None:
+        """The list of all clients' items, where the strategy shares items, or statistics of items are summed."""
+        shared = self._shares_items or self.method.basis.kind != "off"
+        return write_catalogue(self.shards, self.folder) if shared else None
+
+    @cached_property
+    def agreed_method(self) -> MethodSettings:
+        """The settings with the catalogue's size, and with the similarity_floor that holds in this mode."""
+        method = settle_similarity(self.method, secure=self.secure)
+        if self.catalogue is None:
+            return method
+        return method.model_copy(update={"catalogue": len(self.catalogue.read_text("utf-8").splitlines())})
+
+    @property
+    def _shares_items(self) -> bool:
+        return build_strategy(self.strategy, self.method).shares_items(self.method)
+
+    @property
+    def _allowed_basis(self) -> Literal["no", "noised", "secure", "open"]:
+        if self.method.basis.kind == "off":
+            return "no"
+        if not self.secure:
+            return "open"
+        return "secure" if self.method.basis.epsilon is None else "noised"
+
+    @property
+    def _basis_account(self) -> dict[str, float]:
+        """What a silo lets a noised sum spend: enough for the one that the run makes."""
+        basis = self.method.basis
+        return {} if basis.epsilon is None else {"basis_budget": basis.epsilon, "basis_delta": basis.delta}
+
+    def run_request(self) -> RunIn:
+        """The request by which the operator starts the run."""
+        asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed_method}
+        return validate_settings(RunIn, {**asked, "deadline_seconds": self.deadline_seconds})
+
+    def strict_request(self) -> RunIn:
+        """The same without the common basis: nothing crosses but what the strategy itself sends."""
+        request = self.run_request()
+        return request.model_copy(update={"method": request.method.model_copy(update={"basis": BasisSettings()})})
+
+    def make_aggregator_settings(self, port: int = 0) -> AggregatorSettings:
+        """The aggregator's settings for this experiment."""
+        return aggregator_settings(
+            state_directory=self.folder / "aggregator",
+            operator_token=self.token,
+            keys_directory=self.registry,
+            signing_key_file=self.aggregator_pair.private,
+            strategy=self.strategy,
+            method=self.agreed_method,
+            secure=self.secure,
+            port=port,
+        )
+
+    def make_client_settings(self, shard: Path, *, aggregator_url: str, port: int = 0) -> ClientSettings:
+        """The settings of one shard's client. Its key pair is made and enrolled; in a secure federation all members
+        are."""
+        if self.secure:
+            write_draw_secret(self.state_of(shard), f"{self.seed}/{shard.name}")
+        return client_settings(
+            **self._silo_values(shard),
+            signing_key_file=enrol(shard.name, self.state_of(shard), self.registry).private,
+            aggregator_url=aggregator_url,
+            secure=self.secure,
+            members=self.members if self.secure else None,
+            privacy=dict(self.privacy),
+            poll_seconds=POLL_SECONDS,
+            call_seconds=ANSWER_SECONDS,  # many clients in one process share one event loop
+            port=port,
+            application_key=self.application_key,
+            operator_key=self.operator_key,
+        )
+
+    def make_silo_settings(self, shard: Path) -> ClientSettings:
+        """The settings of a silo that trains without a service around it: no keys, and nobody to call."""
+        return client_settings(**self._silo_values(shard))
+
+    def _silo_values(self, shard: Path) -> dict[str, Any]:
+        """What decides how a silo learns and what may leave it."""
+        return {
+            "name": shard.name,
+            "shard": shard,
+            "task": self.task,
+            "state_directory": self.state_of(shard),
+            "strategy": self.strategy,
+            "method": self.agreed_method,
+            "catalogue": self.catalogue,
+            "policy": Policy(
+                strategies=(self.strategy,),
+                item_tables=self._shares_items,
+                scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
+                common_basis=self._allowed_basis,
+                least_similarity=settle_similarity(self.method, secure=self.secure).similarity_floor,
+                **self._basis_account,
+            ),
+            "cache_directory": self.cache_of(shard),
+            "device": self.device,
+            "threads": self.threads,
+            "fit_everything": self.fit_everything,
+        }
+
+    @cached_property
+    def aggregator_pair(self) -> KeyFiles:
+        """The aggregator's own key pair."""
+        return kept_pair("aggregator", self.folder / "aggregator")
+
+    @cached_property
+    def members(self) -> Path:
+        """The file of all members' keys, which every client pins."""
+        clients = {path.name: enrol(path.name, self.state_of(path), self.registry).public for path in self.shards}
+        return write_registry(self.folder / "members.toml", self.aggregator_pair.public, clients.values())
+
+    @property
+    def registry(self) -> Path:
+        """The folder of the clients' public keys."""
+        return self.folder / "keys"
+
+    def state_of(self, shard: Path) -> Path:
+        """The client's own folder."""
+        return self.folder / shard.name
+
+    def cache_of(self, shard: Path) -> Path:
+        """Where its spectrum is kept."""
+        return self.models_of(shard) if self.cache is None else self.cache / shard.name
+
+    @property
+    def floors_folder(self) -> Path:
+        """Where the floors are kept, which follow from the shards alone: for other experiments on the same shards."""
+        return self.shards[0].parent / "kept" if self.cache is None else self.cache
+
+    def models_of(self, shard: Path) -> Path:
+        """Where the client keeps its best model."""
+        return self.state_of(shard) / "model"

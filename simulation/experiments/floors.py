@@ -1,0 +1,141 @@
+"""Baselines without training, a silo at a time, and the ceiling above them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from client_service.data import Shard, read_shard
+from client_service.data.files import replace_file
+from client_service.evaluation.metrics import Measures
+from client_service.evaluation.ranking import TopItems, on_test
+from client_service.training.filter_search import CLOSED_FORMS, best_filter, closed_form_tops, popularity_top
+from client_service.training.fusion_search import fused_top
+from client_service.training.spectrum_cache import cached_spectrum
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.pooled import pool_items, pool_shards
+from simulation.progress import count_bar
+
+FLOORS = ("popularity", *CLOSED_FORMS)
+START = "start"  # the fused score before any training: it tells what training adds, and is nobody's floor but our own
+VERSION = 3  # of the figures: raise it with every change of code that changes one, so that no kept file answers for it
+POOLED_ITEMS = 25_000  # in all silos: up to so many the ceiling is computed
+POOLED_SCORES = 400_000_000  # users x items of all silos: likewise
+
+ByName = dict[str, Measures | None]
+"""Test quality by the name of a floor, or of a client; None for what does not fit in memory."""
+KEPT = TypeAdapter(ByName)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is around the trained model. floors: by client, every floor and the start. ceiling: by client, the closed
+    form on the data of all silos; None where it was left out. notes: why something was."""
+
+    floors: dict[str, ByName]
+    ceiling: ByName | None = None
+    notes: tuple[str, ...] = ()
+
+
+NO_BOUNDS = Bounds({}, None, ("Floors, the untrained start and the centralised closed form were left out, as asked.",))
+
+
+def measure_floors(shard: Shard, cutoff: int, cache: Path | None) -> ByName:
+    """Test quality of every floor and of the untrained model on one shard; None where EASE does not fit in memory."""
+    tops = floor_tops(shard, cutoff, cache)
+    return {name: None if top is None else on_test(shard, top) for name, top in tops.items()}
+
+
+def floor_tops(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, TopItems | None]:
+    """The lists of every floor and of the untrained model, each with the settings that validation items choose."""
+    spectrum = cached_spectrum(shard, cutoff, cache)
+    ridge = best_filter(shard, spectrum).choice
+    closed = closed_form_tops(shard, spectrum, ridge)
+    return {"popularity": popularity_top(shard), **closed, START: fused_top(shard, spectrum, ridge)}
+
+
+def measure_all_floors(
+    shards: Sequence[Path],
+    cutoff: int,
+    *,
+    cache_of: Callable[[Path], Path | None],
+    observe: Callable[[str], None],
+    kept: Path | None = None,
+) -> dict[str, ByName]:
+    """Floors of every shard, by client. `observe` is called with the name of each shard that is done.
+
+    kept: a folder in which they are looked for first, and kept for the next time.
+    """
+    floors = {}
+    for path in shards:
+        shard, cache = read_shard(path), cache_of(path)
+        place = _kept_path(kept, path.name, (shard,), cutoff)
+        floors[path.name] = _kept_or_measured(place, partial(measure_floors, shard, cutoff, cache))
+        observe(path.name)
+    return floors
+
+
+def measure_ceiling(shards: Sequence[Path], cutoff: int, kept: Path | None = None) -> ByName:
+    """Test quality of each client's lists by the closed form on the pooled data, the silo's own items alone ranked."""
+    parts = [read_shard(path) for path in shards]
+    return _kept_or_measured(_kept_path(kept, "pooled", parts, cutoff), partial(_measure_pooled, parts, cutoff))
+
+
+def too_large_to_pool(shards: Sequence[Path]) -> str | None:
+    """Why the ceiling of these shards is not computed; None where it can be."""
+    parts = [read_shard(path) for path in shards]
+    users, items = sum(len(part.user_ids) for part in parts), len(pool_items(parts))
+    if items <= POOLED_ITEMS and users * items <= POOLED_SCORES:
+        return None
+    limit = f"up to {POOLED_ITEMS:,} items and {POOLED_SCORES:,} pairs of a user and an item"
+    return (
+        f"The centralised closed form was left out: {users:,} users and {items:,} items in all; {limit} it is computed."
+    )
+
+
+def _measure_pooled(parts: Sequence[Shard], cutoff: int) -> ByName:
+    pooled, slices = pool_shards(parts)
+    spectrum = cached_spectrum(pooled, cutoff, None)
+    top = fused_top(pooled, spectrum, best_filter(pooled, spectrum).choice)
+    count = len(pooled.item_ids)
+    return {one.client: on_test(one.shard, one.restrict_lists(top, count)) for one in slices}
+
+
+def _kept_path(folder: Path | None, name: str, parts: Sequence[Shard], cutoff: int) -> Path | None:
+    if folder is None:
+        return None
+    digest = hashlib.sha256(" ".join(f"{part.name} {part.digest}" for part in parts).encode()).hexdigest()
+    return folder / name / f"floors-{VERSION}-{digest[:16]}-{cutoff}.json"
+
+
+def _kept_or_measured(path: Path | None, measure: Callable[[], ByName]) -> ByName:
+    """What the file holds, or what was measured now and is kept in it where the folder can be written."""
+    if path is None:
+        return measure()
+    try:
+        return KEPT.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        found = measure()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, KEPT.dump_json(found))
+    except OSError:
+        pass
+    return found
+
+
+def measure_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
+    """The floors of every shard, and the ceiling where the shards together are not too large for it."""
+    shards, cutoff, kept = experiment.shards, experiment.method.cutoff, experiment.floors_folder
+    reason = too_large_to_pool(shards)
+    with count_bar("floors", len(shards) + (reason is None), shown=shown) as done:
+        floors = measure_all_floors(shards, cutoff, cache_of=experiment.cache_of, observe=done, kept=kept)
+        ceiling = measure_ceiling(shards, cutoff, kept) if reason is None else None
+        if reason is None:
+            done("all silos' data")
+    return Bounds(floors, ceiling, () if reason is None else (reason,))

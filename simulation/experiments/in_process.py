@@ -1,0 +1,71 @@
+"""Runs clients and aggregator in one process, over ASGI transports."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from threading import BoundedSemaphore
+
+import anyio
+import httpx
+from fastapi import FastAPI
+
+from aggregator_service.app import create_app as create_aggregator
+from client_service.app import create_app as create_client
+from shared.errors import FederationError
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Federation, Observe, Outcome, Progress, conduct_run
+
+STUCK_SECONDS = 5.0  # a client that shows the same problem for so long will not get over it by itself
+
+
+def fail_when_stuck(observe: Observe, clock: Callable[[], float] = time.monotonic) -> Observe:
+    """An observer that calls `observe`, and raises FederationError for a client with one problem for STUCK_SECONDS."""
+    since: dict[tuple[str, str], float] = {}
+
+    def observe_and_check(seen: Progress) -> None:
+        observe(seen)
+        problems = {(name, status.problem) for name, status in seen.statuses.items() if status.problem}
+        for gone in since.keys() - problems:
+            del since[gone]
+        for name, problem in sorted(problems):
+            if clock() - since.setdefault((name, problem), clock()) >= STUCK_SECONDS:
+                raise FederationError(f"{name} cannot go on: {problem}")
+
+    return observe_and_check
+
+
+AGGREGATOR = "http://127.0.0.1"  # nothing listens there: what is asked goes to the app in this process
+
+
+@asynccontextmanager
+async def open_federation(experiment: Experiment) -> AsyncIterator[Federation]:
+    """The federation, running inside this event loop."""
+    async with AsyncExitStack() as stack:
+        aggregator = create_aggregator(experiment.make_aggregator_settings())
+        operator = await _enter_app(stack, aggregator, token=experiment.token)
+        clients, turns = {}, BoundedSemaphore(os.cpu_count() or 1)
+        for shard in experiment.shards:
+            settings = experiment.make_client_settings(shard, aggregator_url=AGGREGATOR)
+            app = create_client(settings, outside=httpx.ASGITransport(aggregator), turns=turns)
+            clients[shard.name] = await _enter_app(stack, app, token=experiment.operator_key)
+        yield Federation(operator, clients)
+
+
+async def _enter_app(stack: AsyncExitStack, app: FastAPI, *, token: str) -> httpx.AsyncClient:
+    await stack.enter_async_context(app.router.lifespan_context(app))
+    headers = {"Authorization": f"Bearer {token}"}
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=AGGREGATOR, headers=headers)
+    return await stack.enter_async_context(http)
+
+
+def simulate_experiment(experiment: Experiment, observe: Observe) -> Outcome:
+    """Run the experiment in this process, or what an earlier one has left of it in the experiment's folder."""
+
+    async def conduct_in_process() -> Outcome:
+        async with open_federation(experiment) as federation:
+            return await conduct_run(federation, experiment.run_request(), fail_when_stuck(observe), resume=True)
+
+    return anyio.run(conduct_in_process)

@@ -1,0 +1,222 @@
+"""N clients and the aggregator as real processes on loopback ports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from pydantic import BaseModel, SecretStr
+
+from aggregator_service.settings import AggregatorSettings
+from shared.errors import UnavailableError
+from shared.timeouts import TIMEOUT_SECONDS
+from shared.web.server import TETHERED
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Federation
+
+START_SECONDS = 180.0  # a bound alone: a process that ends is noticed at once, and a busy machine starts slowly
+STOP_SECONDS = 15.0
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the services answer."""
+
+    aggregator: str
+    clients: Mapping[str, str]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, and that the system gives to nobody else for a minute.
+
+    Each is left in TIME_WAIT by a connection that its own side has closed first: a server, which reuses addresses, may
+    listen there; whoever asks for any free port, or calls out, gets another one.
+    """
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
+    try:
+        for listener in sockets:
+            with socket.create_connection(listener.getsockname()):
+                listener.accept()[0].close()
+        return [listener.getsockname()[1] for listener in sockets]
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def free_port_from(first: int) -> int:
+    """The first port from this one on that nobody listens on; any free one where a hundred are taken."""
+    for port in range(first, first + 100):
+        if is_free(port):
+            return port
+    return free_ports(1)[0]
+
+
+def choose_addresses(experiment: Experiment, first_port: int = 0) -> Addresses:
+    """A free loopback port for each service: from `first_port` on those that nobody listens on, else and with 0 any."""
+    count = 1 + len(experiment.shards)
+    wished = range(first_port, first_port + count) if first_port else ()
+    ports = [port if is_free(port) else free_ports(1)[0] for port in wished] or free_ports(count)
+    first, *others = (f"http://{HOST}:{port}" for port in ports)
+    return Addresses(first, dict(zip(experiment.names, others, strict=True)))
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on this port of loopback."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+@dataclass
+class Children:
+    """Started services by name, each with its log. They end with this process, unless they are kept."""
+
+    processes: dict[str, subprocess.Popen[bytes]]
+    kept: bool = False
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Their process ids."""
+        return {name: process.pid for name, process in self.processes.items()}
+
+    def keep_running(self) -> None:
+        """Leave them running when the context ends, and when this process does."""
+        self.kept = True
+        for process in self.processes.values():
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # it has ended
+                process.stdin.write(b"k")
+                process.stdin.close()
+            process.returncode = 0  # a handle warns of a child that outlives it; these are meant to
+
+
+@contextmanager
+def start_services(experiment: Experiment, places: Addresses) -> Iterator[Children]:
+    """The services as child processes; ended, by their handles, when the context ends. Logs lie in folder/logs."""
+    logs = experiment.folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    children = Children({})
+    try:
+        settings = experiment.make_aggregator_settings(port=_url_port(places.aggregator))
+        children.processes["aggregator"] = start_aggregator(settings, logs / "aggregator.log")
+        for shard in experiment.shards:
+            url = places.clients[shard.name]
+            client = experiment.make_client_settings(shard, aggregator_url=places.aggregator, port=_url_port(url))
+            environment = _environment_variables("LPSFED_CLIENT", client)
+            children.processes[shard.name] = _start_service("client_service", environment, logs / f"{shard.name}.log")
+        yield children
+    finally:
+        if not children.kept:
+            stop_services(list(children.processes.values()))
+
+
+@asynccontextmanager
+async def connect_services(
+    experiment: Experiment, places: Addresses, children: Children | None = None
+) -> AsyncIterator[Federation]:
+    """Ways to talk to the processes, once all of them are ready.
+
+    UnavailableError when one does not get so far; at once where `children` show that it has ended.
+    """
+    started = {} if children is None else children.processes
+    async with AsyncExitStack() as stack:
+        operator = await _connect_service(stack, places.aggregator, experiment.token, started.get("aggregator"))
+        clients = {
+            name: await _connect_service(stack, url, experiment.operator_key, started.get(name))
+            for name, url in places.clients.items()
+        }
+        yield Federation(operator, clients)
+
+
+async def _connect_service(
+    stack: AsyncExitStack, url: str, token: str, process: subprocess.Popen[bytes] | None
+) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {token}"}
+    # They train on all cores of this machine: an answer may well take longer than the five seconds that httpx waits.
+    calling = httpx.AsyncClient(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
+    http = await stack.enter_async_context(calling)
+    await wait_until_ready(http, process)
+    return http
+
+
+def start_aggregator(settings: AggregatorSettings, log: Path) -> subprocess.Popen[bytes]:
+    """With these settings, in a process that the caller ends."""
+    return _start_service("aggregator_service", _environment_variables("LPSFED_AGGREGATOR", settings), log)
+
+
+def _start_service(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own: a Ctrl-C at the terminal reaches the caller, which ends its children in order. Where the
+    caller is killed they end by themselves: it holds the other end of their standard input."""
+    command = [sys.executable, "-m", package, TETHERED]
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+
+
+def stop_services(started: list[subprocess.Popen[bytes]], patience: float = STOP_SECONDS) -> None:
+    """End these processes, the last one started first; by SIGKILL where one takes longer than `patience` seconds."""
+    for process in reversed(started):
+        process.terminate()
+    for process in started:
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+async def wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[bytes] | None) -> None:
+    """UnavailableError where the service does not get so far in time; at once where its process has ended."""
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        if process is not None and process.poll() is not None:
+            raise UnavailableError(f"{http.base_url}: the service ended with code {process.returncode}; see its log")
+        try:
+            if (await http.get("/health/ready")).is_success:
+                return
+        except httpx.TransportError:
+            pass  # not listening yet
+        await asyncio.sleep(0.05)
+    raise UnavailableError(f"{http.base_url}: expected a ready service within {START_SECONDS:g} s; see its log")
+
+
+def _environment_variables(prefix: str, settings: BaseModel) -> dict[str, str]:
+    """Settings as environment variables, for a child alone: secrets as they are, a nested model as JSON."""
+    names = type(settings).model_fields
+    plain = {name: value for name, value in settings if name in names and value is not None}
+    return {f"{prefix}_{name.upper()}": _variable_text(value) for name, value in plain.items()}
+
+
+def _variable_text(value: object) -> str:
+    if isinstance(value, BaseModel):
+        return value.model_dump_json(exclude_unset=True)  # some say something by being there at all
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return json.dumps(value) if isinstance(value, tuple) else str(value)
+
+
+def _url_port(url: str) -> int:
+    return int(url.rpartition(":")[2])

@@ -1,0 +1,1 @@
+"""A silo's way into a federation: invitation, settings file, keys, shard."""

@@ -1,0 +1,297 @@
+"""An invitation and a silo's own data -> a folder from which its client serves: keys, shard, pinned keys, settings.
+
+Everything that is there already stays, so that whatever was cut off is gone on with by doing it again. silo.toml is
+written last: where it is, the silo has joined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import polars as pl
+from pydantic import ValidationError
+
+from client_service.data import INTERACTIONS, build_shard, read_shard, save_shard, shard_head
+from client_service.data.files import current_file
+from client_service.data.interaction_files import ShardHead, stated_rating
+from client_service.data.session_files import CLICKS, read_session_shard, save_session_shard
+from client_service.settings import read_outbound_proxy
+from shared.errors import (
+    AuthenticationError,
+    ConflictError,
+    FederationError,
+    ProtocolError,
+    SettingsError,
+    UnavailableError,
+)
+from shared.new_files import PUBLIC, create_secret, replace_file
+from shared.protocol.problem import ProblemOut
+from shared.protocol.signing.answers import require_answer
+from shared.protocol.signing.enrolment import KeyFiles, kept_pair
+from shared.protocol.signing.invitation import (
+    EnrolmentOut,
+    FederationOut,
+    Invitation,
+    answered_signature,
+    describe_other_federation,
+    prove_enrolment,
+)
+from shared.protocol.signing.keys import public_key, read_private, read_public
+from shared.protocol.signing.registry import Registry
+from shared.web.calling import Calling, failure, reason
+from shared.words import count_noun
+from simulation.datasets.dataset import Dataset
+from simulation.experiments.processes import free_port_from
+from simulation.joining.silo_toml import (
+    AgreedSettings,
+    SiloChoices,
+    method_table,
+    read_toml,
+    require_startable,
+    write_toml,
+)
+from simulation.progress import step
+from simulation.sessions.sessions import Sessions
+from simulation.sessions.shards import build_session_part
+
+CALL_SECONDS = 30.0
+FIRST_PORT = 8801
+OF_FEDERATION = ("task", "strategy", "secure", "catalogue", "method")
+"""Settings that follow from what the federation is."""
+OF_PEERS = ("members", "trust_on_first_use", "aggregator_key", "known_members")
+"""Settings that say whom the silo believes."""
+SETTINGS, MEMBERS, AUTHORITY = "silo.toml", "members.toml", "aggregator-authority.crt"
+APPLICATION, OPERATOR, CATALOGUE, EARLIER = "application.key", "operator.key", "catalogue.txt", "silo.toml.earlier"
+
+
+@dataclass(frozen=True)
+class SiloFolder:
+    """Where everything of one silo lies."""
+
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.path / SETTINGS
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state"
+
+    @property
+    def shard(self) -> Path:
+        return self.path / "shard"
+
+
+def require_open(invitation: Invitation, folder: SiloFolder) -> None:
+    """SettingsError for one that has expired. A silo that has made its key may have registered it before: it asks."""
+    if KeyFiles.of(invitation.name, folder.state).private.exists():
+        return
+    if invitation.expires <= datetime.now(UTC):
+        raise SettingsError(f"invitation: expected one that is open, it expired at {invitation.expires:%Y-%m-%d %H:%M}")
+
+
+def require_same_silo(invitation: Invitation, folder: SiloFolder) -> dict[str, Any]:
+    """What silo.toml says. ConflictError where the folder is another silo's, or another federation's."""
+    values = read_toml(folder.settings)
+    for field, expected in (("name", invitation.name), ("aggregator_url", invitation.url)):
+        if (found := values.get(field)) != expected:
+            words = f"expected a folder of the silo that is invited, {field} {expected!r}, got {found!r}"
+            raise ConflictError(f"{folder.settings}: {words}; --folder names another one")
+    return values
+
+
+@step("writing the shard")
+def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
+    """The data set as the silo's shard, whole: also a pair whose item occurs in no training pair, for who else has an
+    item must not decide what counts of a user."""
+    items = pl.DataFrame({"item": dataset.events["item"].unique().sort()})
+    if dataset.titles is not None:
+        items = items.join(dataset.titles, on="item", how="left")
+    shard = build_shard(name, dataset.all_events(), items, dataset.notes)
+    return save_shard(folder.shard, replace(shard, rating=dataset.meaning))
+
+
+@step("writing the shard")
+def keep_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[str, ...]:
+    """All sessions as the silo's shard; what was left out."""
+    save_session_shard(folder.shard, replace(build_session_part(name, sessions), name=name))
+    return tuple(sessions.notes)
+
+
+@step("reading the shard")
+def describe_shard(folder: SiloFolder, task: str) -> str | None:
+    """How large the shard is that an earlier call has made; None where there is none, whole."""
+    if task == "sessions":
+        if not current_file(folder.shard, CLICKS).exists():
+            return None
+        visits = read_session_shard(folder.shard)
+        return f"{count_noun(len(visits.splits), 'session')}, {count_noun(len(visits.item_ids), 'item')}"
+    if not current_file(folder.shard, INTERACTIONS).exists():
+        return None
+    head = shard_head(read_shard(folder.shard))
+    nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}"
+    return f"{nodes}, {head.train + head.valid + head.test:,} interactions"
+
+
+def enrol_silo(invitation: Invitation, folder: SiloFolder) -> EnrolmentOut:
+    """Make the silo's keys and register the public one by a proof of the invitation's code.
+
+    AuthenticationError for a code that is used or has expired, UnavailableError for an aggregator that is not there, or
+    for an answer that it has not signed, ProtocolError for another federation than the invitation says.
+    """
+    pair = kept_pair(invitation.name, folder.state)
+    _keep_authority(invitation, folder)
+    message = prove_enrolment(invitation, read_private(pair.private))
+    with _calling(invitation, folder) as http:
+        try:
+            answer = http.post("/v1/enrolments", json=message.model_dump())
+        except httpx.TransportError as error:
+            expected = f"{invitation.url}: expected the aggregator"
+            if refused := failure(error):
+                raise SettingsError(f"{expected}, but {refused}") from None
+            raise UnavailableError(f"{expected}, got {reason(error)}") from None
+    _require_signed(answer, invitation, answered_signature(message))
+    enrolled = _read_enrolment(answer, invitation)
+    told = None if invitation.federation is None else describe_other_federation(invitation.federation, enrolled)
+    if told is not None or enrolled.name != invitation.name:
+        difference = told or f"name: expected {invitation.name!r}, got {enrolled.name!r}"
+        words = "expected the federation that the invitation says"
+        raise ProtocolError(f"{invitation.url}: {words}; {difference}; ask the operator for a new invitation")
+    return enrolled
+
+
+def _calling(invitation: Invitation, folder: SiloFolder) -> httpx.Client:
+    authority = folder.path / AUTHORITY if invitation.authority else None
+    verify, proxy = (
+        Calling(authority).context,
+        read_outbound_proxy(folder.settings if folder.settings.exists() else None),
+    )
+    return httpx.Client(base_url=invitation.url, timeout=CALL_SECONDS, trust_env=False, verify=verify, proxy=proxy)
+
+
+def _require_signed(answer: httpx.Response, invitation: Invitation, asked: str) -> None:
+    """UnavailableError for an answer that the aggregator of the invitation has not signed, to this very message."""
+    key, sha256 = public_key(bytes.fromhex(invitation.aggregator)), hashlib.sha256(answer.content).digest()
+    try:
+        require_answer(answer.status_code, answer.headers.items(), sha256, asked, key)
+    except UnavailableError as error:
+        words = "it is no aggregator of this version, or somebody on the way answers in its place"
+        raise UnavailableError(f"{invitation.url}: {error}, with status {answer.status_code}: {words}") from None
+
+
+def _read_enrolment(answer: httpx.Response, invitation: Invitation) -> EnrolmentOut:
+    try:
+        if answer.is_success:
+            return EnrolmentOut.model_validate_json(answer.content)
+        detail = ProblemOut.model_validate_json(answer.content).detail
+    except ValidationError:
+        raise ProtocolError(f"{invitation.url}: expected an aggregator of this version, got another answer") from None
+    kind = AuthenticationError if answer.status_code == httpx.codes.UNAUTHORIZED else FederationError
+    raise kind(f"{invitation.url}: {detail}")
+
+
+def _keep_authority(invitation: Invitation, folder: SiloFolder) -> None:
+    if invitation.authority is not None:
+        replace_file(folder.path / AUTHORITY, invitation.authority.encode(), PUBLIC)
+
+
+def keep_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | None) -> Path | None:
+    """The silo's copy of the list of items that all silos share; None where it takes part in nothing that needs it."""
+    own = folder.path / CATALOGUE
+    if not agreed.needs_catalogue or given is None:
+        return None
+    if not (own.exists() and given.samefile(own)):
+        replace_file(own, given.read_bytes(), PUBLIC)
+    return own
+
+
+def require_usable(folder: SiloFolder, invitation: Invitation, agreed: AgreedSettings, choices: SiloChoices) -> None:
+    """SettingsError, DataError or PrivacyError where the client would not start: before anything is registered."""
+    for name in (APPLICATION, OPERATOR):
+        create_secret(folder.path / name)
+    settings = require_startable(silo_values(folder, invitation, agreed, choices, members=()))
+    if settings.catalogue is not None:
+        from client_service.tasks import task_named  # with torch, which nobody else who joins needs
+
+        task_named(settings.task).read(settings)
+
+
+def write_settings(
+    invitation: Invitation, folder: SiloFolder, enrolled: EnrolmentOut, agreed: AgreedSettings, choices: SiloChoices
+) -> None:
+    """Pinned keys and, last, silo.toml. Of one that is there, what the silo has changed stays."""
+    own = read_public(KeyFiles.of(invitation.name, folder.state).public)
+    registry = Registry(public_key(bytes.fromhex(invitation.aggregator)), {invitation.name: own})
+    members = tuple(sorted({*invitation.members, *enrolled.members}))
+    values = silo_values(folder, invitation, agreed, choices, members=members)
+    if folder.settings.exists():
+        return replace_settings(folder, _merge(read_toml(folder.settings), values))
+    replace_file(folder.path / MEMBERS, registry.to_toml().encode(), PUBLIC)
+    replace_settings(folder, values)
+
+
+def replace_settings(folder: SiloFolder, values: dict[str, Any]) -> None:
+    """silo.toml, whole or not at all; an earlier one stays beside it. SettingsError where no client would start."""
+    require_startable(values)
+    if folder.settings.exists():
+        shutil.copyfile(folder.settings, folder.path / EARLIER)
+    replace_file(folder.settings, write_toml(values).encode(), PUBLIC)
+
+
+def _merge(earlier: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """What the federation says is new; all else stays as the silo has it, whom it believes too."""
+    same_way = bool(earlier.get("secure")) == bool(values.get("secure"))
+    renewed = OF_FEDERATION if same_way else (*OF_FEDERATION, *OF_PEERS)
+    kept = {name: value for name, value in earlier.items() if name not in renewed}
+    added = {
+        name: value for name, value in values.items() if name not in kept and (name not in OF_PEERS or not same_way)
+    }
+    return {**kept, **added, **({"policy": values["policy"]} if "policy" in values else {})}
+
+
+def silo_values(
+    folder: SiloFolder,
+    invitation: Invitation,
+    agreed: AgreedSettings,
+    choices: SiloChoices,
+    *,
+    members: tuple[str, ...],
+) -> dict[str, Any]:
+    """What silo.toml says, tables last."""
+    path, federation = folder.path.resolve(), agreed.federation
+    catalogue, method = agreed.needs_catalogue and choices.catalogue is not None, method_table(federation.method)
+    rating = stated_rating(folder.shard) if federation.task == "items" else None
+    values: dict[str, Any] = {
+        "name": invitation.name,
+        "shard": str(path / folder.shard.name),
+        "state_directory": str(path / folder.state.name),
+        "application_key_file": str(path / APPLICATION),
+        "operator_key_file": str(path / OPERATOR),
+        "aggregator_url": invitation.url,
+        **({"aggregator_authority": str(path / AUTHORITY)} if invitation.authority else {}),
+        **({"task": federation.task} if federation.task != "items" else {}),
+        "strategy": federation.strategy,
+        **({"fit_everything": True} if federation.task == "items" else {}),
+        **_peers(path, invitation, federation, members),
+        **({"catalogue": str(path / CATALOGUE)} if catalogue else {}),
+        **({"least_rating": rating.least} if rating is not None else {}),
+        "port": choices.port or free_port_from(FIRST_PORT),
+        **({"policy": dict(agreed.policy)} if agreed.policy else {}),
+        **({"method": method} if method else {}),
+    }
+    return values
+
+
+def _peers(path: Path, invitation: Invitation, federation: FederationOut, members: tuple[str, ...]) -> dict[str, Any]:
+    """Whom the silo believes: the aggregator by the invitation's key, silos by their keys in the first secure run."""
+    if not federation.secure:
+        return {"members": str(path / MEMBERS)}
+    known = {"known_members": list(members)} if members else {}
+    return {"secure": True, "trust_on_first_use": True, "aggregator_key": invitation.aggregator, **known}

@@ -1,0 +1,1 @@
+"""Calls of operators and applications to running services, and checks of a machine."""

@@ -1,0 +1,328 @@
+"""The operator's calls to an aggregator: start a run, follow it, end it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
+from shared.method.declaration import Declaration
+from shared.method.settings import MethodSettings, validate_settings
+from shared.protocol.schemas import ENDED, MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
+from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
+from shared.web.address import require_url
+from shared.words import count_noun
+from simulation.progress import tell_progress
+
+if TYPE_CHECKING:
+    import httpx
+
+    from shared.web.calling import Calling
+
+
+POLL_SECONDS = 1.0
+CALL_SECONDS = 60.0  # a busy machine answers late
+PATIENCE_SECONDS = 60.0  # for an aggregator that is not there: starting, or starting again
+TELL_SECONDS = 15.0  # between two words about an aggregator that is still not there
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A connection as the operator. `patience`: seconds for which a call is repeated while the aggregator does not
+    answer; `tell`: receives a line about the waiting."""
+
+    http: httpx.Client
+    patience: float = PATIENCE_SECONDS
+    tell: Tell = tell_progress
+
+
+@contextmanager
+def open_operator(
+    url: str,
+    token_file: Path,
+    calling: Calling | None = None,
+    *,
+    patience: float = PATIENCE_SECONDS,
+    tell: Tell = tell_progress,
+) -> Iterator[Operator]:
+    """A connection with the operator's token. Without `calling` the authorities of httpx are trusted. SettingsError for
+    a token file that is empty or not readable."""
+    import httpx
+
+    from shared.web.calling import Calling
+    from simulation.operating.text_files import read_small_file
+
+    token = read_small_file(token_file, "the operator's token")
+    url = require_url(url)
+    headers = {"Authorization": f"Bearer {token}"}
+    verify = (calling or Calling()).context
+    with httpx.Client(base_url=url, headers=headers, timeout=CALL_SECONDS, trust_env=False, verify=verify) as http:
+        yield Operator(http, patience, tell)
+
+
+def call_as_operator(operator: Operator, method: str, path: str, body: str | None = None) -> object:
+    """The answer to one call, repeated while nobody answers: an aggregator continues the same round after a restart."""
+    began, last_told = time.monotonic(), -math.inf
+    while True:
+        try:
+            return _ask_once(operator, method, path, body)
+        except UnavailableError as error:
+            if (waited := time.monotonic() - began) > operator.patience:
+                raise
+            if waited - last_told >= TELL_SECONDS:
+                bound = f"{waited:.0f} of at most {operator.patience:g} s"
+                operator.tell(f"waiting for the aggregator, {bound}: {error}")
+                last_told = waited
+            time.sleep(POLL_SECONDS)
+
+
+def _ask_once(operator: Operator, method: str, path: str, body: str | None) -> object:
+    import httpx
+
+    from shared.web.calling import failure, reason
+
+    http, expected = operator.http, f"{operator.http.base_url}: expected the aggregator"
+    headers = {} if body is None else {"Content-Type": "application/json"}
+    try:
+        answer = http.request(method, path, content=body, headers=headers)
+    except httpx.TransportError as error:
+        if refused := failure(error):  # waiting does not help
+            raise SettingsError(f"{expected}, but {refused}") from None
+        raise UnavailableError(f"{expected}, got {reason(error)}") from None
+    if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        raise UnavailableError(f"{method} {path}: {answer.status_code} {_refusal(answer)}")
+    if not answer.is_success:
+        kind = ConflictError if answer.status_code == httpx.codes.CONFLICT else FederationError
+        raise kind(f"{method} {path}: {answer.status_code} {_refusal(answer)}")
+    try:
+        return answer.json()
+    except ValueError:
+        raise ProtocolError(f"{expected}, got another answer to {path}") from None
+
+
+def _refusal(answer: httpx.Response) -> str:
+    """What a problem document says in words; of another answer its beginning, as it is."""
+    from pydantic import ValidationError
+
+    from shared.protocol.problem import ProblemOut
+
+    try:
+        return ProblemOut.model_validate_json(answer.content).detail
+    except ValidationError:
+        return answer.text[:300]
+
+
+BROKEN = ("failed", "cancelled")
+
+Observe = Callable[[RunHistoryOut], None]
+
+
+def start_run(operator: Operator, request: RunIn) -> RunHistoryOut:
+    """A new run. FederationError with the aggregator's reason where one is still going on. What the request does not
+    set is as the federation has declared it."""
+    return _parse_history(call_as_operator(operator, "POST", "/v1/runs", request.model_dump_json(exclude_unset=True)))
+
+
+def start_run_if_none(operator: Operator, request: RunIn) -> RunHistoryOut:
+    """The newest run of this part and with this common basis, or a new one where there is none, or where it is broken
+    off.
+
+    A run whose start the aggregator accepted without an answer reaching us is the newest one.
+    """
+    if (run := _latest_like(operator, request)) is not None and run.phase not in BROKEN:
+        return run
+    try:
+        return start_run(operator, request)
+    except ConflictError:
+        if (run := _latest_like(operator, request)) is None:
+            raise
+        return run
+
+
+def _latest_like(operator: Operator, request: RunIn) -> RunHistoryOut | None:
+    asked = (request.part, request.method.basis)
+    alike = [run for run in list_runs(operator) if (run.request.part, run.request.method.basis) == asked]
+    return alike[-1] if alike else None
+
+
+def hold_basis_run(operator: Operator, request: RunIn, observe: Observe, *, renew: bool) -> None:
+    """Sum the common basis of a training run, and wait until that is done; nothing where a basis like that is there
+    already, unless it is to be renewed. FederationError with the reason where it failed."""
+    asked = request.model_copy(update={"part": "basis", "start": None})
+    found = _latest_like(operator, asked)
+    if found is None or found.phase in BROKEN or (renew and found.phase == "finished"):
+        found = start_run(operator, asked)
+    if found.phase != "finished":
+        follow_run(operator, found.run, observe)
+
+
+def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
+    """A run's settings with the catalogue and the rank that this federation has declared for its common basis.
+
+    SettingsError where it has declared none, or one of the other kind.
+    """
+    declared = fetch_declaration(operator).basis
+    if declared is None:
+        words = "expected a federation that declares a common basis (its setting METHOD__BASIS__KIND), got one without"
+        raise SettingsError(f"--common-basis: {words}")
+    shapes = {spec.name: spec.shape for spec in declared.tensors}
+    kind = "exact" if PAIRS in shapes else "iterated"
+    if method.basis.kind != kind:
+        raise SettingsError(
+            f"--common-basis: expected {kind}, as this federation has declared, got {method.basis.kind}"
+        )
+    basis = method.basis.model_copy(update=_declared_widths(method, shapes))
+    return method.model_copy(update={"catalogue": shapes[DEGREES][0], "basis": basis})
+
+
+def _declared_widths(method: MethodSettings, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """How much of an item an iterated round sends, unless it was asked for by name."""
+    tensors = {"rank": PRODUCTS, "words": PACKED}
+    chosen = method.basis.model_fields_set
+    return {name: shapes[key][1] for name, key in tensors.items() if key in shapes and name not in chosen}
+
+
+def fetch_declaration(operator: Operator) -> Declaration:
+    """What every client of this federation may send."""
+    try:
+        return Declaration.model_validate(call_as_operator(operator, "GET", "/v1/declaration"))
+    except ValidationError:
+        raise ProtocolError("expected a declaration from the aggregator, got another answer") from None
+
+
+def latest_run(operator: Operator) -> RunHistoryOut | None:
+    """The newest run, without its rounds."""
+    return runs[-1] if (runs := list_runs(operator)) else None
+
+
+def list_runs(operator: Operator) -> list[RunHistoryOut]:
+    """Every run without its rounds, oldest first."""
+    runs = call_as_operator(operator, "GET", "/v1/runs")
+    return [_parse_history(run) for run in runs] if isinstance(runs, list) else []
+
+
+def list_members(operator: Operator) -> list[MemberOut]:
+    """Every client of the federation by name, and whether it is quarantined."""
+    answer = call_as_operator(operator, "GET", "/v1/clients")
+    return [_parse_member(member) for member in answer] if isinstance(answer, list) else []
+
+
+def quarantine_client(operator: Operator, client: str, reason: str) -> MemberOut:
+    """Quarantine a client. FederationError where there is none of that name, or where it is shut out already."""
+    body = validate_settings(QuarantineIn, {"reason": reason}).model_dump_json()
+    return _parse_member(call_as_operator(operator, "POST", f"/v1/clients/{quote(client, safe='')}/quarantine", body))
+
+
+def lift_quarantine(operator: Operator, client: str) -> MemberOut:
+    """Lift a client's quarantine. FederationError where there is none."""
+    return _parse_member(call_as_operator(operator, "DELETE", f"/v1/clients/{quote(client, safe='')}/quarantine"))
+
+
+def fetch_run(operator: Operator, run: str | None) -> RunHistoryOut | None:
+    """A run with its rounds, by default the newest; None where there has been none."""
+    name = run or (newest.run if (newest := latest_run(operator)) else None)
+    return None if name is None else _parse_history(call_as_operator(operator, "GET", f"/v1/runs/{name}"))
+
+
+def cancel_run(operator: Operator, run: str) -> RunHistoryOut:
+    """End a run. FederationError where there is none of that name, or where it has ended."""
+    return _parse_history(call_as_operator(operator, "DELETE", f"/v1/runs/{quote(run, safe='')}"))
+
+
+def describe_run(run: RunHistoryOut) -> str:
+    """The state of a run in one line: what it waits for, from whom, and until when; or how it ended."""
+    asked = run.request
+    if run.phase == "failed":
+        return f"{run.run} has failed: {run.reason}"
+    if run.phase == "cancelled":
+        held = (
+            f"after {count_closed(run)} of {count_noun(asked.rounds, 'round')}"
+            if run.rounds
+            else "before its first round"
+        )
+        return f"{run.run} is cancelled: the operator has ended it {held}"
+    if run.phase == "waiting":
+        there = f"{len(run.enrolled)} of {asked.clients} clients have joined"
+        missing = f"; missing: {_join_names(run.missing)}" if run.missing else ""
+        return f"{run.run} waits for clients: {there}{missing}{_too_few_words(run)}; until {run.deadline_at}"
+    now = run.rounds[-1]
+    what = ", common basis" if asked.part == "basis" else ""
+    where = f"{run.run}{what}, round {now.number} of {asked.rounds}"
+    if run.phase != "open":
+        return f"{where}: {run.phase}"
+    came = sum(participant.received for participant in now.participants)
+    needed = f"{came} of {len(now.participants)} updates, {asked.quorum or asked.clients} needed"
+    return f"{where} is open: {needed}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
+
+
+def _too_few_words(run: RunHistoryOut) -> str:
+    """Of a run that waits for more clients than this federation has."""
+    registered = len({*run.enrolled, *run.missing})
+    if registered >= run.request.clients:
+        return ""
+    more = f"register {run.request.clients - registered} more, or cancel it"
+    if registered == 0:
+        return f"; none is registered: {more}"
+    return f"; only {registered} are registered: {more} and start one with --clients {registered}"
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nobody"
+
+
+def follow_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
+    """As `watch_run`. FederationError with the reason if it failed or was cancelled."""
+    history = watch_run(operator, run, observe)
+    if history.phase == "failed":
+        raise FederationError(f"{run} failed: {history.reason}")
+    if history.phase == "cancelled":
+        raise FederationError(describe_run(history))
+    return history
+
+
+def watch_run(operator: Operator, run: str, observe: Observe) -> RunHistoryOut:
+    """Look at a run until it has ended, in whichever way; its own deadlines bound that."""
+    while True:
+        history = _parse_history(call_as_operator(operator, "GET", f"/v1/runs/{run}"))
+        observe(history)
+        if history.phase in ENDED:
+            return history
+        time.sleep(POLL_SECONDS)
+
+
+def count_closed(run: RunHistoryOut) -> int:
+    """Rounds that are aggregated."""
+    return sum(one.phase in ("aggregated", "finished") for one in run.rounds)
+
+
+def describe_round(request: RunIn, done: RoundOut) -> str:
+    """A closed round in one line."""
+    received = [participant for participant in done.participants if participant.received]
+    size = sum(participant.size for participant in received)
+    return (
+        f"round {done.number} of {request.rounds}: {len(received)} of {len(done.participants)} updates, {size:,} bytes"
+    )
+
+
+def _parse_member(answer: object) -> MemberOut:
+    try:
+        return MemberOut.model_validate(answer)
+    except ValidationError:
+        raise ProtocolError("expected a client of the federation from the aggregator, got another answer") from None
+
+
+def _parse_history(answer: object) -> RunHistoryOut:
+    try:
+        return RunHistoryOut.model_validate(answer)
+    except ValidationError:
+        raise ProtocolError("expected a run's history from the aggregator, got another answer") from None

@@ -1,0 +1,76 @@
+"""A silo's settings file -> a Python client of its service."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from client_service.settings import read_file_beneath_environment
+from lpsfed import Client, RefusedError, SiloError, UnreachableError
+from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
+from simulation.operating.text_files import read_small_file
+
+USUAL_PORT = 8801
+
+
+@dataclass(frozen=True)
+class SiloAddress:
+    """Where a client answers; key_file: holds the application's key, None where the client asks for none."""
+
+    url: str = f"http://127.0.0.1:{USUAL_PORT}"
+    key_file: Path | None = None
+    shard: Path | None = None
+
+    def change(self, url: str | None, key_file: Path | None, shard: Path | None) -> SiloAddress:
+        """The same with what is given in its place."""
+        return SiloAddress(url or self.url, key_file or self.key_file, shard or self.shard)
+
+    def require_shard(self) -> Path:
+        """SettingsError where none is known."""
+        if self.shard is None:
+            raise SettingsError("--shard: expected the silo's shard, or its settings by --silo, got neither")
+        return self.shard
+
+    def read_key(self) -> str | None:
+        """The application's key. SettingsError for a file that holds none."""
+        return None if self.key_file is None else read_small_file(self.key_file, "a key")
+
+
+def read_silo_address(file: Path | None) -> SiloAddress:
+    """What a silo's settings say; the usual place for no file. SettingsError for a file of no use."""
+    if file is None:
+        return SiloAddress()
+    values = read_file_beneath_environment(file)
+    scheme = "https" if values.get("tls_certificate") else "http"
+    port = values.get("serving_port") or values.get("port", USUAL_PORT)
+    return SiloAddress(f"{scheme}://127.0.0.1:{port}", _path(values, "application_key_file"), _path(values, "shard"))
+
+
+def _path(values: dict[str, Any], name: str) -> Path | None:
+    return Path(str(values[name])) if values.get(name) else None
+
+
+@contextmanager
+def open_silo(url: str, key: str | None, ca: Path | None) -> Iterator[Client]:
+    """SettingsError for an address, a key or an authority of no use; what the silo says, or that it says nothing."""
+    try:
+        client = Client(url, key, ca=ca)
+    except ssl.SSLError:
+        raise SettingsError(f"--ca: expected certificates of an authority as PEM, got {ca}") from None
+    except OSError as error:
+        raise SettingsError(f"--ca: expected a readable file, got {ca} ({error.strerror})") from None
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    with client:
+        try:
+            yield client
+        except UnreachableError as error:
+            raise UnavailableError(f"{url}: {error}") from None
+        except RefusedError as error:
+            raise (ConflictError if error.code == ConflictError.code else FederationError)(str(error)) from None
+        except SiloError as error:
+            raise ProtocolError(f"{url}: {error}") from None

@@ -1,0 +1,1 @@
+"""Divides a data set among silos: methods, catalogue, shard folders."""

@@ -1,0 +1,234 @@
+"""A Dataset -> disjoint groups of users with a catalogue each, and their shard folders.
+
+Groups are made from training interactions alone; validation and test pairs follow. An item without a training
+interaction has no place in the graph and is left out, as putting it where its test pairs are would leak them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.data import Shard, build_shard, save_shard
+from client_service.data.events import SPLITS, row_numbers
+from shared.errors import DataError
+from shared.method.graph import interaction_matrix
+from shared.words import count_noun, counted_lines
+from simulation.datasets.dataset import Dataset, join_met
+from simulation.partitioning.components import FEWEST, Groups
+from simulation.partitioning.methods import METHODS
+from simulation.partitioning.silo_names import number_silos
+from simulation.progress import step
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PartSizes:
+    """Sizes of one client after the cut."""
+
+    users: int
+    items: int
+    train: int
+    valid: int
+    test: int
+
+
+@dataclass(frozen=True, eq=False)
+class ClientPart:
+    """One client: its users (each with a training item inside it) and its catalogue, ids sorted. met: what it keeps so
+    that no list repeats it, see `_met_events`; None where there is nothing."""
+
+    name: str
+    users: pl.Series
+    items: pl.Series
+    sizes: PartSizes
+    met: pl.DataFrame | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """parts: largest first, by training interactions, then users, then items. edges_kept: share of the training
+    interactions that lie inside a client. notes: stray parts and what the cut dropped, counted."""
+
+    method: str
+    seed: int
+    parts: tuple[ClientPart, ...]
+    edges_kept: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _LabelledGraph:
+    """Training graph, and for each of its users and items the client; -1 for none, no items where they follow users."""
+
+    users: pl.Series
+    items: pl.Series
+    graph: sparse.csr_array
+    groups: Groups
+
+
+@step("dividing the data")
+def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int) -> Partition:
+    """Divide the data set among `clients`.
+
+    spectral: users and items together by pivoted-QR spectral clustering, edges between clients dropped; users: users
+    alone by the same rule; random: users at random, in equal parts; ego: users by the nearest of `clients` drawn users,
+    items by majority; interconnected: users as in spectral. Where items are not divided, a client has every item its
+    users have a training interaction with, and nothing is dropped. The spectral cuts leave no stray part, see
+    `strays.cut_without_strays`.
+
+    Raises DataError for an unknown method, too many clients, a client with fewer than 2 users or 2 items, or a spectral
+    cut that does not find so many clients that are large enough.
+    """
+    if method not in METHODS:
+        raise DataError(f"partition: expected one of {', '.join(METHODS)}, got {method!r}")
+    users, items, graph = _training_graph(dataset)
+    _require_clients(clients, len(users))
+    labelled = _LabelledGraph(users, items, graph, METHODS[method](graph, clients, seed))
+    return _divide(dataset, labelled, clients, method, seed)
+
+
+def _require_clients(clients: int, users: int) -> None:
+    most, there = users // FEWEST, count_noun(users, "user")
+    if not most:
+        raise DataError(f"partition: expected {FEWEST} or more users with a training item, got {there}")
+    if not 1 <= clients <= most:
+        expected = "1 client" if most == 1 else f"1 to {most} clients"
+        raise DataError(f"partition: expected {expected} for {there}, got {clients}")
+
+
+@step("dividing the data")
+def partition_shops(dataset: Dataset, shops: pl.DataFrame) -> Partition:
+    """Divide the data set as it is: `shops` has each user's shop (from 0), and a shop all items that it has sold."""
+    users, items, graph = _training_graph(dataset)
+    labels = pl.DataFrame({"user": users}).join(shops, on="user", how="left", maintain_order="left")["shop"]
+    groups = Groups(labels.to_numpy().astype(np.int64))
+    return _divide(dataset, _LabelledGraph(users, items, graph, groups), shops["shop"].n_unique(), "shops", 0)
+
+
+def _training_graph(dataset: Dataset) -> tuple[pl.Series, pl.Series, sparse.csr_array]:
+    """Users and items with a training interaction, sorted, and their matrix."""
+    train = dataset.events.filter(pl.col("split") == "train")
+    users, items = (train[column].unique().sort() for column in ("user", "item"))
+    rows, columns = row_numbers(train["user"], users), row_numbers(train["item"], items)
+    return users, items, interaction_matrix(rows, columns, (len(users), len(items)))
+
+
+def _divide(dataset: Dataset, labelled: _LabelledGraph, clients: int, method: str, seed: int) -> Partition:
+    members = [_client_members(labelled, client) for client in range(clients)]
+    ordered = _ordered_parts([_client_part(dataset.events, *lists) for lists in members], method, labelled.groups.least)
+    divided = labelled.groups.items is not None
+    parts = tuple(replace(part, met=_met_events(dataset, part, clients, divided=divided)) for part in ordered)
+    kept = sum(part.sizes.train for part in parts)
+    notes = (*labelled.groups.notes, *_loss_notes(dataset, parts, divided=divided))
+    return Partition(method, seed, parts, kept / labelled.graph.nnz, notes)
+
+
+@step("writing the shards")
+def write_partition(dataset: Dataset, partition: Partition, folder: Path) -> list[Path]:
+    """Write each part as a shard folder `folder/client-1`, ... and return these folders.
+
+    Raises DataError when `folder` has shards of an earlier partition that would stay beside the new ones.
+    """
+    names = {part.name for part in partition.parts}
+    earlier = sorted(path.name for path in folder.glob("client-*") if path.name not in names)
+    if earlier:
+        expected = f"expected no other clients than {len(names)} new ones"
+        raise DataError(f"{folder}: {expected}, got also {', '.join(earlier)}")
+    notes = (f"one of {len(names)} parts of {dataset.name}: {partition.method}, seed {partition.seed}",)
+    for part in partition.parts:
+        save_shard(folder / part.name, build_part(dataset, part, part.name, notes))
+    return [folder / part.name for part in partition.parts]
+
+
+def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[str]) -> Shard:
+    """The shard of one client, under this name."""
+    catalogue = pl.DataFrame({"item": part.items})
+    if dataset.titles is not None:
+        catalogue = catalogue.join(dataset.titles, on="item", how="left")
+    events = join_met(_events_inside(dataset.events, part.users, part.items), part.met)
+    return replace(build_shard(name, events, catalogue, notes), rating=dataset.meaning)
+
+
+def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:
+    """Users and catalogue of one client. A user whose training items are all elsewhere is nobody's."""
+    rows = np.flatnonzero(labelled.groups.users == client)
+    inside = labelled.graph[rows]
+    columns = np.flatnonzero(np.bincount(inside.indices, minlength=len(labelled.items)))
+    if labelled.groups.items is not None:
+        columns = np.flatnonzero(labelled.groups.items == client)
+    trained = rows[np.diff(inside[:, columns].indptr) > 0]
+    return labelled.users.gather(trained), labelled.items.gather(columns)
+
+
+def _events_inside(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> pl.DataFrame:
+    return events.filter(pl.col("user").is_in(users.implode()) & pl.col("item").is_in(items.implode()))
+
+
+def _met_events(dataset: Dataset, part: ClientPart, clients: int, *, divided: bool) -> pl.DataFrame | None:
+    """What the client's users have met and do not like; of a single client all that is met, also by other users.
+
+    Where items are not divided among clients, the validation and test items of its users that are outside its catalogue
+    are among them: nobody is trained or judged on them, and no list may repeat them once they are inside.
+    """
+    own = pl.col("user").is_in(part.users.implode())
+    tables = [] if dataset.met is None else [dataset.met if clients == 1 else dataset.met.filter(own)]
+    if not divided:
+        outside = ~pl.col("item").is_in(part.items.implode())
+        tables.append(dataset.events.filter(own & outside).drop("split"))
+    met = pl.concat(tables, how="diagonal") if tables else pl.DataFrame()
+    return None if met.is_empty() else met
+
+
+def _client_part(events: pl.DataFrame, users: pl.Series, items: pl.Series) -> ClientPart:
+    counts = dict(_events_inside(events, users, items)["split"].value_counts().iter_rows())
+    train, valid, test = (int(counts.get(split, 0)) for split in SPLITS)
+    return ClientPart("", users, items, PartSizes(len(users), len(items), train, valid, test))
+
+
+def _ordered_parts(parts: Sequence[ClientPart], method: str, least: int) -> tuple[ClientPart, ...]:
+    """The parts from large to small, as client-1, client-2, ...; with leading zeros, so that names sort."""
+    small = [part for part in parts if part.sizes.users < least or part.sizes.items < FEWEST]
+    if small:
+        sizes = ", ".join(
+            f"{count_noun(part.sizes.users, 'user')} and {count_noun(part.sizes.items, 'item')}" for part in small
+        )
+        each = "the one client" if len(parts) == 1 else f"each of {len(parts)} clients"
+        expected = f"expected at least {least} users and {FEWEST} items at {each}"
+        raise DataError(f"partition: {expected} by {method!r}, got {sizes}; fewer clients may do")
+    ordered = sorted(parts, key=lambda part: (-part.sizes.train, -part.sizes.users, -part.sizes.items, part.users[0]))
+    return tuple(
+        ClientPart(f"client-{number}", part.users, part.items, part.sizes)
+        for number, part in zip(number_silos(len(ordered)), ordered, strict=True)
+    )
+
+
+def _loss_notes(dataset: Dataset, parts: Sequence[ClientPart], *, divided: bool) -> tuple[str, ...]:
+    """What is in no client any more, or not as a liking."""
+    events = dataset.events
+    whole = dict(events["split"].value_counts().iter_rows())
+    lost = {split: whole.get(split, 0) - sum(getattr(part.sizes, split) for part in parts) for split in SPLITS}
+    users = events["user"].n_unique() - sum(part.sizes.users for part in parts)
+    items = events["item"].n_unique() - pl.concat([part.items for part in parts]).n_unique()
+    moved = 0 if divided else lost["valid"] + lost["test"]
+    kept = sum(len(part.met) for part in parts if part.met is not None) - moved
+    met = 0 if dataset.met is None else len(dataset.met) - kept
+    whole_silo = len(parts) == 1 and lost["train"] == 0
+    where = "of items without a training interaction" if whole_silo else "outside their user's client"
+    fate = "dropped" if divided else "kept as met"
+    counted = [
+        (lost["train"], "training pair", "between clients dropped"),
+        (lost["valid"], "validation pair", f"{where} {fate}"),
+        (lost["test"], "test pair", f"{where} {fate}"),
+        (users, "user", f"without a training item{'' if whole_silo else ' inside a client'} dropped"),
+        (items, "item", f"without a training interaction{'' if whole_silo else ' or a client'} dropped"),
+        (met, "interaction", "that is no liking dropped: its user is in no client"),
+    ]
+    return tuple(counted_lines(counted))

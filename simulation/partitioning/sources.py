@@ -1,0 +1,148 @@
+"""What a user names as data (a data set, a folder of shards, 'synthetic' or 'chain') -> shards on the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import DataError, SettingsError
+from simulation.datasets.columns import AS_NAMED
+
+if TYPE_CHECKING:
+    from simulation.datasets.columns import FileOptions
+    from simulation.datasets.dataset import Dataset
+    from simulation.datasets.ratings import LeastRating
+    from simulation.datasets.splits import SplitKind
+    from simulation.partitioning.partition import Partition
+
+SYNTHETIC = "synthetic"
+CHAIN = "chain"
+USUAL_METHOD = "spectral"
+USUAL_CLIENTS = 4
+SUMMARY = "partition.json"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How to divide a data set: Section D.2's partition number is the seed `number`. Without a method a chain is
+    divided by its shops, and any other data set spectrally; without a number of clients there are four. rules: how the
+    task reads data, by the names that it has for it. file_options: which columns of a file hold what."""
+
+    clients: int | None = None
+    method: str | None = None
+    number: int = 0
+    split_seed: int = 0
+    min_rating: LeastRating = None
+    split: SplitKind | None = None
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    file_options: FileOptions = AS_NAMED
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Shards on the disk, with the summary of the partition they came from where there is one."""
+
+    paths: tuple[Path, ...]
+    summary: dict[str, Any]
+
+    @property
+    def edges_kept(self) -> float | None:
+        """The share of training edges inside clients, where it is known."""
+        kept: float | None = self.summary.get("edges_kept")
+        return kept
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the cut has dropped, and how the data were read, where it is known."""
+        notes = tuple(self.summary.get("notes", ()))
+        if self.edges_kept is None or self.edges_kept == 1.0:
+            return notes
+        dropped = f"{1 - self.edges_kept:.1%} of the training interactions lie between clients and are dropped"
+        return f"{dropped}; --method users keeps all of them", *notes
+
+
+CutData = Callable[[str, Cut, Path], Shards]
+"""Read, divide and write a data set."""
+
+
+def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | None = None) -> Shards:
+    """A folder of shards as it is, or another data set divided into `folder`. SettingsError where shards that are there
+    are to be divided in another way."""
+    found = find_shards(Path(data))
+    if found is None:
+        return (cut_anew or cut_shards)(data, cut, folder)
+    count = len(found.paths)
+    if cut.clients not in (None, count):
+        raise SettingsError(f"--clients: expected {count}, as many as {data} has shards, or none, got {cut.clients}")
+    if cut.rules:
+        raise SettingsError("--rule: expected none with a folder of shards, which are read as they are")
+    if cut.file_options != AS_NAMED:
+        raise SettingsError("--columns, --delimiter: expected none with a folder of shards, which are read as they are")
+    if cut.split is not None:
+        raise SettingsError(f"--split: expected none with a folder of shards, which are split, got {cut.split}")
+    if cut.min_rating is not None:
+        raise SettingsError("--min-rating: expected none with a folder of shards, which are read as they are")
+    if cut.method is not None:
+        raise SettingsError(f"--method: expected none with a folder of shards, which are divided, got {cut.method}")
+    return found
+
+
+def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
+    """Read, divide and write a data set; the summary goes beside the shards."""
+    from simulation.partitioning.partition import write_partition
+
+    if cut.rules:
+        raise SettingsError("--rule: expected none for interactions of users, got some")
+    dataset, parts = _divided_data(data, cut)
+    paths = write_partition(dataset, parts, folder)
+    summary = _partition_summary(dataset.name, (*dataset.notes, *parts.notes), parts)
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    return Shards(tuple(paths), summary)
+
+
+def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
+    from simulation.datasets.chain import generate_chain
+    from simulation.datasets.load import load_dataset
+    from simulation.datasets.synthetic import generate_dataset
+    from simulation.partitioning.partition import partition_dataset, partition_shops
+
+    clients = cut.clients or USUAL_CLIENTS
+    if data in (CHAIN, SYNTHETIC) and cut.split is not None:
+        raise SettingsError(f"--split: expected none with {data}, whose data are generated, got {cut.split}")
+    if data == CHAIN:
+        chain = generate_chain(cut.split_seed, clients)
+        if cut.method is None:
+            return chain.dataset, partition_shops(chain.dataset, chain.shops)
+        dataset = chain.dataset
+    elif data == SYNTHETIC:
+        dataset = generate_dataset(cut.split_seed)
+    else:
+        dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating, cut.split, "table", cut.file_options)
+    method = cut.method or USUAL_METHOD
+    return dataset, partition_dataset(dataset, clients=clients, method=method, seed=cut.number)
+
+
+def _partition_summary(name: str, notes: Sequence[str], parts: Partition) -> dict[str, Any]:
+    clients = [{"client": part.name, **asdict(part.sizes)} for part in parts.parts]
+    how = {"method": parts.method, "partition": parts.seed, "edges_kept": parts.edges_kept}
+    return {"data": name, **how, "clients": clients, "notes": list(notes)}
+
+
+def find_shards(folder: Path) -> Shards | None:
+    """The shards in a folder's subfolders, or None where it holds none and is a data set."""
+    if not folder.is_dir():
+        return None
+    names = ("interactions.parquet", "sessions.parquet")
+    paths = tuple(sorted(path.parent for name in names for path in folder.glob(f"*/{name}")))
+    if not paths:
+        return None
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        summary = {}
+    except ValueError:
+        raise DataError(f"{folder / SUMMARY}: expected JSON written by a partition, got something else") from None
+    return Shards(paths, summary)

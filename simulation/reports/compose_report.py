@@ -1,0 +1,141 @@
+"""What joining was worth in docker-compose.yml: `python -m simulation.reports.compose_report ask CLIENT URL FOLDER` in the place
+of each silo, then `... show FOLDER EVIDENCE...`.
+
+No figure leaves a silo by the services. Here one person owns all silos, and each silo's figures are asked of it, past
+the boundary, for this demonstration alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx
+from pydantic import ValidationError
+from rich.text import Text
+
+from audit.evidence import PartEvidence, gather_evidence
+from client_service.schemas import GroupOut, QualityOut
+from shared.errors import DataError, FederationError, UnavailableError
+from shared.protocol.schemas import RunHistoryOut
+from shared.timeouts import TIMEOUT_SECONDS
+from simulation.reports.averages import user_mean
+from simulation.reports.joining_value import ALONE, COMMON, STRICT, RunResult, Way, federated_way
+from simulation.reports.tables import crossed_lines, worth_table
+from simulation.reports.terminal import OUT
+
+PATIENCE_SECONDS = 1800.0  # for a silo's last evaluation, after the aggregator has ended the run
+POLL_SECONDS = 1.0
+Qualities = Mapping[str, QualityOut]
+
+
+def ask_silo(client: str, url: str, folder: Path) -> None:
+    """Write down what a silo knows of its runs, once it has judged the last one. UnavailableError if it does not."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not (quality := _fetch_quality(url)).finished:
+        if time.monotonic() > until:
+            raise UnavailableError(f"{client}: expected the figures of {quality.run}, it has not judged it yet")
+        time.sleep(POLL_SECONDS)
+    (folder / f"{client}.json").write_text(quality.model_dump_json(), encoding="utf-8")
+
+
+def _fetch_quality(url: str) -> QualityOut:
+    answer = httpx.get(f"{url}/v1/quality", timeout=TIMEOUT_SECONDS, trust_env=False)
+    return QualityOut.model_validate_json(answer.raise_for_status().content)
+
+
+def read_qualities(folder: Path) -> Qualities:
+    """By client. DataError where there is none, or another file."""
+    try:
+        found = {path.stem: QualityOut.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("*.json"))}
+    except ValidationError:
+        raise DataError(f"{folder}: expected the figures of the silos, got another file") from None
+    if not found:
+        raise DataError(f"{folder}: expected the figures of the silos, got none")
+    return found
+
+
+def compare_ways(qualities: Qualities, parts: Sequence[PartEvidence]) -> list[Way]:
+    """Popularity and each silo alone; then the latest run in the strict boundary and the latest with a common basis,
+    where there is one that all silos have judged."""
+    compared = [quality.comparison.groups[:1] for quality in qualities.values() if quality.comparison is not None]
+    ways = _own_ways([group for groups in compared for group in groups])
+    histories = [run for part in parts for run in part.runs if run.phase == "finished"]
+    for name, with_basis in ((STRICT, False), (COMMON, True)):
+        training = [run for run in histories if _is_training(run, with_basis=with_basis)]
+        for run in reversed(training):
+            if results := _results(qualities, run.run):
+                ways.append(_federated_way(name, results, run, histories, parts))
+                break
+    return ways
+
+
+def _is_training(run: RunHistoryOut, *, with_basis: bool) -> bool:
+    return run.request.part == "training" and (run.request.method.basis.kind != "off") == with_basis
+
+
+def _own_ways(everybody: Sequence[GroupOut]) -> list[Way]:
+    """Of the silos' comparisons the groups with all their users."""
+    users = [group.users for group in everybody]
+    means = {
+        "popularity": [{"ndcg@20": group.popularity.mean} for group in everybody],
+        ALONE: [{"ndcg@20": group.alone.mean} for group in everybody],
+    }
+    return [
+        Way(name=name, figures=user_mean(["ndcg@20"], figures, users), crossed="nothing", bytes=0)
+        for name, figures in means.items()
+    ]
+
+
+def _results(qualities: Qualities, run: str) -> list[RunResult]:
+    """Of each silo; none where one of them has no figures of this run."""
+    known: list[RunResult] = []
+    for quality in qualities.values():
+        known += [*quality.earlier, quality]
+    found = [result for result in known if result.run == run]
+    return found if len(found) == len(qualities) else []
+
+
+def _federated_way(
+    name: str,
+    results: Sequence[RunResult],
+    run: RunHistoryOut,
+    histories: Sequence[RunHistoryOut],
+    parts: Sequence[PartEvidence],
+) -> Way:
+    clients = {part.name: part for part in parts if part.role == "client"}
+    declaration = next(part.declaration for part in clients.values() if part.declaration is not None)
+    before = [] if name == STRICT else [one.run for one in histories if one.request.part == "basis"][-1:]
+    ledgers = {client: part.entries for client, part in clients.items()}
+    return federated_way(name, results, (*before, run.run), ledgers, declaration)
+
+
+def show_worth(folder: Path, evidence: Sequence[Path]) -> None:
+    """Print the figures of all silos' users, and beside them what crossed."""
+    ways = compare_ways(read_qualities(folder), gather_evidence(evidence))
+    OUT.print(Text("\n3. What joining is worth", "bold"))
+    OUT.print("No figure leaves a silo by the services: for this demonstration alone each silo was asked for its own.")
+    OUT.print(worth_table(ways))
+    for line in crossed_lines(ways):
+        OUT.print(line, markup=False)
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        match arguments:
+            case ["ask", client, url, folder]:
+                ask_silo(client, url, Path(folder))
+            case ["show", folder, *evidence]:
+                show_worth(Path(folder), [Path(path) for path in evidence])
+            case _:
+                raise DataError("expected ask CLIENT URL FOLDER, or show FOLDER EVIDENCE..., got something else")
+    except (FederationError, httpx.HTTPError) as error:
+        sys.stderr.write(f"worth: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

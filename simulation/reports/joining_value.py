@@ -1,0 +1,81 @@
+"""Results of runs and the clients' ledgers -> what joining was worth: figures, and beside them what crossed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from client_service.boundary.call_attempts import Attempt, attempts
+from client_service.schemas import EarlierRun, QualityOut
+from shared.message import Message
+from shared.method.declaration import Declaration
+from shared.words import count_noun
+from simulation.reports.averages import USER_MEAN, user_mean
+from simulation.reports.report import floor_means
+
+ALONE, STRICT, COMMON = "alone", "LPSFed, strict boundary", "with the common basis"
+RunResult = QualityOut | EarlierRun
+Ledgers = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+class Way(Message):
+    """One way to serve all users: figures at the user mean, by key; what left each client for it, in words and bytes.
+
+    bytes: of all bodies of its runs, at the client that has sent most.
+    """
+
+    name: str
+    figures: dict[str, float | None]
+    crossed: str
+    bytes: int
+
+
+def own_ways(report: Mapping[str, Any]) -> list[Way]:
+    """What needs nobody else: the floors, and each silo's own model before any training."""
+    known = {name: floor_means(figures, USER_MEAN) for name, figures in report["floors"].items()}
+    known[ALONE] = report["alone"]
+    return [Way(name=name, figures=means, crossed="nothing", bytes=0) for name, means in known.items() if means]
+
+
+def federated_way(
+    name: str, results: Sequence[RunResult], runs: Sequence[str], ledgers: Ledgers, declaration: Declaration
+) -> Way:
+    """What a run has given, by each silo's result, and what left in these runs for it."""
+    tested = [result.test or {} for result in results]
+    users = [result.test_users for result in results]
+    made = {client: _made_in(ledger, runs) for client, ledger in ledgers.items()}
+    first = next(iter(made.values()), [])
+    crossed = (_describe_run([one for one in first if one.run == run], declaration) for run in runs)
+    return Way(
+        name=name,
+        figures=user_mean(sorted({key for figures in tested for key in figures}), tested, users),
+        crossed="; ".join(crossed),
+        bytes=max((sum(one.bytes for one in calls) for calls in made.values()), default=0),
+    )
+
+
+def _made_in(ledger: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> list[Attempt]:
+    return [one for one in attempts(ledger) if one.run in runs and one.bytes]
+
+
+def _describe_run(made: Sequence[Attempt], declaration: Declaration) -> str:
+    """What each update of a run held, by the ledger."""
+    updates = [one for one in made if one.call == "update"]
+    if not updates:
+        return "nothing"
+    names, times = updates[-1].tensor_names, len({one.round for one in updates})
+    fields = _describe_fields(sorted(names), declaration.with_tensors(names).scalars)
+    return f"{fields}, in {count_noun(times, 'round')}"
+
+
+def _describe_fields(tensors: Sequence[str], scalars: Sequence[str]) -> str:
+    """Tensors that begin alike together: an MLP is four."""
+    counts = Counter(name.partition(".")[0] for name in tensors)
+    alike = [
+        f"{begin} ({count_noun(count, 'tensor')})"
+        if count > 2
+        else ", ".join(name for name in tensors if name.startswith(f"{begin}."))
+        for begin, count in counts.items()
+    ]
+    return ", ".join([*alike, *scalars])

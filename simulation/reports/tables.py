@@ -1,0 +1,173 @@
+"""Figures of runs, partitions and ledgers -> tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from audit.terminal import as_one_line
+from client_service.boundary.call_attempts import Attempt, attempts
+from client_service.boundary.secure_bodies import MESSAGES, RELAYED
+from client_service.evaluation.metrics import TITLE
+from shared.words import count_noun
+from simulation.reports.averages import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few
+from simulation.reports.joining_value import ALONE, Way
+from simulation.reports.report import best_floor, floor_means, measure_labels
+from simulation.reports.terminal import figure_table
+
+if TYPE_CHECKING:
+    from client_service.joining_value.forecast import Worth
+
+BESIDE = {
+    "alone": "alone",
+    "together": "together",
+    "centralised": "with all silos' data",
+}
+
+
+def worth_table(ways: Sequence[Way]) -> Table:
+    """What joining was worth: each way's figures at the user mean, and beside them what left a client for it."""
+    keys = [key for key in ("ndcg@20", "recall@20", "hr@20", "mrr@20") if all(key in way.figures for way in ways)]
+    table = figure_table("What joining is worth, test data, user mean", "", *keys, "bytes a client")
+    for way in ways:
+        figures = ("-" if (figure := way.figures[key]) is None else _format_figure(figure) for key in keys)
+        table.add_row(way.name, *figures, f"{way.bytes:,}", end_section=way.name == ALONE)
+    return table
+
+
+def describe_worth(ways: Sequence[Way]) -> str:
+    """What joining was worth, in a sentence: the best way in which something crossed, against a silo alone."""
+    keys = [key for key in ("ndcg@20", "mrr@20") if all(way.figures.get(key) is not None for way in ways)]
+    own, joined = ([way for way in ways if bool(way.bytes) is crossed] for crossed in (False, True))
+    if not (keys and own and joined):
+        return "What joining was worth: no test data say it."
+    [key, *_] = keys
+
+    def figure(way: Way) -> float:
+        return way.figures[key] or 0.0
+
+    best = max(joined, key=figure)
+    before = next((way for way in own if way.name == ALONE), max(own, key=figure))
+    change = f": {figure(best) / figure(before) - 1:+.1%}" if figure(before) else ""
+    said = f"{key.upper()} over all users, {_format_figure(figure(best))} {best.name}"
+    said = said.replace("MRR@20 over all users", "MRR@20 over all visits")
+    return f"What joining was worth: {said}, {_format_figure(figure(before))} {before.name}{change.replace('%', ' %')}."
+
+
+def crossed_lines(ways: Sequence[Way]) -> list[str]:
+    """One a way in which something crossed: names of tensors and scalars."""
+    return [f"{way.name}: {way.crossed}" for way in ways if way.bytes]
+
+
+def partition_table(summary: Mapping[str, Any]) -> Table:
+    """Sizes of every client of a partition, and the share of training edges that it keeps."""
+    title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
+    kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
+    kept, counted = summary.get("caption", kept), summary.get("counted", "users")
+    table = figure_table(title, "client", counted, "items", "train", "valid", "test", caption=kept)
+    for client in summary["clients"]:
+        table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", "items", "train", "valid", "test")))
+    return table
+
+
+def quality_table(report: Mapping[str, Any]) -> Group:
+    """Measures of every client on test items: the floors and the trained model, both means, and notes below it.
+
+    A model that loses to a floor, by either mean, is red.
+    """
+    labels = [label for label in measure_labels(report).values() if label.brief]
+    keys, floors = [label.key for label in labels], report["floors"]
+    table = figure_table(f"{' / '.join(label.title for label in labels)}, test data", "client", *floors)
+    own = Text(as_one_line(report["strategy"]), f"bold {'red' if _loses(report, keys) else 'green'}")
+    table.add_column(own, justify="right", no_wrap=True)
+    for client in report["clients"]:
+        of_floors = report["floors_by_client"].get(client["client"], {})
+        cells = [_join_figures(of_floors.get(name), keys) for name in floors]
+        table.add_row(mark_few(client), *cells, _join_figures(client, keys))
+    table.add_section()
+    for mean in MEANS:
+        cells = [_join_figures(floor_means(figures, mean), keys) for figures in floors.values()]
+        table.add_row(mean.replace("_", " "), *cells, _join_figures(report[mean], keys))
+    return Group(table, *(Text(note) for note in _quality_notes(report, keys)))
+
+
+def _loses(report: Mapping[str, Any], keys: list[str]) -> bool:
+    for mean in MEANS:
+        best = {key: best_floor(report, key, mean) for key in keys}
+        if any(floor is not None and (report[mean][key] or 0.0) < floor[1] for key, floor in best.items()):
+            return True
+    return False
+
+
+def _quality_notes(report: Mapping[str, Any], keys: list[str]) -> list[str]:
+    """The figures that stand beside the table's, and what is to be known of single clients."""
+    start, joined = report.get("untrained"), partial(_join_figures, keys=keys)
+    notes = (
+        [] if start is None else [f"LPSFed before any training, client mean: {joined(floor_means(start, CLIENT_MEAN))}"]
+    )
+    known = [(said, report[name]) for name, said in BESIDE.items() if report.get(name) is not None]
+    if len(known) > 1:
+        notes.append(f"User mean: {', '.join(f'{said} {joined(figures)}' for said, figures in known)}")
+    if any(client.get("few_test_users") for client in report["clients"]):
+        notes.append(f"{FEW_SIGN} {FEW_WORDS}: its figures are mostly chance")
+    return [*notes, *report.get("notes", ())]
+
+
+def crossing_table(ledgers: Mapping[str, list[dict[str, Any]]]) -> Table:
+    """What left each client, from its own ledger: how often each call was made, and the bytes in its bodies below."""
+    made = {entry["call"] for ledger in ledgers.values() for entry in ledger if entry["kind"] == "intent"}
+    columns = {call: (call,) for call in ("join", "model", "current", "anchor")}
+    if masking := tuple(sorted(made & {*MESSAGES, *RELAYED})):
+        columns["masking"] = masking
+    columns |= {call: (call,) for call in ("update", "personalized")}
+    table = figure_table("What left each client: calls and bytes, from its ledger", "client", *columns)
+    for name, ledger in ledgers.items():
+        made_here = attempts(ledger)
+        sent = ([one for one in made_here if one.call in calls] for calls in columns.values())
+        table.add_row(name, *map(_sent_text, sent))
+    return table
+
+
+def field_table(ledger: list[dict[str, Any]]) -> Table:
+    """The fields of a client's last update, one by one."""
+    updates = [entry for entry in ledger if entry["kind"] == "intent" and entry["call"] == "update"]
+    table = figure_table("The fields of an update, and nothing else", "field", "shape", "bytes")
+    for tensor in updates[-1]["tensors"] if updates else ():
+        table.add_row(tensor["name"], " x ".join(map(str, tensor["shape"])), f"{tensor['bytes']:,}")
+    for name in updates[-1]["scalars"] if updates else ():
+        table.add_row(name, "one number", "8")
+    return table
+
+
+def forecast_table(worth: Worth) -> Table:
+    """What was measured inside the silo: small silos of its users, alone and together."""
+    caption = f"of {count_noun(worth.users, 'user')}, {count_noun(worth.draws, 'draw')}; means over judged users"
+    table = figure_table(
+        f"{TITLE}, validation data", "small silos", "together", "alone", "so", "ratio", caption=caption
+    )
+    for one in worth.measured:
+        ratio = f"x {one.together / one.alone:.3f}" if one.alone else "-"
+        alone, together = (_format_figure(value) for value in (one.alone, one.together))
+        table.add_row(f"of {count_noun(one.users, 'user')}", f"{one.times} of them", alone, together, ratio)
+    return table
+
+
+def _sent_text(made: list[Attempt]) -> str:
+    size, count = sum(attempt.bytes for attempt in made), sum(attempt.times for attempt in made)
+    return f"{count} x\n{size:,}" if size else f"{count} x"
+
+
+def _join_figures(figures: Mapping[str, float | None] | None, keys: list[str]) -> str:
+    if figures is None or all(figures[key] is None for key in keys):
+        return "-"
+    return "/".join(_format_figure(figures[key]) for key in keys)
+
+
+def _format_figure(value: float | None) -> str:
+    """.1234 for 0.1234: a table of many figures fits a terminal."""
+    return "-" if value is None else f"{value:.4f}".removeprefix("0")

@@ -1,0 +1,153 @@
+"""Where a run stands -> what a person sees in a terminal: bars, lines, and plain tables."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from audit.terminal import LiteralConsole, as_one_line
+from shared.words import count_noun
+from simulation.progress import (
+    ERR,
+    bars_shown,
+    count_bar,
+    heartbeat_silent,
+    make_bar,
+    shown_work,
+    tell_on_stderr,
+    tell_progress,
+)
+
+if TYPE_CHECKING:
+    from client_service.schemas import StatusOut
+    from shared.protocol.schemas import RunHistoryOut
+    from simulation.experiments.federation import Observe
+    from simulation.experiments.federation import Progress as RunProgress
+
+__all__ = ["ERR", "OUT", "count_bar", "tell_on_stderr"]  # what commands print with, from one place
+
+OUT = LiteralConsole()
+CHANGE_SECONDS = 30.0  # between two lines about a run in which something changes
+QUIET_SECONDS = 120.0  # without a word about a run that goes on
+BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round named is done
+
+
+@contextmanager
+def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Observe]:
+    """A bar a client: rounds done, phase, time passed and left; without a terminal lines of what all clients have."""
+    bars, phases, where = make_bar(), dict.fromkeys(names, "starting"), f"0 of {rounds} rounds"
+    tasks = {name: bars.add_task(name, total=rounds, phase=phases[name]) for name in names}
+
+    def update_bars(seen: RunProgress) -> None:
+        nonlocal where
+        what = "common basis: " if seen.part == "basis" else ""
+        done = {name: min(rounds_done(status), seen.rounds) for name, status in seen.statuses.items()}
+        for name, status in seen.statuses.items():
+            phases[name] = status.problem or f"{what}{status.phase}"
+            bars.update(tasks[name], completed=done[name], total=seen.rounds, phase=phases[name])
+        where = f"{what}{min(done.values(), default=0)} of {seen.rounds} rounds"
+
+    with shown_work(bars, lambda: f"{where} ({_count_phases(phases.values())})", shown=shown):
+        yield update_bars
+
+
+def _count_phases(phases: Collection[str]) -> str:
+    """How many clients are in which phase."""
+    return ", ".join(f"{count_noun(count, 'client')} {phase}" for phase, count in sorted(Counter(phases).items()))
+
+
+def rounds_done(status: StatusOut) -> int:
+    """How many rounds a client is through with."""
+    return max(0, status.round - (status.phase not in BETWEEN))
+
+
+@contextmanager
+def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
+    """Print a line for each round that has closed, and one that names the missing clients, as `StatusSchedule` decides.
+    Beneath them a bar where there is a terminal, which says the same at any time."""
+    from simulation.operating.operator import describe_round, describe_run
+
+    schedule, bar, printed = StatusSchedule(), make_bar(), 0
+    task = bar.add_task("run", total=None, phase="starting")
+
+    def print_rounds(history: RunHistoryOut) -> None:
+        nonlocal printed
+        closed = [entry for entry in history.rounds if entry.closed_at is not None]
+        for done in closed[printed:]:
+            what = ", common basis" if history.request.part == "basis" else ""
+            _tell_where(shown, f"{history.run}{what}, {describe_round(history.request, done)}")
+        if schedule.is_due(history, len(closed) > printed):
+            _tell_where(shown, describe_run(history))
+        printed = len(closed)
+        bar.update(task, description=history.run, completed=printed, total=history.request.rounds)
+        bar.update(task, phase=_describe_missing(history))
+
+    with heartbeat_silent(), bar if shown and bars_shown() else nullcontext():
+        yield print_rounds
+
+
+def _tell_where(shown: bool, line: str) -> None:
+    if shown:
+        tell_progress(line)
+
+
+def _describe_missing(history: RunHistoryOut) -> str:
+    """The phase, and who is missing in it."""
+    waited_for = history.missing if history.phase in ("waiting", "open") else ()
+    return f"{history.phase}; missing: {', '.join(waited_for)}" if waited_for else history.phase
+
+
+class StatusSchedule:
+    """Decides when to print where a run stands: at once while it waits for clients, then after CHANGE_SECONDS what has
+    changed since, and after QUIET_SECONDS without a line also what has not."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._since = clock, clock()
+        self._told: tuple[object, ...] | None = None
+
+    def is_due(self, history: RunHistoryOut, spoken: bool) -> bool:
+        """Whether to print now; to be called once for each look at the run. `spoken`: another line was printed for this
+        look."""
+        now, state = self._clock(), (history.phase, history.enrolled, history.missing)
+        first = history.phase == "waiting" and (self._told is None or self._told[0] != "waiting")
+        passed = now - self._since
+        changed = state != self._told and passed >= CHANGE_SECONDS
+        late = passed >= QUIET_SECONDS
+        due = first or (history.phase in ("waiting", "open") and not spoken and (changed or late))
+        if spoken or due:
+            self._since = now
+        if due:
+            self._told = state
+        return due
+
+
+def word_table(*names: str, whole: Collection[str] = ()) -> Table:
+    """A table of words, which are folded where the terminal is narrow. The columns in `whole` are never folded."""
+    table = Table(box=box.SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold", no_wrap=name in whole)
+    return table
+
+
+def figure_table(title: str, first: str, *others: str, caption: str | None = None) -> Table:
+    """Narrow enough for a terminal of 80 columns. Where names are too long they are folded, and numbers stay whole."""
+    table = Table(title=title, caption=caption, box=box.SIMPLE, padding=0, collapse_padding=True, pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for column in others:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def answer_table(said: str, answer: Mapping[str, Any]) -> Table:
+    """A list of recommendations."""
+    table = figure_table(as_one_line(said), "item", "title", "score")
+    table.columns[1].no_wrap = False
+    for item in answer["items"]:
+        table.add_row(as_one_line(item["item"]), as_one_line(item.get("title") or ""), f"{item['score']:.3f}")
+    return table
