@@ -11,7 +11,7 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.process import LOGGER, give_back_large_blocks, multiply_alone
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import FederationError, SettingsError
-from shared.new_files import close_to_others, write_privately
+from shared.files import close_to_others, write_privately
 from shared.web.logs import configure
 from shared.web.server import TETHERED, end_with_parent, run_server
 

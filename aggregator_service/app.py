@@ -17,12 +17,13 @@ from aggregator_service.http.signed import Signed, SignedAnswers
 from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings
-from shared.web import problems, reference
-from shared.web.access import Observed, Timed
-from shared.web.built import build
-from shared.web.document import new_app
+from shared.web import openapi as reference
+from shared.web import problems
+from shared.web.access_log import Observed, Timed
 from shared.web.head_requests import HeadAsGet
-from shared.web.pace import Buckets, Paced
+from shared.web.openapi import new_app
+from shared.web.rate_limit import Buckets, Paced
+from shared.web.routes import build
 from shared.web.targets import DecodedTargets
 
 ABOUT = """

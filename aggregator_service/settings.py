@@ -14,9 +14,8 @@ from aggregator_service.rounds.secure_run import PARTS
 from aggregator_service.storage.engines.postgresql import read_url
 from aggregator_service.storage.objects import read_place
 from shared.errors import ProtocolError, SettingsError
-from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Declaration, describe_difference
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, with_catalogue_size
 from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update, longest_update
 from shared.protocol.schemas import RunIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS

@@ -14,10 +14,10 @@ from pathlib import Path
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError, SettingsError
-from shared.protocol.signing import messages
+from shared.protocol.signing import requests as messages
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PublicKey, new_key, read_public
-from shared.protocol.signing.messages import RequestTarget, SignatureClaim
+from shared.protocol.signing.requests import RequestTarget, SignatureClaim
 
 Version = tuple[int, int, int]
 

@@ -15,7 +15,7 @@ from audit.flags import RoleName
 from audit.presence import WITHIN_SECONDS as WITHIN
 from audit.terminal import OUT
 from shared.errors import SettingsError
-from shared.new_files import write_privately
+from shared.files import write_privately
 
 if TYPE_CHECKING:
     from audit.evidence import PartEvidence

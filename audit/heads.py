@@ -12,7 +12,7 @@ from audit.matching import MatchedBodies, ReportedBody
 from audit.probes import bodies
 from client_service.boundary.call_attempts import Attempt
 from shared.errors import HeadError
-from shared.protocol.heads import Said
+from shared.protocol.request_heads import Said
 from shared.protocol.schemas import ArrivalOut
 from shared.protocol.wire import MEDIA_TYPE
 from shared.words import count_noun

@@ -16,7 +16,7 @@ from audit.probes.network import OutsideHost, Surroundings
 from audit.probes.standing import PartLocation
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import own_key
-from shared.protocol.signing.messages import Signatory
+from shared.protocol.signing.requests import Signatory
 from shared.web.address import require_url
 from shared.web.calling import Calling
 

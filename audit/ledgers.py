@@ -19,11 +19,10 @@ from client_service.boundary.ledger_heads import ADOPTED
 from client_service.boundary.secure_bodies import MESSAGES
 from shared.method.declaration import Counts, Declaration
 from shared.method.parameters import Form
-from shared.protocol.bodies import body_size
-from shared.protocol.forms import beside, forms
-from shared.protocol.masked_wire import size
+from shared.protocol.masked_wire import beside, forms, size
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure.messages import MaskedHeader
+from shared.protocol.wire import body_size
 from shared.words import count_noun
 
 SAID = ("update", *MESSAGES)  # the calls of a round that have a body

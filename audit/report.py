@@ -17,7 +17,7 @@ from audit.probing import ProbeGroup
 from audit.signatures import check_signatures
 from client_service.boundary.call_attempts import Attempt
 from shared.message import Message
-from shared.protocol.privacy import few_clients
+from shared.protocol.gate import few_clients
 from shared.protocol.schemas import ArrivalOut
 from shared.protocol.signing.keys import PrivateKey
 from shared.words import count_noun

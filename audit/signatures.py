@@ -19,7 +19,7 @@ from audit.records import describe_arrival
 from shared.errors import DataError, SettingsError
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 from shared.protocol.signing.keys import PrivateKey
-from shared.protocol.signing.messages import RequestTarget, holds, is_made_by, read, rebuild_headers
+from shared.protocol.signing.requests import RequestTarget, holds, is_made_by, read, rebuild_headers
 from shared.words import count_noun
 
 CHOSEN = (

@@ -13,7 +13,7 @@ from client_service.replicas.processes import keep_replicas
 from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
-from shared.new_files import close_to_others, write_privately
+from shared.files import close_to_others, write_privately
 from shared.web.logs import configure
 from shared.web.server import TETHERED, end_with_parent, run_server
 

@@ -18,13 +18,14 @@ from client_service.pages import routes as pages
 from client_service.replicas.service import Replica
 from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings
-from shared.web import problems, reference
-from shared.web.access import Addressed, Limited, Observed, Timed
-from shared.web.built import build
+from shared.web import openapi as reference
+from shared.web import problems
+from shared.web.access_log import Addressed, Limited, Observed, Timed
 from shared.web.calling import Calling, ProxyTransport
-from shared.web.document import new_app
 from shared.web.head_requests import HeadAsGet
-from shared.web.pace import Buckets, Paced
+from shared.web.openapi import new_app
+from shared.web.rate_limit import Buckets, Paced
+from shared.web.routes import build
 from shared.web.targets import DecodedTargets
 from shared.web.tls import Identity
 

@@ -16,14 +16,13 @@ from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.privacy.settings import PrivacySettings, require_accountable
 from client_service.runtime.device import DeviceWish
 from shared.errors import SettingsError
-from shared.method.catalogue_size import with_catalogue_size
 from shared.method.declaration import Declaration
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, with_catalogue_size
 from shared.protocol.schemas import ClientName
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, require_task
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
-from shared.web.access import HOST_NAME
+from shared.web.access_log import HOST_NAME
 from shared.web.address import require_url
 from shared.web.calling import build_proxy
 from shared.web.credentials import chosen_secret, require_own

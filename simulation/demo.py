@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from shared.errors import SettingsError
-from shared.new_files import PRIVATE, write_new
+from shared.files import PRIVATE, write_new
 
 if TYPE_CHECKING:
     from simulation.experiments.experiment import Experiment

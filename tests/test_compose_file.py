@@ -21,9 +21,9 @@ from aggregator_service.settings import AggregatorSettings
 from audit.probes.expected import read_expected
 from client_service.settings import ClientSettings
 from shared.errors import SettingsError
-from shared.protocol.signing.key_index import FOLDER
+from shared.protocol.signing.enrolment import FOLDER
 from shared.protocol.signing.keys import read_public
-from shared.protocol.signing.registry import read_registry
+from shared.protocol.signing.members import read_registry
 from simulation.cli import app
 from simulation.datasets.chain import generate_chain
 from simulation.deployment.certificates import write_files

@@ -25,7 +25,7 @@ from safetensors.numpy import load
 
 from client_service.data import write_shard
 from client_service.federation.training_run import TrainingRun
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from tests.support.federation import Federation, run_federation
 from tests.support.questions import uploads
 from tests.support.small import SMALL, small_aggregator, small_client

@@ -12,9 +12,8 @@ from typing import IO
 
 from aggregator_service.process import off_loop
 from aggregator_service.storage.disk import Disk
-from shared.method.exchanged import Parameters, Scalars, State
-from shared.method.parameters import Array, Arrays, Form, form, part
-from shared.protocol.bodies import pieces
+from shared.method.parameters import Array, Arrays, Form, Parameters, Scalars, State, form, part
+from shared.protocol.wire import pieces
 
 LONGEST_IN_MEMORY = 1 << 20  # bytes
 CHUNK = 1 << 18  # bytes read from the file at a time

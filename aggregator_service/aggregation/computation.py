@@ -15,15 +15,14 @@ from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.rows import StoredState, StoredUpdate
 from aggregator_service.storage.runs import last_update, stored_state, stored_update, stored_updates
 from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsError
-from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.protocol.bodies import pieces
+from shared.method.parameters import Parameters, Scalars, State, Update
 from shared.protocol.schemas import RunIn
-from shared.protocol.secure import recovery
+from shared.protocol.secure import server as recovery
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.server import SecureRound
-from shared.protocol.secure.vector import Vector
-from shared.protocol.wire import StoredArrays, open_parameters
-from shared.strategies.robust import clipping
+from shared.protocol.secure.vectors import Vector
+from shared.protocol.wire import StoredArrays, open_parameters, pieces
+from shared.strategies import robust_aggregation as clipping
 from shared.strategies.strategy import Strategy
 
 

@@ -16,7 +16,7 @@ from shared.method.run_memory import Cost, allowed_memory, anchor_cost, describe
 from shared.method.settings import MethodSettings
 from shared.protocol.lengths import least_update
 from shared.strategies import strategy_of_part
-from shared.strategies.robust.stacks import PIECE
+from shared.strategies.robust_aggregation import PIECE
 
 STATES = 4.0  # the state before, the centre, the state after, and one on its way to the disk or to a client
 DISTANCES = 8.0  # float64 arrays of a tensor, in float32 arrays of it

@@ -11,11 +11,11 @@ from aggregator_service.coordinator import Coordinator
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.lengths import longest_join, longest_message, with_room
 from shared.protocol.secure.messages import FromClient
-from shared.protocol.signing.messages import HEADERS
+from shared.protocol.signing.requests import HEADERS
+from shared.web.connection_limits import vouch
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
-from shared.web.crowd import vouch
+from shared.web.request_bodies import read_whole
 from shared.web.routes import DeclaredRoute
-from shared.web.whole import read_whole
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed aggregator"'}  # makes a browser ask for name and password
 

@@ -15,7 +15,6 @@ from aggregator_service.http.routes import PRIVATE, PROBLEMS, Responses, operate
 from aggregator_service.settings import AggregatorSettings
 from shared.errors import FederationError, ForbiddenError, SettingsError, UnavailableError
 from shared.protocol.problem import ProblemOut
-from shared.protocol.signing.answers import sign_answer
 from shared.protocol.signing.invitation import (
     LONGEST_ENROLMENT,
     EnrolmentIn,
@@ -28,10 +27,11 @@ from shared.protocol.signing.invitation import (
     redeem,
 )
 from shared.protocol.signing.keys import raw_hex
+from shared.protocol.signing.responses import sign_answer
 from shared.web import problems
-from shared.web.refusals import describe_refusal
+from shared.web.openapi import describe_refusal
+from shared.web.request_bodies import read_whole
 from shared.web.routes import DeclaredRoute
-from shared.web.whole import read_whole
 
 
 class InvitedRoute(DeclaredRoute):

@@ -15,9 +15,9 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from shared.errors import HeadError, MediaTypeError
-from shared.protocol import heads
+from shared.protocol import request_heads as heads
 from shared.protocol.schemas import HeaderOut, HeadOut, SignatureOut
-from shared.protocol.signing.messages import SignatureClaim, read_digest, signature_value
+from shared.protocol.signing.requests import SignatureClaim, read_digest, signature_value
 from shared.web.raw_heads import raw_head
 
 FROM_PROXIES = frozenset(

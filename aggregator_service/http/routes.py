@@ -28,11 +28,11 @@ from shared.protocol.schemas import (
     RunIn,
     RunOut,
 )
-from shared.protocol.signing.messages import DIGEST, body_digest
+from shared.protocol.signing.requests import DIGEST, body_digest
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web.health import LiveOut, ReadyOut
-from shared.web.refusals import MARK
+from shared.web.openapi import MARK
 from shared.web.routes import DeclaredRoute
 
 PRIVATE = {"Cache-Control": "no-store"}

@@ -21,9 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.heads import Heads
 from shared.errors import AuthenticationError, DigestError, ProtocolError, UnavailableError
-from shared.protocol.signing.answers import sign_answer
 from shared.protocol.signing.keys import PrivateKey
-from shared.protocol.signing.messages import (
+from shared.protocol.signing.requests import (
     DIGEST,
     NO_BODY,
     SIGNATURE,
@@ -33,8 +32,9 @@ from shared.protocol.signing.messages import (
     is_signed,
     read_digest,
 )
+from shared.protocol.signing.responses import sign_answer
 from shared.web import problems
-from shared.web.crowd import vouch
+from shared.web.connection_limits import vouch
 from shared.web.undeclared import announces_body
 
 MOST_AT_ONCE = 32  # requests of one client under way; each may wait for half a minute, and it needs one or two

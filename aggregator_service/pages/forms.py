@@ -15,7 +15,7 @@ from fastapi import Request
 from shared.errors import ForbiddenError, MediaTypeError, ProtocolError
 from shared.web.content_types import FORM
 from shared.web.credentials import same
-from shared.web.whole import read_whole
+from shared.web.request_bodies import read_whole
 
 LONGEST_FORM = 16 << 10  # bytes
 CONTEXT = b"forms of the operator's page"

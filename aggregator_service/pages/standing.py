@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from shared.protocol.privacy import few_clients
+from shared.protocol.gate import few_clients
 from shared.protocol.schemas import ENDED, RoundOut, RunHistoryOut
 from shared.web.pages import NOTHING, Fact, Verdict, clock, seconds, size
 from shared.words import count_noun

@@ -18,8 +18,7 @@ from aggregator_service.pages.states import LEGEND, RunWatch, Sightings
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ENDED, ArrivalsOut, MemberOut, RunHistoryOut
-from shared.web.declared import declared_out
-from shared.web.pages import PageHead, templates
+from shared.web.pages import PageHead, declared_out, templates
 
 SECTIONS = (("now", "Now"), ("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
 SHOWN_RUNS = 20

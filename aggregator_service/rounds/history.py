@@ -16,7 +16,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.rows import StoredState, StoredUpdate, instant
 from aggregator_service.storage.runs import run_documents, stored_states, stored_updates
 from shared.errors import NotFoundError
-from shared.method.exchanged import Scalars
+from shared.method.parameters import Scalars
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunOut, SecureOut, Standing
 from shared.protocol.secure.server import PHASES, SecureRound
 from shared.strategies.strategy import Strategy

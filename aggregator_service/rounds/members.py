@@ -14,7 +14,7 @@ from aggregator_service.storage.clients import active_quarantines, count_refusal
 from aggregator_service.storage.rows import JoinedClient, Quarantine, instant
 from shared.errors import AuthenticationError, ConflictError, ForbiddenError, NotFoundError, ProtocolError
 from shared.method.declaration import Declaration, describe_difference
-from shared.protocol.privacy import few_clients
+from shared.protocol.gate import few_clients
 from shared.protocol.schemas import Cause, JoinIn, MemberOut, QuarantineOut
 
 

@@ -10,7 +10,7 @@ from aggregator_service.storage.rows import Receipt
 from shared.errors import ConflictError, ProtocolError
 from shared.protocol.schemas import ENDED, Cause, Phase, RunIn
 from shared.protocol.secure.server import SecureRound
-from shared.strategies.robust.choice import least_updates
+from shared.strategies.robust_aggregation import least_updates
 
 CANCELLED = "the operator has cancelled it"
 

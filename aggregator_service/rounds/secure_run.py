@@ -20,9 +20,15 @@ from shared.protocol.schemas import ClientName, RunIn
 from shared.protocol.secure import server
 from shared.protocol.secure.common import describe_unlike_lists, digest_anchor, digest_method
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
-from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
+from shared.protocol.secure.membership import (
+    MemberSum,
+    Stamps,
+    describe_exposed,
+    find_basis_objection,
+    find_exposed,
+    stamps_of,
+)
 from shared.protocol.secure.messages import CommonTerms, Hex32, Names, PublicKeys, RoundTerms, least_threshold
-from shared.protocol.secure.renewal import Stamps, find_basis_objection, stamps_of
 from shared.protocol.secure.server import Phase, SecureRound
 
 

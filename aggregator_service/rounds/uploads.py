@@ -16,8 +16,8 @@ from aggregator_service.storage.rows import Receipt, StoredUpdate
 from aggregator_service.storage.runs import Write, add_message, add_update, stored_update
 from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError, UnsettledError
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Scalars
-from shared.method.ranges import require_within
+from shared.method.parameters import Scalars
+from shared.method.tensors import require_within
 from shared.protocol.lengths import require_head
 from shared.protocol.masked_wire import open_masked
 from shared.protocol.secure.messages import FromClient, MaskedHeader

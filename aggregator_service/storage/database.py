@@ -22,8 +22,8 @@ from aggregator_service.storage.engines.postgresql import PostgreSQL
 from aggregator_service.storage.engines.sqlite import SQLite
 from aggregator_service.storage.tables import FEDERATION
 from shared.errors import SettingsError
+from shared.files import lock_directory
 from shared.method.declaration import Declaration
-from shared.ownership import lock_directory
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _ALONE = threading.Lock()  # what a revision works on is one variable of the process

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from shared.method.declaration import Counts
-from shared.method.exchanged import Scalars
+from shared.method.parameters import Scalars
 from shared.protocol.schemas import Cause
 
 Call = Literal["join", "update", "keys", "shares", "checks", "consents", "answers", "other"]

@@ -11,8 +11,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
-from shared.method.parameters import STORED
+from shared.method.parameters import STORED, Parameters
 from shared.protocol.schemas import JoinIn
 from shared.protocol.wire import encode
 

@@ -16,7 +16,7 @@ from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.gate_self_test import Nowhere
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
-from shared.protocol.heads import USER_AGENT
+from shared.protocol.request_heads import USER_AGENT
 from shared.protocol.wire import MEDIA_TYPE
 
 KIND = "at the gate"

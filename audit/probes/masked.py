@@ -12,9 +12,9 @@ from audit.probes import bodies
 from shared.method.declaration import Declaration
 from shared.method.parameters import STORED, Array, Form
 from shared.protocol.masked_wire import encode_masked
-from shared.protocol.secure import vector
+from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import MaskedHeader, hidden_scalars, visible_scalars
-from shared.protocol.secure.vector import MaskedUpdate
+from shared.protocol.secure.vectors import MaskedUpdate
 
 VALUE = bodies.VALUE
 

@@ -29,9 +29,9 @@ from shared.errors import (
     ReplayError,
 )
 from shared.method.declaration import Declaration
-from shared.protocol.heads import replace_library_headers
+from shared.protocol.request_heads import replace_library_headers
 from shared.protocol.signing.keys import PrivateKey, new_key
-from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE
 
 KIND = "past the gate"

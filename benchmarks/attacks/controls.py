@@ -10,7 +10,7 @@ from benchmarks.attacks.attack import Blocks
 from benchmarks.attacks.silo import Mode, Release
 from benchmarks.attacks.views import Transcripts
 from client_service.training.item_trainer import LocalTraining
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 
 HIDING_PLACE = "predictive.hidden.bias"
 

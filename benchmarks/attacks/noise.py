@@ -13,7 +13,7 @@ from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.mechanism import Noise, privatise
 from client_service.privacy.settings import TENSORS, PrivacySettings
 from client_service.training.item_trainer import LocalTraining
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 
 PARTS = (TENSORS, *SCALARS)
 LEAST, MOST = 1e-2, 1e4  # between which the noise multiplier lies, for any epsilon that means something

@@ -20,12 +20,11 @@ from client_service.training.item_trainer import LocalTraining, Moment
 from client_service.training.training_state import TrainingState
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.declaration import TensorSpec
-from shared.method.exchanged import Parameters, Scalars, State, Update
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays, Float32
+from shared.method.parameters import Arrays, Float32, Parameters, Scalars, State, Update
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters
 from shared.strategies import build_strategy
 from shared.strategies.strategy import Strategy
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from benchmarks.attacks.attack import Blocks
 from benchmarks.attacks.silo import SCALARS
 from shared.method.declaration import TensorSpec
-from shared.method.exchange import ITEM_TABLE
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
+from shared.method.tensors import ITEM_TABLE
 from shared.strategies.lpsfed import similarities
 
 MARGIN, RHO = (SCALARS.index(name) for name in ("margin", "rho"))

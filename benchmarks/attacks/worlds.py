@@ -26,7 +26,7 @@ from benchmarks.attacks.silo import (
 )
 from client_service.privacy.mechanism import clip_change
 from client_service.privacy.settings import TENSORS, PrivacySettings
-from shared.method.exchanged import Parameters, State
+from shared.method.parameters import Parameters, State
 
 CHANNELS = ("tensors", "margin", "rho")
 

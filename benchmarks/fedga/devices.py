@@ -24,10 +24,9 @@ from benchmarks.fedga.methods import ABLATION, METHODS, REGIMES, build_method, l
 from benchmarks.fedga.rows import Row, find_rates, keep_row, read_rows
 from benchmarks.fedga.sets import SessionSet, measure_floors, open_devices, parse_setting
 from client_service.training.session_trainer import MODELS
-from shared.method.exchanged import State
+from shared.method.parameters import State
 from shared.strategies import build_strategy
-from shared.strategies.server.choice import build_optimiser
-from shared.strategies.server.step import SECOND
+from shared.strategies.server_optimisers import SECOND, build_optimiser
 from simulation.experiments.devices import DevicePlan, DeviceRound, PassingDevices, loss_of, train_devices
 
 SAMPLE, EVERY, TUNED_ROUNDS, TUNING_SEED = 20, 20, 60, 100

@@ -13,7 +13,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from benchmarks.fedga.rows import Row
-from shared.strategies.server.second_moments import adam, clip, ramp, yogi
+from shared.strategies.server_optimisers import adam, clip, ramp, yogi
 
 METHODS = ("fedavg", "fedprox", "fedadam", "fedyogi", "fedga")
 STEPPED = ("fedadam", "fedyogi", "fedga")

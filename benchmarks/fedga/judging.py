@@ -13,8 +13,7 @@ from client_service.models.sequence.srgnn import SRGNN
 from client_service.serving.next_items import freeze_sessions
 from client_service.training.session_trainer import MODELS, SessionTraining
 from client_service.training.training_state import load_named
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Arrays, Float32
+from shared.method.parameters import Arrays, Float32, Parameters
 from shared.method.settings import MethodSettings
 
 Values = dict[str, float]

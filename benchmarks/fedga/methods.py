@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from shared.method.setting_groups import ServerStepSettings
-from shared.method.settings import MethodSettings, method_settings
+from shared.method.settings import MethodSettings, ServerStepSettings, method_settings
 from shared.strategies import build_strategy
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -23,7 +23,7 @@ from benchmarks.fedga.rows import Row, keep_row
 from benchmarks.fedga.sets import SessionSet, divide, measure_silo_floors, parse_setting
 from client_service.training.session_trainer import MODELS, SessionTraining
 from client_service.training.training_state import Moment
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from simulation.experiments.devices import DevicePlan, DeviceRound, LastingSilos, loss_of, train_devices
 from simulation.sessions.read import read_sessions
 

@@ -12,10 +12,9 @@ from benchmarks.guard.silo import CPU, METHOD, GeneratedSilo, keep_first_model, 
 from client_service.data import read_shard
 from client_service.training.item_trainer import LocalTraining, Moment
 from client_service.training.start_choice import COMMON_START
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.spectrum import low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from shared.strategies.local_client import Objective
 
 PRODUCT, MATRIX = "a product of two 768 x 768 matrices", "a float32 for each user and item"

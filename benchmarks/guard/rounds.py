@@ -23,10 +23,10 @@ from benchmarks.guard.calibration import hashing
 from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
 from benchmarks.guard.silo import MIB, GeneratedSilo
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
-from shared.protocol.bodies import pieces
 from shared.protocol.schemas import RunIn
+from shared.protocol.wire import pieces
 from shared.strategies import build_strategy
 
 CLIENTS = tuple(f"client-{number}" for number in range(1, 5))

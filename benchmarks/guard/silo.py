@@ -12,10 +12,9 @@ from client_service.federation.training_run import TrainingRun
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.datasets.synthetic import generate_dataset
 from simulation.partitioning.partition import partition_dataset, write_partition

@@ -21,7 +21,7 @@ from client_service.evaluation.ranking import TopItems, on_test, on_validation, 
 from client_service.serving.model_store import freeze
 from client_service.training.item_trainer import LocalTraining, Moment
 from client_service.training.spectrum_cache import cached_spectrum
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from simulation.experiments.pooled import ClientSlice, sorted_places

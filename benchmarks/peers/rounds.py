@@ -23,7 +23,7 @@ from benchmarks.guard.measuring import memory_mib
 from benchmarks.guard.rounds import hold_round, open_archive
 from benchmarks.peers.models import run_inside
 from client_service.runtime.device import pin_threads
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 

@@ -33,14 +33,14 @@ from client_service.common_basis.basis import CommonBasis, basis_of_pairs, basis
 from client_service.common_basis.statistics import begin_sums, count_pairs, encode_sums, pack_sums, raw_products
 from client_service.common_basis.subspace_iteration import explore, first_directions, start_directions
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters, State
-from shared.method.parameters import Array, Arrays
+from shared.method.parameters import Array, Arrays, Parameters, State
 from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.masked_wire import encode_masked, open_masked
-from shared.protocol.secure import masks, recovery, vector
-from shared.protocol.secure.masks import MaskStream
+from shared.protocol.secure import server as recovery
+from shared.protocol.secure import vectors as masks
+from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import MaskedHeader
-from shared.protocol.secure.vector import MaskedUpdate
+from shared.protocol.secure.vectors import MaskedUpdate, MaskStream
 from shared.strategies.common_basis import DEGREES, MOST_EXACT, UInt32, common_basis, hide_rare_pairs
 
 USERS, RECORDS = 1000, 60  # of one silo, and of one of its users

@@ -34,10 +34,9 @@ from client_service.tasks import items
 from client_service.tasks.task import Place
 from client_service.training import start_choice as beginning
 from shared.cores import available_cores
-from shared.method.exchange import EXCHANGES
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
-from shared.method.start import initial_parameters
+from shared.method.tensors import EXCHANGES, initial_parameters
 
 MIB = 1 << 20
 SIDE, PRODUCTS = 1024, 40  # of the matrices that calibrate, 86 GFLOP in all

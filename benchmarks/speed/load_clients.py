@@ -17,10 +17,10 @@ import numpy as np
 
 from client_service.boundary.aggregator_api import CURRENT
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
-from shared.protocol.heads import Said
+from shared.method.parameters import Parameters
+from shared.protocol.request_heads import Said
 from shared.protocol.schemas import JoinIn, RunOut
-from shared.protocol.signing.messages import RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE, encode
 
 WAIT_SECONDS = 20

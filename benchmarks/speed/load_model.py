@@ -36,7 +36,7 @@ from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.schemas import RunIn
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import new_key, public_pem
-from shared.protocol.signing.messages import Signatory
+from shared.protocol.signing.requests import Signatory
 from simulation.experiments.processes import HOST, free_ports, start_aggregator, stop_services, wait_until_ready
 
 TOKEN = "the-load-model's-operator"  # of an aggregator that ends with this command

@@ -37,9 +37,8 @@ from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, client_settings
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
-from shared.method.start import initial_parameters
+from shared.method.parameters import Parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 
 LISTED, SEED = 20, 0
 CPU = torch.device("cpu")

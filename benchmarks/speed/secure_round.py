@@ -35,12 +35,12 @@ from client_service.secure_rounds.masking import Masking, open_masking
 from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import NAME, RoundMemory
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
-from shared.protocol.privacy import pass_gate
+from shared.method.parameters import Parameters
+from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import RunIn, RunOut
 from shared.protocol.signing.enrolment import enrol, kept_pair
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.registry import write_registry
+from shared.protocol.signing.members import write_registry
 from shared.timeouts import CallLimits
 
 URL, TOKEN = "http://127.0.0.1", secrets.token_hex(32)

@@ -15,11 +15,10 @@ from torch.profiler import ProfilerActivity, profile
 from client_service.data import read_shard
 from client_service.runtime.device import choose_device, pin_threads
 from client_service.training.item_trainer import LocalTraining, Moment
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
 from shared.method.spectrum import low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from shared.strategies.local_client import Objective
 from simulation.partitioning.sources import find_shards
 

@@ -14,15 +14,14 @@ from client_service.boundary.ledger import Ledger
 from client_service.boundary.retry_schedule import Pace, seconds_asked
 from shared import errors
 from shared.method.declaration import Counts, Declaration, Part
-from shared.method.exchanged import Parameters
-from shared.protocol.bodies import require_short_head
-from shared.protocol.forms import declare_answer
-from shared.protocol.heads import USER_AGENT
+from shared.method.parameters import Parameters
 from shared.protocol.lengths import longest_head
+from shared.protocol.masked_wire import declare_answer
+from shared.protocol.request_heads import USER_AGENT
 from shared.protocol.schemas import AnchorOut, JoinIn, JoinOut, ReceiptOut, RunOut
 from shared.protocol.secure.messages import FromClient
 from shared.protocol.signing.keys import PrivateKey, PublicKey
-from shared.protocol.wire import MEDIA_TYPE, check, decode
+from shared.protocol.wire import MEDIA_TYPE, check, decode, require_short_head
 from shared.timeouts import ATTEMPTS, RETRY_SECONDS, CallLimits
 from shared.web.calling import reason
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from client_service.boundary.call_records import POLLS
 from client_service.boundary.ledger import entry_nonce
-from shared.protocol.secure.vector import SCALARS
+from shared.protocol.secure.vectors import SCALARS
 
 Entry = Mapping[str, Any]
 

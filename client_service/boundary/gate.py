@@ -19,15 +19,15 @@ from client_service.runtime.logs import LOGGER
 from shared.errors import FederationError, PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Array, form_of
-from shared.protocol.forms import declare_answer
-from shared.protocol.heads import HOST, LENGTH, NUMBER, TYPE, UNSIGNED, WORDS, Said
 from shared.protocol.lengths import longest_relayed, longest_update
+from shared.protocol.masked_wire import declare_answer
+from shared.protocol.request_heads import HOST, LENGTH, NUMBER, TYPE, UNSIGNED, WORDS, Said
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
-from shared.protocol.secure.vector import SCALARS
-from shared.protocol.signing.answers import read_signer, require_answer
+from shared.protocol.secure.vectors import SCALARS
 from shared.protocol.signing.keys import PrivateKey, PublicKey
-from shared.protocol.signing.messages import SIGNATURE, RequestTarget, Signatory, is_made_by, sign
+from shared.protocol.signing.requests import SIGNATURE, RequestTarget, Signatory, is_made_by, sign
+from shared.protocol.signing.responses import read_signer, require_answer
 from shared.protocol.wire import MEDIA_TYPE, check, decode, encode
 from shared.strategies.common_basis import WEIGHTED
 from shared.timeouts import CALL_SECONDS

@@ -20,7 +20,7 @@ from shared.errors import PrivacyError
 from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.method.parameters import STORED
-from shared.protocol.heads import CONSTANT, USER_AGENT
+from shared.protocol.request_heads import CONSTANT, USER_AGENT
 from shared.protocol.schemas import JoinIn
 from shared.protocol.wire import MEDIA_TYPE
 

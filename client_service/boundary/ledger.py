@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from shared.errors import DataError
-from shared.protocol.signing.messages import NONCE_BYTES
+from shared.protocol.signing.requests import NONCE_BYTES
 
 LEDGER = "ledger.jsonl"  # in a client's state directory
 GENESIS = "0" * 64

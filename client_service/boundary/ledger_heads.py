@@ -26,8 +26,8 @@ from client_service.boundary.ledger import (
     read_lines,
 )
 from shared.errors import DataError
+from shared.files import PRIVATE, replace_file, sync_path
 from shared.message import Message
-from shared.new_files import PRIVATE, replace_file, sync_path
 from shared.protocol.signing.keys import PrivateKey, derive_secret, fingerprint
 
 NAME = "ledger-heads.json"

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from shared.errors import PrivacyError, ProtocolError
 from shared.method.declaration import Declaration
-from shared.protocol.bodies import tensor_names
 from shared.protocol.masked_wire import decode_masked
 from shared.protocol.secure.messages import Consent, FromClient, PublicKeys, SealedShares, ShareCheck, UnmaskAnswer
-from shared.protocol.secure.vector import SCALARS, MaskedUpdate
+from shared.protocol.secure.vectors import SCALARS, MaskedUpdate
+from shared.protocol.wire import tensor_names
 
 MESSAGES: Mapping[str, type[FromClient]] = {
     "keys": PublicKeys,

@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from shared.errors import DataError
+from shared.files import PRIVATE, make_private_folder, sync_path
 from shared.method.run_memory import usable_memory
-from shared.new_files import PRIVATE, make_private_folder, sync_path
 
 GZIP = b"\x1f\x8b"  # its first two bytes
 CELL_BYTES = 32  # of memory that one cell of a table takes, while it is read and cleaned

@@ -15,7 +15,7 @@ from pathlib import Path
 from client_service.data.ids import normalise_id
 from client_service.event_log.messages import ItemIn
 from shared.errors import DataError, UnavailableError
-from shared.new_files import make_private_folder
+from shared.files import make_private_folder
 
 EVENT_BYTES, USER_BYTES = 16, 32
 

@@ -28,8 +28,8 @@ from client_service.tasks.task import Place
 from client_service.training.item_trainer import Moment
 from shared.errors import FederationError, UnavailableError
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
+from shared.method.parameters import Parameters
 from shared.protocol.schemas import ENDED, Phase, RunOut
 from shared.strategies import strategy_of_part
 

@@ -47,8 +47,7 @@ from client_service.tasks.task import Place, SummedDigests
 from client_service.training.item_trainer import Moment
 from shared.errors import ProtocolError
 from shared.method.declaration import Part
-from shared.method.exchanged import Parameters
-from shared.method.parameters import digest
+from shared.method.parameters import Parameters, digest
 from shared.strategies.common_basis import DEGREES, PRODUCTS, common_basis, decode_products
 from shared.strategies.strategy import Strategy
 

@@ -25,9 +25,8 @@ from client_service.tasks.task import Place, SummedDigests, Task, TaskShard
 from client_service.training.item_trainer import Moment
 from shared.errors import PrivacyError
 from shared.method.declaration import Part
-from shared.method.exchanged import Parameters
-from shared.method.setting_groups import BasisSettings
-from shared.method.settings import MethodSettings
+from shared.method.parameters import Parameters
+from shared.method.settings import BasisSettings, MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
 from shared.strategies.strategy import Strategy

@@ -19,9 +19,9 @@ from client_service.training.margins import ALL_SCORED_NUMBERS, BLOCK_PAIRS, SCO
 from shared.errors import SettingsError
 from shared.method.anchor import declared_size
 from shared.method.declaration import Counts, Declaration, Part
-from shared.method.exchange import EXCHANGES, ITEM_TABLE
 from shared.method.run_memory import SPARSE, Cost, allowed_memory, anchor_cost, describe_bytes, spectrum_cost
 from shared.method.settings import MethodSettings
+from shared.method.tensors import EXCHANGES, ITEM_TABLE
 from shared.protocol.lengths import least_update
 from shared.strategies.lpsfed import MARGIN
 from shared.strategies.strategy import Strategy

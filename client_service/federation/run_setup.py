@@ -19,12 +19,12 @@ from client_service.runtime.interruption import RoundPatience
 from client_service.settings import ClientSettings
 from client_service.tasks.task import Place
 from shared.method.declaration import Declaration, Part
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
-from shared.protocol.privacy import few_clients
+from shared.protocol.gate import few_clients
 from shared.protocol.schemas import RunOut
 from shared.strategies import build_strategy, strategy_of_part
-from shared.strategies.server.choice import magnitudes_for
+from shared.strategies.server_optimisers import magnitudes_for
 from shared.strategies.strategy import Strategy
 
 QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"

@@ -17,8 +17,7 @@ from client_service.serving.predictor import Answerer
 from client_service.tasks.task import Place, SummedDigests, Task, TaskShard, Training
 from client_service.training.item_trainer import Moment
 from shared.method.declaration import Part
-from shared.method.exchanged import Parameters
-from shared.method.parameters import digest
+from shared.method.parameters import Parameters, digest
 from shared.strategies.strategy import Strategy
 
 

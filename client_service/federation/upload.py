@@ -18,12 +18,12 @@ from client_service.secure_rounds.exchange import BasisPart, SecureExchange
 from client_service.secure_rounds.masking import Masking
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
-from shared.method.exchanged import Parameters
-from shared.protocol.privacy import pass_gate
+from shared.method.parameters import Parameters
+from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import ReceiptOut, RunOut
 from shared.protocol.secure.messages import RoundTerms
 from shared.strategies import strategy_of_part
-from shared.strategies.mixing import Mixing
+from shared.strategies.aggregation import Mixing
 from shared.strategies.strategy import Strategy
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from starlette.types import Scope
 
 from client_service.settings import ClientSettings
 from shared.errors import AuthenticationError, ForbiddenError
+from shared.web.connection_limits import vouch
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
-from shared.web.crowd import vouch
-from shared.web.pace import by_address
+from shared.web.rate_limit import by_address
 from shared.web.routes import DeclaredRoute
 
 Role = Literal["application", "operator"]

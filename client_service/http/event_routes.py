@@ -18,7 +18,7 @@ from client_service.event_log.messages import (
 )
 from client_service.http.authentication import ForApplications
 from client_service.http.operator_routes import COMMON, Service
-from shared.web.examples import JSON
+from shared.web.openapi import JSON
 
 router = APIRouter(tags=["feedback"], route_class=ForApplications, **COMMON)
 UserPath = Annotated[StoredId, Path(description="the user's id", examples=["4711"])]

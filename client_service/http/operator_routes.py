@@ -25,7 +25,7 @@ from shared.errors import DataError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.protocol.problem import ProblemOut
 from shared.web.health import LiveOut, ReadyOut
-from shared.web.refusals import MARK, describe_refusal
+from shared.web.openapi import MARK, describe_refusal
 from shared.web.routes import DeclaredRoute
 
 Responses = dict[int | str, dict[str, Any]]

@@ -39,8 +39,8 @@ from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.tasks.task import TaskShard
 from shared.errors import ConflictError, UnavailableError
+from shared.files import lock_directory
 from shared.method.declaration import Declaration
-from shared.ownership import lock_directory
 from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import PrivateKey
 

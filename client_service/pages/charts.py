@@ -12,8 +12,7 @@ from client_service.joining_value.comparison import EASE_SIDE
 from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut, SpectrumOut
 from client_service.tasks.page_texts import USERS, Nouns
 from client_service.tasks.task import Task
-from shared.web.charts import Chart, Line
-from shared.web.intervals import IntervalChart, IntervalGroup
+from shared.web.charts import Chart, IntervalChart, IntervalGroup, Line
 from shared.web.pages import figure
 from shared.words import count_noun
 

@@ -11,7 +11,7 @@ from typing import Any
 from client_service.boundary.call_attempts import Attempt, attempts
 from client_service.boundary.ledger import GENESIS, Ledger, follow_chain
 from shared.method.declaration import Declaration
-from shared.protocol.forms import beside, forms
+from shared.protocol.masked_wire import beside, forms
 from shared.web.pages import Verdict, shape
 
 REFUSED = 400  # the least status of a refusal

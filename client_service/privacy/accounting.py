@@ -14,7 +14,7 @@ from client_service.boundary.ledger import Entry, ends_in, parse_entry, read_lin
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.privacy.settings import SCALARS, TENSORS, Mechanism, PrivacySettings
 from shared.errors import DataError, SettingsError
-from shared.new_files import PRIVATE, sync_path, write_new
+from shared.files import PRIVATE, sync_path, write_new
 
 
 class Charge(NamedTuple):

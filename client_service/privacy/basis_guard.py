@@ -20,9 +20,8 @@ from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.privacy.accounting import FOLDER, ROUNDING, Account, Charge, find_shortfall, silo_secret
 from client_service.privacy.mechanism import Noise
 from shared.errors import DataError, PrivacyError
-from shared.method.exchanged import Parameters
-from shared.method.parameters import blocks, digest
-from shared.method.setting_groups import BasisSettings
+from shared.method.parameters import Parameters, blocks, digest
+from shared.method.settings import BasisSettings
 from shared.protocol.secure.messages import RoundTerms
 from shared.strategies.common_basis import NOISE, STEP, WEIGHTED
 

@@ -22,11 +22,10 @@ from client_service.schemas import PrivacyOut
 from shared.errors import PrivacyError, SettingsError
 from shared.message import Message
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays, digest
-from shared.method.ranges import clamp_scalars
+from shared.method.parameters import Arrays, Parameters, digest
 from shared.method.settings import MethodSettings
+from shared.method.tensors import clamp_scalars
 from shared.protocol.wire import encode
 from shared.strategies import build_strategy
 

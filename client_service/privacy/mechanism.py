@@ -16,10 +16,9 @@ from scipy.special import ndtri
 from client_service.privacy.accounting import Charge
 from client_service.privacy.settings import TENSORS, Mechanism, PrivacySettings
 from shared.errors import PrivacyError
-from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays, Float32
-from shared.protocol.secure.masks import MaskStream, add_masks
+from shared.method.parameters import Arrays, Float32, Parameters
+from shared.protocol.secure.vectors import MaskStream, add_masks
 
 STEP_BITS = 20  # there are 2^20 to 2^21 steps of the grid in one scale of the noise
 MANTISSA = 53  # bits of a float64

@@ -24,7 +24,7 @@ from client_service.privacy.accounting import ACCOUNT, SECRET, find_shortfall
 from client_service.privacy.basis_guard import SECRET as BASIS_SECRET
 from client_service.privacy.basis_guard import find_basis_shortfall
 from shared.errors import DataError, SettingsError
-from shared.ownership import lock_directory
+from shared.files import lock_directory
 from shared.protocol.signing.keys import PrivateKey, fingerprint
 
 LONGEST_REASON = 200  # characters of an operator's words

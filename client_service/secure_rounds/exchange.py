@@ -16,13 +16,13 @@ from client_service.runtime.interruption import RoundPatience
 from client_service.runtime.logs import LOGGER
 from client_service.secure_rounds.masking import Masking
 from shared.errors import PrivacyError, RoundClosedError
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.masked_wire import encode_masked
 from shared.protocol.schemas import ReceiptOut
 from shared.protocol.secure import client
 from shared.protocol.secure.common import describe_terms
+from shared.protocol.secure.membership import LEAST_SILOS, is_basis
 from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
-from shared.protocol.secure.renewal import LEAST_SILOS, is_basis
 from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, State, terms_of
 
 Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)

@@ -17,14 +17,14 @@ from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import RoundMemory
 from client_service.secure_rounds.secret_files import Vault, keep_start, kept_start
 from shared.errors import SettingsError
+from shared.files import PRIVATE, write_new
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
-from shared.new_files import PRIVATE, write_new
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
+from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
-from shared.protocol.secure.renewal import LEAST_SILOS
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 
 NAME = "draws.secret"

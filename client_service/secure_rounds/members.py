@@ -13,11 +13,11 @@ from client_service.runtime.logs import LOGGER
 from client_service.schemas import MemberKeyOut, MembersOut
 from client_service.secure_rounds.round_memory import RoundMemory
 from shared.errors import ConflictError, PrivacyError, SettingsError
+from shared.protocol.secure.client import require_members
+from shared.protocol.secure.membership import is_basis
 from shared.protocol.secure.messages import FEWEST_CLIENTS, Roster
-from shared.protocol.secure.renewal import is_basis
-from shared.protocol.secure.trust import require_members
 from shared.protocol.signing.keys import PublicKey, fingerprint, public_key, raw_hex
-from shared.protocol.signing.registry import Registry, read_registry
+from shared.protocol.signing.members import Registry, read_registry
 
 AGGREGATOR = ""  # no client has this name
 CONSENT = "`lpsfed members accept` shows and takes them"

@@ -13,9 +13,18 @@ from typing import Any
 
 from client_service.boundary.ledger import Ledger
 from shared.errors import DataError, PrivacyError
-from shared.protocol.secure.membership import MemberSum, describe_exposed, find_exposed
+from shared.protocol.secure.membership import (
+    LEAST_SILOS,
+    MemberSum,
+    Stamps,
+    describe_exposed,
+    find_basis_objection,
+    find_exposed,
+    is_basis,
+    needs_stamps,
+    stamps_of,
+)
 from shared.protocol.secure.messages import Roster, RoundTerms
-from shared.protocol.secure.renewal import LEAST_SILOS, Stamps, find_basis_objection, is_basis, needs_stamps, stamps_of
 
 NAME = "secure_rounds.jsonl"  # in the state directory
 PINNED = ("threshold", "method", "seed", "rounds")  # of a run's terms: the same in all of its rounds

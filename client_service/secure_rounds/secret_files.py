@@ -6,8 +6,8 @@ from pathlib import Path
 
 from client_service.runtime.logs import LOGGER
 from shared.errors import DataError, PrivacyError
-from shared.method.exchanged import Parameters
-from shared.new_files import PRIVATE, replace_file
+from shared.files import PRIVATE, replace_file
+from shared.method.parameters import Parameters
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.state import State, read, state_json, terms_of
 from shared.protocol.wire import encode, open_parameters

@@ -24,8 +24,8 @@ from client_service.tasks.page_texts import VISITS, try_visit
 from client_service.tasks.task import Followed, Opened, Place, Task, follow_nothing
 from client_service.training.session_trainer import SessionTraining, carry_sessions, rows_of_sessions
 from shared.errors import SettingsError
+from shared.files import make_private_folder
 from shared.method.declaration import Counts
-from shared.new_files import make_private_folder
 
 JUDGED = 4000  # validation examples by which a round is chosen, the same in every round
 

@@ -28,8 +28,8 @@ from client_service.tasks.page_texts import Nouns, Question, Trial
 from client_service.training.item_trainer import Figures, Moment
 from client_service.training.training_state import TrainingState
 from shared.method.declaration import Counts
-from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient
 

@@ -51,13 +51,11 @@ from client_service.training.training_state import (
     tensors_of,
 )
 from shared.errors import SettingsError
-from shared.method.exchange import EXCHANGES
-from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import EXCHANGES, initial_parameters
 from shared.strategies.local_client import PLAIN, Loss, Objective, Penalty
 
 MLPS = ("pooling.", "predictive.")

@@ -16,8 +16,7 @@ from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.losses import contrastive, lowered_cosine, margin, refined_margin, shifted_cosine
 from client_service.training.sampling import Batch, PairSampler
 from shared.errors import SettingsError
-from shared.method.margin_readings import MarginReading
-from shared.method.settings import MethodSettings
+from shared.method.settings import MarginReading, MethodSettings
 
 
 @dataclass(frozen=True)

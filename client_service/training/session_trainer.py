@@ -32,11 +32,9 @@ from client_service.training.training_state import (
     tensors_of,
 )
 from shared.errors import ProtocolError, SettingsError
-from shared.method.exchange import EXCHANGES, ITEM_TABLE
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
-from shared.method.start import initial_parameters
+from shared.method.tensors import EXCHANGES, ITEM_TABLE, initial_parameters
 from shared.strategies.local_client import PLAIN, Objective, Penalty
 
 MODELS: dict[str, type[SRGNN]] = {"srgnn": SRGNN, "tagnn": TAGNN}

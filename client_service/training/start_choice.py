@@ -24,9 +24,9 @@ from client_service.training.filter_search import best_filter
 from client_service.training.fusion_search import best_recipe
 from shared.errors import DataError
 from shared.message import Message
-from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
+from shared.method.tensors import EXCHANGES
 
 FORMAT = "lpsfed-choice/4"
 COMMON_START = Filter(128, ridge=0.03, exponent=0.25)

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shared.errors import ProtocolError
-from shared.method.exchanged import Parameters, Scalars
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays, Float32
+from shared.method.parameters import Arrays, Float32, Parameters, Scalars
 
 FIRST = 1024  # numbers that there is room for at first
 

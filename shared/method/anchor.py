@@ -13,8 +13,7 @@ from scipy import sparse
 from shared.method.declaration import Counts
 from shared.method.divergence import kernel
 from shared.method.graph import Float64, interaction_matrix
-from shared.method.setting_groups import AnchorSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import AnchorSettings, MethodSettings
 from shared.method.spectrum import low_spectrum
 
 TOLERANCE = 1e-9  # two machines agree on a kernel to 1e-13; it sums to 1

@@ -1,10 +1,11 @@
-"""Named arrays: their form, their parts and their digest. The arithmetic is numpy alone."""
+"""Named arrays and scalars: parameters, one client's update, what a run keeps."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -90,3 +91,44 @@ def stored_parts(arrays: Arrays, name: str, spans: Iterable[tuple[int, int]]) ->
     dtype = STORED[form(arrays, name).dtype]
     source = arrays if isinstance(arrays, ByPart) else {name: np.ravel(arrays[name])}
     return (np.asarray(part(source, name, *span), dtype=dtype) for span in spans)
+
+
+Scalars = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What travels, either way: named arrays (a lazy mapping where they lie on disk) and named scalars.
+
+    An array is float32, or uint32 where the tensor is declared as U32.
+    """
+
+    arrays: Arrays
+    scalars: Scalars = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client sent in one round."""
+
+    client: str
+    arrays: Arrays
+    scalars: Scalars
+
+
+@dataclass(frozen=True)
+class State:
+    """What the aggregator keeps between rounds.
+
+    arrays, scalars: the centre of the clients' updates, or what a strategy's step makes of it; of a U32 tensor their
+    sum modulo 2^32. latest: the last scalars of each enrolled client. own: the arrays made for one client alone.
+    memory: what the step remembers, such as an optimiser's moments; no client is ever sent it. reports: the centre of
+    the tensors that only go up, while a step reads them; they are not kept.
+    """
+
+    arrays: Arrays
+    scalars: Scalars = field(default_factory=dict)
+    latest: Mapping[str, Scalars] = field(default_factory=dict)
+    own: Mapping[str, Arrays] = field(default_factory=dict)
+    memory: Arrays = field(default_factory=dict)
+    reports: Arrays = field(default_factory=dict)

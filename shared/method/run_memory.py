@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from shared.method.block_lanczos import BLOCK, MOST_NUMBERS
 from shared.method.declaration import Counts
-from shared.method.spectrum import BLOCK_COUNT, BLOCK_SHARE, DENSE_LIMIT
+from shared.method.spectrum import BLOCK, BLOCK_COUNT, BLOCK_SHARE, DENSE_LIMIT, MOST_NUMBERS
 
 CGROUPS = Path("/sys/fs/cgroup")
 CGROUP_FILES = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2 and of version 1

@@ -1,23 +1,143 @@
-"""Normalised interaction matrix -> low end of the Laplacian's spectrum, by the bipartite singular value decomposition.
-
-Phi is the cut-off: how many of the lowest frequencies are kept.
-"""
+"""The low end of a graph's spectrum, by block Lanczos on its normalised interaction matrix."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import linalg, sparse
 from scipy.sparse.linalg import svds
 
-from shared.method.block_lanczos import leading_vectors
+from shared.cores import in_threads
 from shared.method.graph import Float64, normalise
+
+BLOCK = 16
+PARTS = 4  # of the rows: as many on every machine, so that sums are rounded in one way
+TOLERANCE = 1e-9  # |A^T A v - s^2 v| of each vector, as a share of the largest s^2
+MOST_NUMBERS = 40_000_000  # of the basis, 320 MB; with more it begins anew at the best vectors so far
+DEPENDENT = 1e-8  # share of its length that a vector keeps without the basis, below which it is mostly rounding
+START_SEED = 7
+
+
+def leading_vectors(matrix: sparse.csr_array, count: int) -> Float64:
+    """V (N, count) of A (M, N), those of the largest singular values, in descending order, to within TOLERANCE.
+
+    `count` is at least BLOCK and well below N: see `low_spectrum`. The same bits on any number of cores.
+    """
+    basis = _Basis(_Gram(matrix), count)
+    while True:
+        basis.grow()
+        if basis.full or (basis.size >= 2 * count and basis.size % (count // BLOCK * BLOCK) == 0):
+            values, vectors, errors = basis.solve()
+            if errors[-count:].max() <= TOLERANCE * values[-1]:
+                return np.ascontiguousarray(basis.turned(vectors[:, -count:])[::-1].T)
+            if basis.full:
+                basis.restart(values, vectors)
+
+
+class _Gram:
+    """x (N, b) -> A^T A x, by the rows of A^T and of A in parts."""
+
+    def __init__(self, matrix: sparse.csr_array) -> None:
+        turned = sparse.csr_array(matrix.T)
+        self.size = turned.shape[0]
+        self._halves = [[half[rows] for rows in _parts(half.shape[0])] for half in (matrix, turned)]
+
+    def __matmul__(self, block: Float64) -> Float64:
+        for half in self._halves:
+            block = np.concatenate(in_threads(lambda rows, block=block: rows @ block, half))  # type: ignore[misc]
+        return block
+
+
+@dataclass
+class _Basis:
+    """Q (j, N), orthonormal rows, and H = Q A^T A Q^T; `following` (b, N) is the next block, `link` what joins it to
+    the last."""
+
+    gram: _Gram
+    count: int
+    size: int = 0
+    link: Float64 = field(default_factory=lambda: np.zeros((BLOCK, BLOCK)))
+
+    def __post_init__(self) -> None:
+        width = self.gram.size
+        self.kept = (-(-self.count // BLOCK) + 1) * BLOCK  # more than are asked for: the last converge the sooner
+        self.most = max(2 * self.kept, min(MOST_NUMBERS // width, width - 2 * BLOCK)) // BLOCK * BLOCK
+        self.rows = np.empty((self.most, width))
+        self.projected = np.zeros((self.most, self.most))
+        start = np.random.default_rng(START_SEED).standard_normal((width, BLOCK))
+        self.following = np.linalg.qr(start)[0].T
+        self.parts = _parts(width)
+
+    @property
+    def full(self) -> bool:
+        return bool(self.size + BLOCK > self.most)
+
+    def grow(self) -> None:
+        """By the next block. H holds what the product has in common with each vector of the basis."""
+        here = slice(self.size, self.size + BLOCK)
+        self.rows[here] = self.following
+        self.size += BLOCK
+        product = np.ascontiguousarray((self.gram @ np.ascontiguousarray(self.following.T)).T)
+        recent = max(0, self.size - 2 * BLOCK)
+        common = np.zeros((BLOCK, self.size))
+        common[:, recent:] = self._without_basis(product, recent)  # nearly all of it: the rest is what rounding leaves
+        common += self._without_basis(product)
+        self.projected[: self.size, here] = common.T
+        self.following, self.link = self._orthonormal(product)
+
+    def solve(self) -> tuple[Float64, Float64, Float64]:
+        """The largest eigenvalues of H, ascending, their vectors, and how far each is from being one of A^T A."""
+        upper = np.triu(self.projected[: self.size, : self.size])
+        whole = upper + np.triu(upper, 1).T
+        values, vectors = linalg.eigh(whole, subset_by_index=[self.size - self.kept, self.size - 1])
+        return values, vectors, np.linalg.norm(self.link @ vectors[-BLOCK:], axis=0)
+
+    def turned(self, vectors: Float64) -> Float64:
+        """vectors^T Q."""
+        rows = self.rows[: self.size]
+        return np.concatenate(in_threads(lambda part: vectors.T @ rows[:, part], self.parts), axis=1)
+
+    def restart(self, values: Float64, vectors: Float64) -> None:
+        """Keep the best vectors and the next block, which is orthogonal to them too."""
+        self.rows[: self.kept] = self.turned(vectors)
+        self.size = self.kept
+        self.projected[:] = 0.0
+        np.fill_diagonal(self.projected[: self.size, : self.size], values)
+
+    def _without_basis(self, block: Float64, first: int = 0) -> Float64:
+        """Take from the block (b, N), in place, what lies in the basis from row `first` on; the products, (b, j)."""
+        rows = self.rows[first : self.size]
+        common: Float64 = sum(in_threads(lambda part: block[:, part] @ rows[:, part].T, self.parts))  # type: ignore[assignment]
+
+        def take(part: slice) -> None:
+            block[:, part] -= common @ rows[:, part]
+
+        in_threads(take, self.parts)
+        return common
+
+    def _orthonormal(self, block: Float64) -> tuple[Float64, Float64]:
+        """X, R with R^T X = block, X orthonormal and orthogonal to the basis, even where the block has nothing new."""
+        found, link = np.linalg.qr(block.T)
+        if np.abs(np.diag(link)).min() > DEPENDENT * np.abs(np.diag(self.projected)).max():
+            return found.T, link
+        for _ in range(2):
+            rest = np.ascontiguousarray(found.T)
+            self._without_basis(rest)
+            found, again = np.linalg.qr(rest.T)
+            link = again @ link
+        return found.T, link
+
+
+def _parts(length: int) -> list[slice]:
+    """Of equal length, nearly."""
+    step = -(-length // PARTS)
+    return [slice(first, min(first + step, length)) for first in range(0, length, step)]
+
 
 DENSE_LIMIT = 256  # below this many rows or columns a dense decomposition is both faster and exact
 BLOCK_COUNT, BLOCK_SHARE = 64, 32  # so many vectors, of so many times as many rows or columns, are found in blocks
 NULL = 1e-9  # a singular value below this is zero up to rounding
-START_SEED = 7  # the iterative solver starts from a fixed vector, so that a shard always gives the same basis
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from shared.method.declaration import Counts, Declaration
-from shared.protocol.bodies import LENGTH_BYTES, head_of, require_short_head, scalars_text
-from shared.protocol.forms import forms
+from shared.protocol.masked_wire import forms
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure import messages
 from shared.protocol.secure.group import BYTES
 from shared.protocol.secure.keys import NONCE_BYTES, TAG_BYTES
+from shared.protocol.wire import LENGTH_BYTES, head_of, require_short_head, scalars_text
 
 MOST_UPDATE_BYTES = 160 << 20  # by default; sums of all pairs of the longest list for them, 8,192 items, are 134 MB
 ROOM_FACTOR = 2

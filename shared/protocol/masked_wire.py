@@ -1,7 +1,4 @@
-"""Masked vectors <-> safetensors bodies: tensors of integers, and beside them one header in the metadata.
-
-A body has one form alone: whoever reads it holds it, to the byte, against what `encode_masked` would have written.
-"""
+"""Bodies of secure rounds: masked integer tensors as safetensors, and the form of each body."""
 
 from __future__ import annotations
 
@@ -14,11 +11,34 @@ from safetensors.numpy import load, save
 
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
-from shared.protocol.bodies import head_of, is_body_of, metadata_of
-from shared.protocol.secure import vector
+from shared.method.parameters import Form
+from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import MaskedHeader, visible_scalars
-from shared.protocol.secure.vector import MaskedUpdate
-from shared.protocol.wire import StoredArrays, as_stored
+from shared.protocol.secure.vectors import MaskedUpdate, layout
+from shared.protocol.wire import StoredArrays, as_stored, head_of, is_body_of, metadata_of
+from shared.strategies import find_strategy
+
+
+def declare_answer(declaration: Declaration) -> Declaration:
+    """What a client may get back: the declared tensors, the scalars that the strategy returns, and in a secure
+    federation those that it tells each client. Never masked."""
+    strategy = find_strategy(declaration)
+    returned = [name for name in declaration.scalars if strategy.scalars[name].returned]
+    told = strategy.mixing.told if strategy.mixing is not None and declaration.secure else ()
+    return declaration.model_copy(update={"scalars": (*returned, *told), "secure": False, "reports": ()})
+
+
+def forms(declaration: Declaration) -> dict[str, Form]:
+    """The tensors of an update's body by name: as they are declared, or as they are masked."""
+    if not declaration.secure:
+        return {spec.name: spec.form for spec in declaration.uploaded}
+    return layout(declaration)
+
+
+def beside(declaration: Declaration) -> tuple[str, ...]:
+    """The scalars that anybody can read who has an update's body."""
+    return tuple(sorted(visible_scalars(declaration))) if declaration.secure else declaration.scalars
+
 
 FIELD = "masked"  # the one field of the metadata
 

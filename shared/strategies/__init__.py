@@ -23,8 +23,8 @@ from shared.strategies.fedssp import fedssp
 from shared.strategies.local import local
 from shared.strategies.lpsfed import lpsfed
 from shared.strategies.pfedrec import pfedrec
-from shared.strategies.robust.choice import robust
-from shared.strategies.server.choice import optimise
+from shared.strategies.robust_aggregation import robust
+from shared.strategies.server_optimisers import optimise
 from shared.strategies.strategy import Scalar, Strategy, read_own
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shared.method.setting_groups import Server
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, Server
 from shared.strategies.fedavg import fedavg
 from shared.strategies.strategy import Strategy
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from shared.errors import SettingsError
 from shared.method.declaration import Declaration
-from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
+from shared.method.tensors import EXCHANGES
 from shared.strategies.common_basis import declare_basis
-from shared.strategies.server.choice import magnitudes_for
+from shared.strategies.server_optimisers import magnitudes_for
 from shared.strategies.strategy import Strategy
 
 SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off

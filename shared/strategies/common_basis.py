@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration
-from shared.method.exchange import Tensor
-from shared.method.exchanged import Parameters, State
-from shared.method.parameters import blocks
-from shared.method.setting_groups import BasisSettings
-from shared.method.settings import MethodSettings
+from shared.method.parameters import Parameters, State, blocks
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.tensors import Tensor
 from shared.strategies.local_client import LocalClient
 from shared.strategies.strategy import Strategy
 

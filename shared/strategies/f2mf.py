@@ -10,13 +10,13 @@ from functools import partial
 
 from pydantic import Field
 
-from shared.method.exchanged import Parameters, Scalars
-from shared.method.ranges import Range
+from shared.method.parameters import Parameters, Scalars
 from shared.method.settings import MethodSettings
+from shared.method.tensors import Range
+from shared.strategies.aggregation import mean_of_moved, only_items
 from shared.strategies.fedmf import shorter
 from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.strategy import OwnSettings, Scalar, Strategy, read_own
-from shared.strategies.tables import mean_of_moved, only_items
 
 GROUPS = ("lighter", "heavier")  # the less and the more active half of a silo's users
 NOISE = 0.01  # standard deviation of the Gaussian noise on a group's loss

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 from shared.method.settings import MethodSettings
+from shared.strategies.aggregation import mean_of_moved
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import Strategy, fit_plain
-from shared.strategies.tables import mean_of_moved
 
 
 def items_and_attention(name: str) -> bool:

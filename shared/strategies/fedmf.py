@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from shared.method.exchange import ITEM_TABLE
 from shared.method.settings import MethodSettings
+from shared.method.tensors import ITEM_TABLE
+from shared.strategies.aggregation import mean_of_moved, only_items
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import Strategy, fit_plain
-from shared.strategies.tables import mean_of_moved, only_items
 
 REGULARISATION = 0.03  # weight of the mean squared length of both sides' vectors
 

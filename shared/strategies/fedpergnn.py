@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
+from shared.method.tensors import ITEM_TABLE
+from shared.strategies.aggregation import mean_of_moved, moved_rows, only_items
 from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.strategy import Strategy
-from shared.strategies.tables import mean_of_moved, moved_rows, only_items
 
 CLIP = 0.1  # largest change of an entry in a round
 SCALE = 0.002  # of the Laplace noise: the paper's 2 * learning rate 0.01 * clip 0.1 / epsilon 1, of one upload

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from shared.method.exchanged import Parameters, State, Update
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays, Float32
+from shared.method.parameters import Arrays, Float32, Parameters, State, Update
 from shared.method.settings import MethodSettings
+from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.local_client import Objective
-from shared.strategies.mean import mean_of_updates
 from shared.strategies.strategy import Strategy, both_mlps, fit_plain
 
 BLOCKS, BLOCK_NODES, EDGE_PROBABILITY = 5, 100, 0.1  # of the proxy graph: communities without an edge between them

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import Field
 
-from shared.method.exchange import ITEM_TABLE
 from shared.method.settings import MethodSettings
+from shared.method.tensors import ITEM_TABLE
+from shared.strategies.aggregation import mean_of_moved, only_items
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_own
-from shared.strategies.tables import mean_of_moved, only_items
 
 
 class FedRAPSettings(OwnSettings):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.strategy import Strategy

@@ -8,8 +8,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Arrays
+from shared.method.parameters import Arrays, Parameters
 
 Loss = Literal["", "bpr", "bce"]
 """What a strategy may train with; "" is the loss that the settings name."""

@@ -10,13 +10,11 @@ from functools import partial
 
 from shared.errors import SettingsError
 from shared.method.divergence import greatest_divergence
-from shared.method.exchange import EXCHANGES
-from shared.method.exchanged import Parameters, Scalars
-from shared.method.margin_readings import greatest_margin
-from shared.method.ranges import ROUNDING, Range
-from shared.method.settings import MethodSettings
+from shared.method.parameters import Parameters, Scalars
+from shared.method.settings import MethodSettings, greatest_margin
+from shared.method.tensors import EXCHANGES, ROUNDING, Range
+from shared.strategies.aggregation import Mixing
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.mixing import Mixing
 from shared.strategies.strategy import OwnSettings, Scalar, Strategy, both_mlps, read_own
 
 MARGIN, DIVERGENCE = "margin", "rho"  # M (Eq. 10) and rho (Eq. 11), as they leave a client

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 
 from shared.method.settings import MethodSettings
+from shared.strategies.aggregation import mean_of_moved, only_items
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import Strategy, fit_plain
-from shared.strategies.tables import mean_of_moved, only_items
 
 # Paper: both steps on each batch; here: on whole epochs, because a batch of a silo holds pairs of many users.
 IN_TURN = (Objective(loss="bce", only="embedding"), Objective(loss="bce", only="item."))

@@ -9,16 +9,11 @@ from typing import TypeVar
 from shared.errors import SettingsError
 from shared.message import Message
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchange import EXCHANGES, ITEM_TABLE, ExchangeableTensors, Tensor
-from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.method.parameters import Array, Arrays
-from shared.method.ranges import Range, Ranges
-from shared.method.setting_groups import Server
-from shared.method.settings import MethodSettings, validate_settings
-from shared.method.start import initial_parameters
+from shared.method.parameters import Array, Arrays, Parameters, Scalars, State, Update
+from shared.method.settings import MethodSettings, Server, validate_settings
+from shared.method.tensors import EXCHANGES, ITEM_TABLE, ExchangeableTensors, Range, Ranges, Tensor, initial_parameters
+from shared.strategies.aggregation import Mixing, mean_of_updates
 from shared.strategies.local_client import PLAIN, LocalClient, Objective
-from shared.strategies.mean import mean_of_updates
-from shared.strategies.mixing import Mixing
 
 
 def fit_plain(

@@ -2,7 +2,7 @@
 
 uvicorn limits the time between two requests alone. It waits for ever for the rest of a request's head, for whatever
 is left of a body that was refused unread, and for a caller to take its answer. Bodies that are read have a limit of
-their own: `shared.web.access.Timed`. And it counts connections only once they have shaken hands, whoever they are.
+their own: `shared.web.access_log.Timed`. And it counts connections only once they have shaken hands, whoever they are.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from uvicorn.server import ServerState
 
 from shared.errors import UnavailableError
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
+from shared.web.connection_limits import VOUCH, Crowd, Guest
 from shared.web.corked import CorkedTransport
-from shared.web.crowd import VOUCH, Crowd, Guest
 from shared.web.problems import CODES, SOON, problem
 from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
-from shared.web.whole import CLOSE
+from shared.web.request_bodies import CLOSE
 
 LONGEST_HEAD = 32 << 10  # bytes of a request's first line and headers
 NO_ROOM = "expected at most so many connections at once, got one more"

@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shared.web.crowd import MOST, MOST_OF_ADDRESS, Crowd
+from shared.web.connection_limits import MOST, MOST_OF_ADDRESS, Crowd
 from shared.web.environment import EnvironmentSettings
 from shared.web.loopback import is_loopback
 from shared.web.tls import PORT, Identity, port_identity

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
 from shared.errors import Fault, ProtocolError
-from shared.web.faults import name_undeclared
+from shared.web.problems import name_undeclared
 
 
 async def require_declared(request: Request) -> None:

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as build_command
 
-from shared.new_files import write_privately
+from shared.files import write_privately
 from simulation.cli.commands import COMMANDS
 from simulation.cli.help import set_help_texts
 from simulation.progress import command_progress, heartbeats, hide_progress

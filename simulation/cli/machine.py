@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from shared.new_files import create_secret
+from shared.files import create_secret
 from shared.web.address import require_port
 from simulation.cli import options
 from simulation.reports.terminal import ERR, OUT, word_table

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import httpx
 
     from client_service.schemas import AcceptedMembersIn, MemberKeyOut, MembersOut
-    from shared.protocol.signing.registry import Registry
+    from shared.protocol.signing.members import Registry
 
 MembersFile = Annotated[Path, typer.Argument(help="the file of members")]
 
@@ -35,7 +35,7 @@ def write(
 ) -> None:
     """Write the file of these keys. Compare its fingerprint with the other operators before anybody uses it."""
     from shared.protocol.signing.enrolment import registered_files
-    from shared.protocol.signing.registry import read_registry, write_registry
+    from shared.protocol.signing.members import read_registry, write_registry
 
     if file.exists() and not replace:
         raise ConflictError(f"{file}: expected no file there, got one; nothing was changed (--replace)")
@@ -46,7 +46,7 @@ def write(
 @app.command()
 def show(file: MembersFile, as_json: AsJson = False) -> None:
     """Show whose keys a file holds, and the fingerprint by which two silos see whether theirs is the same."""
-    from shared.protocol.signing.registry import read_registry
+    from shared.protocol.signing.members import read_registry
 
     _print_members(file, read_registry(file), as_json=as_json)
 

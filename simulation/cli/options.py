@@ -80,7 +80,7 @@ class TaskName(StrEnum):
 
 
 class BasisKind(StrEnum):
-    """The common basis, by the names of shared.method.setting_groups.BasisSettings."""
+    """The common basis, by the names of shared.method.settings.BasisSettings."""
 
     off = "off"
     exact = "exact"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shared.new_files import create_secret
+from shared.files import create_secret
 from shared.web.address import require_guarded
 from simulation.cli import options
 from simulation.reports.terminal import tell_on_stderr

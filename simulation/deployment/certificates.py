@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shared.errors import SettingsError
-from shared.new_files import PRIVATE, PUBLIC, write_new
+from shared.files import PRIVATE, PUBLIC, write_new
 
 AUTHORITY = "authority"
 LOCAL = ("localhost", "127.0.0.1", "::1")

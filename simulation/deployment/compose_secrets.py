@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.errors import FederationError
-from shared.new_files import create_secret
+from shared.files import create_secret
 from shared.protocol.signing.enrolment import enrol, kept_pair, registered_files
-from shared.protocol.signing.registry import write_registry
+from shared.protocol.signing.members import write_registry
 from simulation.deployment.certificates import AUTHORITY, development_files, write_files
 
 AGGREGATOR = "aggregator"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shared.errors import SettingsError
-from shared.new_files import PRIVATE, replace_file
+from shared.files import PRIVATE, replace_file
 from shared.web.address import require_guarded
 
 if TYPE_CHECKING:

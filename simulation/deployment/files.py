@@ -9,7 +9,7 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.errors import SettingsError
-from shared.new_files import PUBLIC
+from shared.files import PUBLIC
 
 TEMPLATES = Path(__file__).parent / "templates"
 BasisKind = Literal["off", "exact", "iterated"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shared.errors import SettingsError
-from shared.new_files import PRIVATE, PUBLIC, replace_file
+from shared.files import PRIVATE, PUBLIC, replace_file
 
 if TYPE_CHECKING:
     from client_service.settings import ClientSettings

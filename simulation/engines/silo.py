@@ -21,7 +21,7 @@ from shared.errors import DataError, PrivacyError
 from shared.message import Message
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.graph import Float64
-from shared.protocol.privacy import pass_gate
+from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import RunIn
 from shared.protocol.wire import decode
 from shared.strategies import strategy_of_part

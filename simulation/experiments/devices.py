@@ -13,7 +13,7 @@ from client_service.data.sessions import SessionShard
 from client_service.runtime.device import pin_threads
 from client_service.training.session_trainer import SessionTraining
 from client_service.training.training_state import Moment
-from shared.method.exchanged import State, Update
+from shared.method.parameters import State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.local_client import LocalClient

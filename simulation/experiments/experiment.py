@@ -17,11 +17,10 @@ from client_service.runtime.device import DeviceWish
 from client_service.secure_rounds.masking import write_draw_secret
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.method.setting_groups import BasisSettings
-from shared.method.settings import MethodSettings, validate_settings
+from shared.method.settings import BasisSettings, MethodSettings, validate_settings
 from shared.protocol.schemas import RunIn
 from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
-from shared.protocol.signing.registry import write_registry
+from shared.protocol.signing.members import write_registry
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
 from shared.timeouts import ANSWER_SECONDS

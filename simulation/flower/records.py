@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from shared.errors import ProtocolError
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.wire import decode, encode
 
 TENSORS, SCALARS, WORDS = "tensors", "scalars", "words"

@@ -14,7 +14,7 @@ from pathlib import Path
 from shared.errors import SettingsError, UnavailableError
 from shared.web.listening import Listening
 from shared.web.loopback import write_address
-from shared.web.ready import READY_PIPE, READY_WORD
+from shared.web.server import READY_PIPE, READY_WORD
 from simulation.progress import step
 
 START_SECONDS = 120.0

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from aggregator_service.settings import AggregatorSettings
-from shared.new_files import PRIVATE, replace_file
+from shared.files import PRIVATE, replace_file
 from shared.protocol.signing.enrolment import kept_pair
 from shared.protocol.signing.invitation import (
     Invitation,

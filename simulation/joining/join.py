@@ -30,9 +30,8 @@ from shared.errors import (
     SettingsError,
     UnavailableError,
 )
-from shared.new_files import PUBLIC, create_secret, replace_file
+from shared.files import PUBLIC, create_secret, replace_file
 from shared.protocol.problem import ProblemOut
-from shared.protocol.signing.answers import require_answer
 from shared.protocol.signing.enrolment import KeyFiles, kept_pair
 from shared.protocol.signing.invitation import (
     EnrolmentOut,
@@ -43,7 +42,8 @@ from shared.protocol.signing.invitation import (
     prove_enrolment,
 )
 from shared.protocol.signing.keys import public_key, read_private, read_public
-from shared.protocol.signing.registry import Registry
+from shared.protocol.signing.members import Registry
+from shared.protocol.signing.responses import require_answer
 from shared.web.calling import Calling, failure, reason
 from shared.words import count_noun
 from simulation.datasets.dataset import Dataset

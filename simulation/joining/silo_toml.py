@@ -15,8 +15,7 @@ from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.data.files import read_lines
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import DataError, PrivacyError, SettingsError
-from shared.method.setting_groups import BasisSettings
-from shared.method.settings import MethodSettings, describe
+from shared.method.settings import BasisSettings, MethodSettings, describe
 from shared.protocol.lengths import least_update
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import SHARES_ITEMS, build_strategy

@@ -14,11 +14,11 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from shared.errors import SettingsError
-from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
+from shared.method.tensors import EXCHANGES
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
-from shared.strategies.server.choice import build_optimiser
+from shared.strategies.server_optimisers import build_optimiser
 
 Space = dict[str, BaseDistribution]
 """The name of a field of MethodSettings, or strategy.<name of the strategy's own> -> where its values come from."""

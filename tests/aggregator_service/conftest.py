@@ -20,8 +20,7 @@ from safetensors.numpy import load
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PrivateKey, new_key, public_pem

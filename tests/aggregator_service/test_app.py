@@ -14,7 +14,7 @@ import pytest
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.rounds.uploads import Address
 from shared.method.parameters import Float32
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters
 from shared.protocol.wire import MEDIA_TYPE
 from shared.strategies import build_strategy
 from tests.support.questions import LONGEST_SECONDS

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Arrays, Float32
+from shared.method.parameters import Arrays, Float32, Parameters
 from shared.protocol.wire import decode, encode
 
 if TYPE_CHECKING:

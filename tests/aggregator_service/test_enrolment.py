@@ -21,7 +21,6 @@ from shared.errors import (
     SettingsError,
     UnavailableError,
 )
-from shared.protocol.signing.answers import require_answer
 from shared.protocol.signing.enrolment import register_key, registered_keys
 from shared.protocol.signing.invitation import (
     FOLDER,
@@ -35,6 +34,7 @@ from shared.protocol.signing.invitation import (
     remove_silo,
 )
 from shared.protocol.signing.keys import PrivateKey, new_key, public_key, raw_hex
+from shared.protocol.signing.responses import require_answer
 from simulation.joining.invite import write_invitations
 from tests.support.federation import Federation
 from tests.support.given import Federate

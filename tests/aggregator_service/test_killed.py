@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from shared.method.parameters import Float32
-from shared.method.setting_groups import AnchorSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import AnchorSettings, MethodSettings
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:

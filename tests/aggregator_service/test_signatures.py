@@ -14,7 +14,7 @@ from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError
 from shared.protocol.signing.enrolment import enrol
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.messages import RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import RequestTarget, Signatory, sign
 
 WINDOW = 60
 START = 1_700_000_000.0

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
-from shared.method.start import initial_parameters
+from shared.method.parameters import Float32, Parameters
+from shared.method.tensors import initial_parameters
 from shared.protocol.wire import encode
 from shared.strategies import build_strategy
 

@@ -18,7 +18,7 @@ from client_service.boundary import retry_schedule as pace
 from client_service.boundary.retry_schedule import Pace
 from client_service.federation.training_run import TrainingRun
 from shared import timeouts
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
 from tests.attacks.hasty import LEAST, Answer, Attacked, Hasty, VirtualTime

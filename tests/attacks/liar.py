@@ -19,13 +19,13 @@ from pydantic import BaseModel
 
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.declaration import Declaration
-from shared.method.exchange import Tensor
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
-from shared.method.start import initial_parameters
+from shared.method.tensors import Tensor, initial_parameters
 from shared.protocol.masked_wire import decode_masked
 from shared.protocol.schemas import AnchorOut, JoinOut, ReceiptOut, RunOut
-from shared.protocol.secure import recovery, server
+from shared.protocol.secure import server
+from shared.protocol.secure import server as recovery
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
 from shared.protocol.secure.messages import (
     CommonTerms,
@@ -37,8 +37,8 @@ from shared.protocol.secure.messages import (
     UnmaskAnswer,
 )
 from shared.protocol.secure.server import PHASES, SecureRound
-from shared.protocol.signing.answers import sign_answer
 from shared.protocol.signing.keys import PrivateKey, raw_hex
+from shared.protocol.signing.responses import sign_answer
 from shared.protocol.wire import MEDIA_TYPE, decode, encode
 from shared.strategies import build_strategy
 

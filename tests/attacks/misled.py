@@ -14,7 +14,7 @@ from client_service.settings import ClientSettings
 from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import kept_pair
 from shared.protocol.signing.keys import new_key, private_pem, public_pem
-from shared.protocol.signing.registry import write_registry
+from shared.protocol.signing.members import write_registry
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
 from simulation.experiments.experiment import Experiment

@@ -21,7 +21,7 @@ from client_service.common_basis.statistics import weigh_pairs
 from client_service.privacy.basis_guard import ACCOUNT, SECRET, BasisGuard
 from client_service.refresh.record_check import adopt_records, verify_records
 from shared.errors import DataError
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key

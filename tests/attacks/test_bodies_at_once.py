@@ -19,8 +19,8 @@ from starlette.types import Message
 
 from client_service.http.answering import THREADS, stream_lists
 from client_service.serving.messages import RecommendationsOut
-from shared.web import access
-from shared.web.access import Limited
+from shared.web import access_log as access
+from shared.web.access_log import Limited
 
 pytestmark = pytest.mark.anyio
 LARGE, SMALL = b"x" * 100_000, b"x" * 1000

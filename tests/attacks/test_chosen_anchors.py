@@ -19,8 +19,7 @@ from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.divergence import comparable, divergence, kernel, round_divergence
-from shared.method.setting_groups import AnchorSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import AnchorSettings, MethodSettings
 from shared.protocol.schemas import AnchorOut
 from tests.support.small import GRAPH, SMALL
 

@@ -33,10 +33,10 @@ from audit.signatures import remake_signatures
 from client_service.boundary import gate
 from shared.errors import DataError, SettingsError
 from shared.protocol.secure.group import ORDER, multiply_base
-from shared.protocol.signing import messages
+from shared.protocol.signing import requests as messages
 from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import RequestTarget, Signatory, holds, is_made_by, read, sign
+from shared.protocol.signing.requests import RequestTarget, Signatory, holds, is_made_by, read, sign
 from simulation.cli import app
 from tests.support.questions import has_problem
 from tests.support.serving import serve

@@ -21,8 +21,7 @@ from shared.errors import SettingsError
 from shared.method import run_memory
 from shared.method.declaration import Counts, Part
 from shared.method.run_memory import usable_memory
-from shared.method.setting_groups import AnchorSettings
-from shared.method.settings import method_settings
+from shared.method.settings import AnchorSettings, method_settings
 from shared.strategies import build_strategy, strategy_of_part
 from tests.support.kept import keep_first_model
 from tests.support.questions import finished, has_problem, read

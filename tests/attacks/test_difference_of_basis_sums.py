@@ -16,7 +16,7 @@ from client_service.common_basis.statistics import catalogue_matrix
 from client_service.common_basis.storage import kept_head, load_basis
 from client_service.tasks.items import read_listed_shard
 from shared.method.parameters import Float32
-from shared.method.setting_groups import BasisSettings
+from shared.method.settings import BasisSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation
 from simulation.experiments.in_process import open_federation

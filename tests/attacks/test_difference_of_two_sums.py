@@ -14,7 +14,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation
 from simulation.experiments.in_process import open_federation

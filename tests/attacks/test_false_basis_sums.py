@@ -29,7 +29,7 @@ from client_service.common_basis.storage import kept_head
 from client_service.common_basis.subspace_iteration import start_directions
 from client_service.federation import basis_run
 from shared.errors import ProtocolError
-from shared.method.setting_groups import BasisSettings
+from shared.method.settings import BasisSettings
 from shared.strategies.common_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation

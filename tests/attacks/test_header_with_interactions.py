@@ -17,11 +17,11 @@ import httpx
 import pytest
 
 from aggregator_service.app import create_app
-from shared.protocol.heads import CONSTANT, Said
+from shared.protocol.request_heads import CONSTANT, Said
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import kept_pair, register
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.messages import RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import RequestTarget, Signatory, sign
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import BEARER, small_aggregator

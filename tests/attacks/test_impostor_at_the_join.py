@@ -21,11 +21,11 @@ from typer.testing import CliRunner, Result
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
 from shared.errors import ProtocolError, SettingsError, UnavailableError
-from shared.method.setting_groups import BasisSettings
-from shared.protocol.signing.answers import sign_answer
+from shared.method.settings import BasisSettings
 from shared.protocol.signing.enrolment import registered_keys, remove
 from shared.protocol.signing.invitation import EnrolmentIn, answered_signature, prove_enrolment, read_invitation
 from shared.protocol.signing.keys import new_key, raw_hex
+from shared.protocol.signing.responses import sign_answer
 from simulation.cli import app
 from simulation.joining.invite import write_invitations
 from tests.support.serving import serve

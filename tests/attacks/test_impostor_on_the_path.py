@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from shared.errors import SettingsError
-from shared.protocol.signing.answers import sign_answer
 from shared.protocol.signing.keys import PrivateKey, new_key
+from shared.protocol.signing.responses import sign_answer
 from tests.attacks.misled import Misled, make_liar, members_of, settings_of
 from tests.support.questions import read, wait_until
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.secure import client, server
 from shared.protocol.signing.keys import new_key
 from tests.attacks.liar import Liar

@@ -12,7 +12,7 @@ import pytest
 
 from shared.errors import AuthenticationError, ConflictError, FederationError
 from shared.protocol.signing import invitation
-from shared.protocol.signing.enrolment import register_key, registered_key
+from shared.protocol.signing.enrolment import hold_lock, register_key, registered_key
 from shared.protocol.signing.invitation import (
     FOLDER,
     EnrolmentIn,
@@ -22,7 +22,6 @@ from shared.protocol.signing.invitation import (
     redeem,
     remove_silo,
 )
-from shared.protocol.signing.key_index import hold_lock
 from shared.protocol.signing.keys import PublicKey, new_key, raw_hex
 
 AGGREGATOR = raw_hex(new_key().public_key())

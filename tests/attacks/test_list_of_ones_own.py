@@ -16,7 +16,7 @@ import pytest
 from client_service.common_basis.statistics import catalogue_matrix
 from client_service.settings import ClientSettings
 from client_service.tasks.items import read_listed_shard
-from shared.method.setting_groups import BasisSettings
+from shared.method.settings import BasisSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation
 from tests.attacks.misled import ending_of, start

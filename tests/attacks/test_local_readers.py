@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from shared.new_files import close_to_others
+from shared.files import close_to_others
 from simulation.cli import app
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import _environment_variables, _url_port, choose_addresses, connect_services

@@ -9,8 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shared.method.setting_groups import AnchorSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import AnchorSettings, MethodSettings
 from tests.attacks.besieged import MOST_MEBIBYTES, Besieged
 
 WIDE = MethodSettings(width=1024, layers=1, cutoff=12, anchor=AnchorSettings(users=40, items=30, edges=200))

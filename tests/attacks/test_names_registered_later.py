@@ -18,7 +18,7 @@ from client_service.common_basis.statistics import catalogue_matrix
 from client_service.common_basis.storage import kept_head, load_basis
 from client_service.settings import ClientSettings
 from client_service.tasks.items import read_listed_shard
-from shared.method.setting_groups import BasisSettings
+from shared.method.settings import BasisSettings
 from tests.support.federation import Federation, run_federation
 from tests.support.given import Silos
 from tests.support.questions import read, wait_until

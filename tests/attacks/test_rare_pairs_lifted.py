@@ -15,7 +15,7 @@ from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.common_basis.statistics import count_pairs
 from client_service.federation.run_setup import warn_of_rare_pairs
 from shared.errors import PrivacyError
-from shared.method.exchanged import State
+from shared.method.parameters import State
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import build_strategy
 from shared.strategies.common_basis import PAIRS, hide_rare_pairs

@@ -12,7 +12,7 @@ import pytest
 
 from shared.errors import SettingsError
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.lengths import least_update
 from shared.strategies import build_strategy

@@ -20,10 +20,8 @@ from safetensors.numpy import load_file
 from client_service.data.session_files import read_session_shard
 from client_service.federation.run_setup import warn_of_moved_rows
 from client_service.runtime.device import pin_threads
-from shared.method.exchange import ITEM_TABLE
-from shared.method.setting_groups import SessionSettings
-from shared.method.settings import method_settings
-from shared.method.start import initial_parameters
+from shared.method.settings import SessionSettings, method_settings
+from shared.method.tensors import ITEM_TABLE, initial_parameters
 from shared.strategies import build_strategy
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from client_service.federation.run_setup import warn_of_unlike_starts
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from simulation.experiments.experiment import Experiment

@@ -13,8 +13,8 @@ import httpx
 import numpy as np
 import pytest
 
-from shared.method.exchanged import Parameters
-from shared.method.start import initial_parameters
+from shared.method.parameters import Parameters
+from shared.method.tensors import initial_parameters
 from shared.protocol.schemas import RunOut
 from shared.protocol.wire import MEDIA_TYPE, encode
 from tests.attacks.liar import Liar

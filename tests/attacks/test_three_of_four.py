@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from tests.attacks.liar import Liar
 
 if TYPE_CHECKING:

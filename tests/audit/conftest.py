@@ -22,8 +22,8 @@ from audit.report import PrivacyReport, make_report
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters
-from shared.protocol.heads import USER_AGENT
+from shared.method.parameters import Parameters
+from shared.protocol.request_heads import USER_AGENT
 from shared.protocol.schemas import (
     ArrivalOut,
     JoinIn,
@@ -36,7 +36,7 @@ from shared.protocol.schemas import (
 )
 from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import Signatory
+from shared.protocol.signing.requests import Signatory
 from shared.protocol.wire import MEDIA_TYPE, encode
 from tests.support import federation as support
 

@@ -23,10 +23,10 @@ from audit.report import PrivacyReport, make_report
 from client_service.boundary.aggregator_api import Aggregator
 from client_service.federation.training_run import TrainingRun
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
-from shared.protocol.heads import CONSTANT
+from shared.method.parameters import Parameters
+from shared.protocol.request_heads import CONSTANT
 from shared.protocol.schemas import ReceiptOut
-from shared.protocol.signing.messages import RequestTarget, sign
+from shared.protocol.signing.requests import RequestTarget, sign
 from shared.protocol.wire import MEDIA_TYPE, encode
 
 if TYPE_CHECKING:

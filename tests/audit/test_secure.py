@@ -16,7 +16,7 @@ from audit.collect import read_aggregator_evidence, read_client_evidence
 from audit.probes import gate, uploads
 from audit.report import make_report
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.messages import Signatory
+from shared.protocol.signing.requests import Signatory
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import conduct_run
 from simulation.experiments.in_process import open_federation

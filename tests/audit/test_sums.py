@@ -15,11 +15,11 @@ from audit.collect import read_aggregator_evidence, read_client_evidence
 from audit.evidence import PartEvidence
 from audit.probes import uploads
 from audit.report import PrivacyReport, make_report
-from shared.method.setting_groups import BasisSettings
-from shared.protocol.bodies import body_size
-from shared.protocol.forms import forms
+from shared.method.settings import BasisSettings
+from shared.protocol.masked_wire import forms
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.messages import Signatory
+from shared.protocol.signing.requests import Signatory
+from shared.protocol.wire import body_size
 from simulation.datasets.synthetic import generate_dataset
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import conduct_run

@@ -18,7 +18,7 @@ from audit.probes.uploads import Intruder, RoundPlace
 from audit.report import make_report
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import Signatory
+from shared.protocol.signing.requests import Signatory
 
 if TYPE_CHECKING:
     from conftest import Federation, Running, Until

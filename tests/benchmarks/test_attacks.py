@@ -32,8 +32,8 @@ from benchmarks.attacks.worlds import Target, compare_worlds, complete_draw, dra
 from client_service.privacy.accounting import planned_epsilon
 from shared.errors import DataError
 from shared.method.declaration import TensorSpec
-from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
+from shared.method.tensors import ITEM_TABLE
 
 CONFIG: dict[str, Any] = {
     "seed": 0,

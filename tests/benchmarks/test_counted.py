@@ -7,8 +7,7 @@ from pathlib import Path
 
 from benchmarks.harness.measure import CountedExperiment
 from client_service.data import read_shard
-from shared.method.setting_groups import AnchorSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import AnchorSettings, MethodSettings
 
 
 def test_each_silo_names_the_mean_of_all_counts(silos: Callable[..., tuple[Path, ...]], tmp_path: Path) -> None:

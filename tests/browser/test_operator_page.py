@@ -14,8 +14,8 @@ from selenium.webdriver.support.select import Select
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
-from shared.method.exchanged import Parameters
-from shared.method.setting_groups import BasisSettings
+from shared.method.parameters import Parameters
+from shared.method.settings import BasisSettings
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
 from shared.protocol.wire import MEDIA_TYPE, encode

@@ -29,9 +29,8 @@ from client_service.tasks.task import Place
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.start_choice import kept_choice
 from shared.method.declaration import Declaration
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
-from shared.method.start import initial_parameters
+from shared.method.parameters import Parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from tests.support.given import Opened, Silos, Until
 from tests.support.kept import keep_first_model
 from tests.support.questions import as_step

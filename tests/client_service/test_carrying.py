@@ -18,9 +18,9 @@ from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows, match_rows
 from client_service.serving.model_store import freeze
 from client_service.training.item_trainer import LocalTraining, Moment, carry_training, rows_of_shard
-from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.tensors import EXCHANGES
 from shared.strategies.local_client import Objective
 
 CATALOGUE, CUTOFF = 50, 8

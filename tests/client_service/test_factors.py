@@ -18,10 +18,10 @@ from client_service.serving.model_store import freeze
 from client_service.training.item_trainer import LocalTraining, Moment
 from client_service.training.losses import bce, bpr, bpr_of_rows
 from shared.errors import SettingsError
-from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.tensors import ITEM_TABLE
 from shared.strategies import STRATEGIES
 from shared.strategies.local_client import Objective
 

@@ -13,10 +13,10 @@ from client_service.data import Shard
 from client_service.models.encoders.frequency import encode
 from client_service.models.model import Model
 from client_service.training.item_trainer import LocalTraining
-from shared.method.exchange import kernel_specification
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.tensors import kernel_specification
 from shared.strategies.fedssp import fedssp
 
 

@@ -23,12 +23,11 @@ from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError, ProtocolError, TooLargeError
 from shared.method.declaration import Counts, Declaration, TensorSpec
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
-from shared.protocol.heads import USER_AGENT
+from shared.method.parameters import Float32, Parameters
+from shared.protocol.request_heads import USER_AGENT
 from shared.protocol.schemas import JoinIn, ReceiptOut
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import HEADERS, RequestTarget, body_digest, holds, read
+from shared.protocol.signing.requests import HEADERS, RequestTarget, body_digest, holds, read
 from shared.protocol.wire import MEDIA_TYPE, encode
 from shared.timeouts import CallLimits
 

@@ -16,7 +16,7 @@ from client_service.boundary.ledger import LEDGER, Ledger
 from client_service.boundary.ledger_heads import LAG, NAME, HeadedLedger, LedgerHead, LedgerHeads
 from shared.errors import DataError
 from shared.method.declaration import Declaration
-from shared.protocol.heads import USER_AGENT
+from shared.protocol.request_heads import USER_AGENT
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.keys import new_key
 

@@ -20,11 +20,10 @@ from client_service.tasks.task import Place
 from client_service.training import margins as mean_margin
 from client_service.training.item_trainer import LocalTraining, Moment
 from shared.errors import FederationError
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from shared.strategies import build_strategy
 from shared.strategies.local_client import Objective
 from tests.support.given import Silos

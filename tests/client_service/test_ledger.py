@@ -19,7 +19,7 @@ from client_service.boundary.gate import Boundary
 from client_service.boundary.ledger import GENESIS, Ledger
 from shared.errors import DataError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.schemas import ReceiptOut
 from shared.protocol.signing.keys import new_key
 from shared.protocol.wire import encode

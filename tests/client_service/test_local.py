@@ -16,12 +16,10 @@ from client_service.models.initial_filter import Filter
 from client_service.training.client_measures import compared_kernels
 from client_service.training.item_trainer import LocalTraining, Moment
 from shared.method.divergence import kernel, round_divergence
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32, digest
+from shared.method.parameters import Float32, Parameters, digest
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from shared.strategies import STRATEGIES
 
 CPU = torch.device("cpu")

@@ -15,10 +15,10 @@ from client_service.models.encoders.masked import MaskedModel
 from client_service.models.model import Model
 from client_service.serving.model_store import ModelHead, load_parameters, save_model
 from client_service.training.item_trainer import LocalTraining
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.tensors import mlp_specification
 from shared.strategies.fedpub import fedpub
 
 WEIGHTS = ("pooling.hidden", "pooling.output", "predictive.hidden", "predictive.output")

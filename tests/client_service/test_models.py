@@ -16,10 +16,10 @@ from client_service.runtime.interruption import NEVER
 from client_service.training.item_trainer import LocalTraining, Moment
 from client_service.training.start_choice import Choice, begin_model
 from shared.errors import SettingsError
-from shared.method.exchange import EXCHANGES, ITEM_TABLE
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
+from shared.method.tensors import EXCHANGES, ITEM_TABLE
 from shared.strategies import STRATEGIES
 
 METHOD = MethodSettings(width=8, layers=2, cutoff=8, catalogue=40, batch_size=32, negatives=16, learning_rate=0.02)

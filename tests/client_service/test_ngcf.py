@@ -13,11 +13,11 @@ from client_service.models.encoders.ngcf import NGCF, SLOPE
 from client_service.models.whole_graph import Propagation, symmetric
 from client_service.training.item_trainer import LocalTraining, Moment
 from shared.errors import SettingsError
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
 from shared.method.graph import normalise
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from shared.method.tensors import mlp_specification
 from shared.strategies import STRATEGIES
 
 METHOD = MethodSettings(

@@ -22,8 +22,8 @@ from client_service.training.item_trainer import LocalTraining, build_optimiser,
 from client_service.training.margins import Margins
 from client_service.training.sampling import Batch
 from client_service.training.spectrum_cache import cached_spectrum
-from shared.method.exchange import EXCHANGES
 from shared.method.settings import MethodSettings
+from shared.method.tensors import EXCHANGES
 
 ELSEWHERE = torch.device("meta")
 MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)

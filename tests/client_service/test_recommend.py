@@ -16,10 +16,9 @@ from client_service.models.encoders import lgcn
 from client_service.models.initial_filter import Filter, start_at
 from client_service.models.model import Ingredients, Model
 from client_service.models.ranker import Predictor, Ranker, Side
-from shared.method.exchange import mlp_specification
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 
 METHOD = MethodSettings(width=4, layers=2, cutoff=9)
 

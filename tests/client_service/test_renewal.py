@@ -22,9 +22,8 @@ from client_service.serving.requests import Limits
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
-from shared.method.start import initial_parameters
+from shared.method.parameters import Parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from tests.support.given import Opened, Until
 from tests.support.kept import keep_first_model
 

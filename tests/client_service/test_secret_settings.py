@@ -9,8 +9,8 @@ import pytest
 from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.settings import client_settings
 from shared.errors import PrivacyError, SettingsError
-from shared.method.exchange import ITEM_TABLE
 from shared.method.settings import MethodSettings
+from shared.method.tensors import ITEM_TABLE
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 
 NEEDED = {"name": "east", "shard": "/shard", "state_directory": "/state"}

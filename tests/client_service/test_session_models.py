@@ -17,10 +17,9 @@ from client_service.serving.next_items import freeze_sessions
 from client_service.training.session_trainer import MODELS, SessionTraining
 from client_service.training.training_state import Moment, load_named
 from shared.errors import ProtocolError, SettingsError
-from shared.method.exchange import EXCHANGES
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
-from shared.method.start import initial_parameters
+from shared.method.tensors import EXCHANGES, initial_parameters
 from shared.strategies import STRATEGIES, build_strategy
 
 A, B, C = 0, 1, 2

@@ -15,12 +15,10 @@ from client_service.models.popularity_angle import PopularityTables
 from client_service.training.item_trainer import LocalTraining, Moment, build_optimiser, pair_loss
 from client_service.training.margins import TABLE_STEPS, fit_tables, popularity_loss
 from client_service.training.sampling import PairSampler
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
-from shared.method.parameters import digest
+from shared.method.parameters import Parameters, digest
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from shared.strategies.local_client import Objective
 
 CPU = torch.device("cpu")

@@ -26,11 +26,10 @@ from client_service.federation.checkpoint import (
 from client_service.schemas import QualityOut, RoundQuality
 from client_service.training.item_trainer import LocalTraining, Moment
 from client_service.training.training_state import TrainingState
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.strategy import Strategy
 

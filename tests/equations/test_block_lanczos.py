@@ -9,10 +9,10 @@ import pytest
 from scipy import sparse
 
 import shared.cores
-from shared.method import block_lanczos, spectrum
-from shared.method.block_lanczos import TOLERANCE, leading_vectors
+from shared.method import spectrum
+from shared.method import spectrum as block_lanczos
 from shared.method.graph import normalise
-from shared.method.spectrum import low_spectrum
+from shared.method.spectrum import TOLERANCE, leading_vectors, low_spectrum
 
 Graph = sparse.csr_array
 

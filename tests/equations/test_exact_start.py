@@ -12,10 +12,9 @@ from scipy import sparse
 from client_service.models.encoders import lgcn
 from client_service.models.initial_filter import Filter, start_at
 from client_service.models.model import Ingredients, Model
-from shared.method.exchange import mlp_specification
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 
 Graph = sparse.csr_array
 METHOD = MethodSettings(width=4, layers=2, cutoff=8)

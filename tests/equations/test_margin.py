@@ -13,11 +13,10 @@ import client_service.training.margins
 from client_service.data import Shard
 from client_service.training.item_trainer import LocalTraining, Moment
 from client_service.training.losses import margin, refined_margin
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -14,12 +14,10 @@ from client_service.models.popularity_angle import PopularityTables
 from client_service.training.item_trainer import LocalTraining
 from client_service.training.margins import READINGS, Margins
 from client_service.training.sampling import Batch
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
-from shared.method.margin_readings import MarginReading, greatest_margin
-from shared.method.settings import PRESETS, MethodSettings, method_settings
+from shared.method.parameters import Parameters
+from shared.method.settings import PRESETS, MarginReading, MethodSettings, greatest_margin, method_settings
 from shared.method.spectrum import low_spectrum
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from shared.strategies.lpsfed import declared_scalars
 
 pytestmark = pytest.mark.usefixtures("double")

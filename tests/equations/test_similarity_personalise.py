@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.method.exchanged import State, Update
+from shared.method.parameters import State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.lpsfed import lpsfed, similarities
 

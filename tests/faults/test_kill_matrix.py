@@ -19,9 +19,8 @@ import anyio
 import pytest
 
 from client_service.boundary.ledger import Ledger
-from shared.method.setting_groups import ServerStepSettings
-from shared.method.settings import MethodSettings
-from shared.new_files import PRIVATE, write_new
+from shared.files import PRIVATE, write_new
+from shared.method.settings import MethodSettings, ServerStepSettings
 from shared.protocol.schemas import RunHistoryOut
 from shared.protocol.signing.keys import new_key, private_pem
 from shared.timeouts import RETRY_SECONDS

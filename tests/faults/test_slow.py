@@ -14,7 +14,7 @@ from fastapi import FastAPI, Response
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from shared.web.access import Timed
+from shared.web.access_log import Timed
 from shared.web.connection import Connection
 from tests.faults.federation import BODY_SECONDS, LONGEST_SECONDS, Ending
 from tests.faults.proxy import HOST, Fault

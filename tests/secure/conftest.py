@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.secure.group import ORDER
 from tests.support.rehearsal import Rehearsal, contents_of
 

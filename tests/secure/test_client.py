@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.secure import client, group, server, shamir
 from shared.protocol.secure.identities import sign_message, sign_share
 from shared.protocol.secure.messages import Consents, Delivery, Roster, SealedShare, Sharers, UnmaskRequest

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from shared.errors import PrivacyError, ProtocolError, UnavailableError
-from shared.method.exchanged import Parameters
-from shared.protocol.secure import client, complaints, group, server
+from shared.method.parameters import Parameters
+from shared.protocol.secure import client, group, server
+from shared.protocol.secure import proofs as complaints
 from shared.protocol.secure.identities import sign_message, sign_share
 from shared.protocol.secure.messages import SealedShares, Sharers
 from shared.protocol.secure.verification import verify

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from shared.method.exchanged import Parameters
-from shared.protocol.secure import client, fixed_point, masks, recovery
+from shared.method.parameters import Parameters
+from shared.protocol.secure import client, fixed_point
+from shared.protocol.secure import server as recovery
+from shared.protocol.secure import vectors as masks
 from shared.protocol.secure.fixed_point import Ring
-from shared.protocol.secure.masks import CHUNK, MaskStream
+from shared.protocol.secure.vectors import CHUNK, MaskStream
 
 SEED, OTHER = bytes(32), bytes(range(32))
 ZEROS = np.zeros(8, dtype=np.uint64)

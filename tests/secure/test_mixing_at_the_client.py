@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import Parameters, State, Update
 from shared.method.settings import MethodSettings
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from shared.protocol.secure.fixed_point import STEP
 from shared.strategies.lpsfed import lpsfed, mix, similarities
 

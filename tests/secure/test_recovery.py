@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared.errors import UnavailableError
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Arrays
+from shared.method.parameters import Arrays, Parameters
 from shared.method.settings import MethodSettings
-from shared.method.start import initial_parameters
-from shared.protocol.secure import fixed_point, recovery
+from shared.method.tensors import initial_parameters, mlp_specification
+from shared.protocol.secure import fixed_point
+from shared.protocol.secure import server as recovery
 from shared.protocol.secure.fixed_point import LIMIT, Ring
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus")

@@ -7,7 +7,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.protocol.secure.renewal import find_basis_objection, find_few
+from shared.protocol.secure.membership import find_basis_objection, find_few
 
 STAMPS = st.dictionaries(st.sampled_from("abcde"), st.sampled_from("xy"), min_size=3)
 

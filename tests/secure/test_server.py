@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError, UnavailableError
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.masked_wire import decode_masked, encode_masked
-from shared.protocol.secure import client, group, recovery, server
+from shared.protocol.secure import client, group, server
+from shared.protocol.secure import server as recovery
 from shared.protocol.secure.group import ORDER
 from shared.protocol.secure.identities import sign_message, sign_share
 from shared.protocol.secure.server import SecureRound

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shared.errors import DataError
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.secure.state import read, state_json
 
 ALL = ("ada", "bob", "cyd", "dan", "eve")

@@ -15,15 +15,16 @@ from scipy.stats import chi2
 
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import BLOCK, Form, UInt32
+from shared.method.parameters import BLOCK, Form, Parameters, State, UInt32, Update
 from shared.protocol.masked_wire import decode_masked, encode_masked, open_masked, size
-from shared.protocol.secure import fixed_point, masks, recovery, vector
-from shared.protocol.secure.masks import CHUNK, MaskStream
+from shared.protocol.secure import fixed_point
+from shared.protocol.secure import server as recovery
+from shared.protocol.secure import vectors as masks
+from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import MaskedHeader
-from shared.protocol.secure.vector import MaskedUpdate
+from shared.protocol.secure.vectors import CHUNK, MaskedUpdate, MaskStream
 from shared.protocol.wire import StoredArrays
-from shared.strategies.mean import mean_of_updates
+from shared.strategies.aggregation import mean_of_updates
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay")
 SUM, WEIGHTS = "basis.pairs", "pooling.w"

@@ -10,10 +10,9 @@ import pytest
 
 from shared.errors import FederationError, PrivacyError, ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Form
-from shared.protocol.secure import vector
-from shared.protocol.secure.masks import MaskStream, add_masks
+from shared.method.parameters import Form, Parameters
+from shared.protocol.secure import vectors as vector
+from shared.protocol.secure.vectors import MaskStream, add_masks
 
 DECLARATION = Declaration(
     strategy="lpsfed",

@@ -21,9 +21,9 @@ from client_service.tasks.sessions import SESSIONS
 from client_service.tasks.task import Place
 from client_service.training.item_trainer import Moment
 from client_service.training.session_trainer import SessionTraining, carry_sessions, rows_of_sessions
-from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
+from shared.method.tensors import ITEM_TABLE
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,7 @@ from client_service.serving import next_items
 from client_service.serving.next_items import NextItems, freeze_sessions
 from client_service.serving.next_messages import NextIn
 from client_service.training.session_trainer import SessionTraining
-from shared.method.setting_groups import SessionSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, SessionSettings
 
 CPU = torch.device("cpu")
 

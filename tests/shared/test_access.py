@@ -7,7 +7,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from shared.web.access import Addressed
+from shared.web.access_log import Addressed
 
 ALLOWED = ("Silo.Example.org", "dotted.example.org.")
 OWN = (

@@ -8,8 +8,7 @@ import pytest
 from shared.method.anchor import choose_size, declared_size, draw_anchor, er, gnmk, same_kernel
 from shared.method.declaration import Counts
 from shared.method.graph import Float64
-from shared.method.setting_groups import AnchorSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import AnchorSettings, MethodSettings
 
 SMALL = AnchorSettings(users=40, items=30, edges=200)
 

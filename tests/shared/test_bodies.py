@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from shared.errors import ProtocolError
-from shared.method.exchanged import Parameters, Scalars
-from shared.method.parameters import Array, Arrays, Form, form_of
-from shared.protocol.bodies import PIECE, StoredPlace, body_size, head, pieces, places, read_array
-from shared.protocol.wire import encode, open_parameters
+from shared.method.parameters import Array, Arrays, Form, Parameters, Scalars, form_of
+from shared.protocol.wire import (
+    PIECE,
+    StoredPlace,
+    body_size,
+    encode,
+    head,
+    open_parameters,
+    pieces,
+    places,
+    read_array,
+)
 
 NAMES = st.from_regex(r"[a-z0-9_.]{1,12}(/[a-z0-9_.]{1,8})?", fullmatch=True)
 SHAPES = array_shapes(max_dims=3, max_side=5)

@@ -8,8 +8,7 @@ import pytest
 
 from aggregator_service.settings import aggregator_settings
 from shared.errors import SettingsError
-from shared.method.catalogue_size import with_catalogue_size
-from shared.method.settings import method_settings
+from shared.method.settings import method_settings, with_catalogue_size
 
 
 def told(path: Path | None, **settings: int) -> int:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ConflictError, FederationError, SettingsError, UnavailableError
-from shared.protocol.signing import enrolment, key_index
-from shared.protocol.signing.enrolment import register_key, registered_keys, remove
+from shared.protocol.signing import enrolment
+from shared.protocol.signing import enrolment as key_index
+from shared.protocol.signing.enrolment import FOLDER, register_key, registered_keys, remove
 from shared.protocol.signing.invitation import Invitation, open_invitation, prove_enrolment, redeem
-from shared.protocol.signing.key_index import FOLDER
 from shared.protocol.signing.keys import PublicKey, fingerprint, new_key, public_pem, raw_hex
 
 

@@ -10,10 +10,8 @@ import pytest
 
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
-from shared.method.parameters import STORED
+from shared.method.parameters import STORED, Parameters
 from shared.method.settings import MethodSettings
-from shared.protocol.bodies import require_short_head
 from shared.protocol.lengths import (
     LONGEST_NAME,
     longest_head,
@@ -24,7 +22,7 @@ from shared.protocol.lengths import (
 )
 from shared.protocol.masked_wire import encode_masked, size
 from shared.protocol.schemas import JoinIn
-from shared.protocol.secure import vector
+from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import (
     FEWEST_CLIENTS,
     Consent,
@@ -35,8 +33,8 @@ from shared.protocol.secure.messages import (
     ShareCheck,
     UnmaskAnswer,
 )
-from shared.protocol.secure.vector import MaskedUpdate
-from shared.protocol.wire import encode
+from shared.protocol.secure.vectors import MaskedUpdate
+from shared.protocol.wire import encode, require_short_head
 from shared.strategies import STRATEGIES, build_strategy
 
 METHOD = MethodSettings(width=4, layers=1, catalogue=12)

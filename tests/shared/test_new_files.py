@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import SettingsError
-from shared.new_files import PUBLIC, create_secret, write_new
+from shared.files import PUBLIC, create_secret, write_new
 
 
 def test_a_secret_is_created_once_and_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import SettingsError
-from shared.ownership import lock_directory
+from shared.files import lock_directory
 
 
 def test_a_second_owner_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.web import pace as subject
-from shared.web.pace import Buckets, by_address
+from shared.web import rate_limit as subject
+from shared.web.rate_limit import Buckets, by_address
 
 
 class Clock:

@@ -12,7 +12,7 @@ from jinja2 import UndefinedError
 
 from shared.method.declaration import Declaration, TensorSpec
 from shared.web import pages, problems
-from shared.web.declared import declared_out
+from shared.web.pages import declared_out
 from shared.words import count_noun
 
 ROOT = Path(__file__).parents[2]

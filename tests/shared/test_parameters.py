@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.exchange import Tensor, encoded_width, kernel_specification, mlp_specification
 from shared.method.parameters import digest
 from shared.method.settings import MethodSettings
-from shared.method.start import initial_parameters
+from shared.method.tensors import Tensor, encoded_width, initial_parameters, kernel_specification, mlp_specification
 
 SPECIFICATION = mlp_specification(MethodSettings(width=64, layers=2))
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import shared.protocol.privacy
+import shared.protocol.gate
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
-from shared.protocol.privacy import pass_gate
+from shared.method.parameters import Float32, Parameters
+from shared.protocol.gate import pass_gate
 from shared.protocol.wire import encode
 
 DECLARATION = Declaration(
@@ -81,7 +80,7 @@ def test_anything_else_is_refused_before_a_byte_is_made(
     arrays: Mapping[str, Any], scalars: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Parameters] = []
-    monkeypatch.setattr(shared.protocol.privacy, "encode", made.append)
+    monkeypatch.setattr(shared.protocol.gate, "encode", made.append)
     with pytest.raises(PrivacyError, match="expected"):
         pass_gate(DECLARATION, Parameters(arrays, scalars))
     assert made == []

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from shared.errors import ProtocolError
 from shared.method.divergence import ZERO, divergence, greatest_divergence, kernel
-from shared.method.ranges import ROUNDING, Range, clamp_scalars, require_within
 from shared.method.settings import MethodSettings
+from shared.method.tensors import ROUNDING, Range, clamp_scalars, require_within
 from shared.strategies import STRATEGIES, build_strategy
 
 RANGES = {"margin": Range(0.0, 0.5), "rho": Range(0.0, 9.0)}

@@ -8,7 +8,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from shared.web import problems, reference
+from shared.web import openapi as reference
+from shared.web import problems
 from shared.web.pages import GUARDED, statics
 
 

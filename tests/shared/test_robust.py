@@ -9,16 +9,23 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.exchanged import State, Update
-from shared.method.parameters import Float32, digest
+from shared.method.parameters import Float32, State, Update, digest
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import STRATEGIES, build_strategy
-from shared.strategies.mean import mean_of_updates
-from shared.strategies.robust import stacks
-from shared.strategies.robust.choice import least_updates, robust
-from shared.strategies.robust.clipping import clip_updates, distances, far
-from shared.strategies.robust.coordinates import median, trimmed_mean
-from shared.strategies.robust.krum import krum, scores, squared_distances
+from shared.strategies import robust_aggregation as stacks
+from shared.strategies.aggregation import mean_of_updates
+from shared.strategies.robust_aggregation import (
+    clip_updates,
+    distances,
+    far,
+    krum,
+    least_updates,
+    median,
+    robust,
+    scores,
+    squared_distances,
+    trimmed_mean,
+)
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve")
 START = State({"b": np.zeros(2, np.float32), "w": np.ones((2, 3), np.float32)}, {}, {"zoe": {"rho": 0.5}})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shared.errors import AuthenticationError
 from shared.protocol.signing.keys import new_key
-from shared.protocol.signing.messages import (
+from shared.protocol.signing.requests import (
     NO_BODY,
     RequestTarget,
     Signatory,

@@ -18,8 +18,7 @@ from safetensors.numpy import save
 
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters
-from shared.method.parameters import form_of
+from shared.method.parameters import Parameters, form_of
 from shared.protocol.wire import StoredArrays, check, decode, encode, open_parameters, require_canonical
 
 SHAPES = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)

@@ -12,7 +12,7 @@ from audit.collect import read_aggregator_evidence, read_client_evidence
 from audit.evidence import write_evidence
 from client_service.federation.run_records import earlier_runs
 from client_service.schemas import EarlierRun, QualityOut
-from shared.method.setting_groups import BasisSettings
+from shared.method.settings import BasisSettings
 from simulation.datasets.synthetic import generate_dataset
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation, Outcome, conduct_run, ignore_progress

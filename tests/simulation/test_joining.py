@@ -18,11 +18,11 @@ from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
 from client_service.data import read_shard
 from client_service.settings import client_settings
-from shared.method.setting_groups import BasisSettings
+from shared.method.settings import BasisSettings
 from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.invitation import read_invitation
 from shared.protocol.signing.keys import raw_hex, read_private
-from shared.protocol.signing.registry import read_registry
+from shared.protocol.signing.members import read_registry
 from simulation.cli import app
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve

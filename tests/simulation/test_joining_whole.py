@@ -19,8 +19,7 @@ from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
 from client_service.settings import client_settings
 from shared.errors import ConflictError, PrivacyError, SettingsError
-from shared.method.setting_groups import BasisSettings, ServerStepSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import BasisSettings, MethodSettings, ServerStepSettings
 from shared.protocol.signing.enrolment import registered_keys
 from simulation.cli import app
 from simulation.cli import joining as commands

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from shared.errors import ConflictError, FederationError, SettingsError
 from shared.protocol.signing.enrolment import make_pair
 from shared.protocol.signing.keys import fingerprint, raw_hex, read_public
-from shared.protocol.signing.registry import read_registry
+from shared.protocol.signing.members import read_registry
 from simulation.cli import app
 
 

@@ -19,7 +19,7 @@ from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.guard import Guard
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import SettingsError
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.secure.fixed_point import STEP
 from simulation.cli import app

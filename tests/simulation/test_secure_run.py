@@ -18,8 +18,7 @@ from client_service.boundary.ledger import Ledger
 from client_service.federation.upload import UpdateSender
 from client_service.secure_rounds.masking import Masking
 from client_service.secure_rounds.secret_files import NAME
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure import fixed_point

@@ -18,10 +18,8 @@ from client_service.federation import upload as sending
 from client_service.privacy.guard import Guard
 from client_service.privacy.settings import PrivacySettings
 from client_service.secure_rounds.masking import Masking
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32, digest
-from shared.method.setting_groups import ServerStepSettings
-from shared.method.settings import MethodSettings
+from shared.method.parameters import Float32, Parameters, digest
+from shared.method.settings import MethodSettings, ServerStepSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import simulate_experiment
 

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from client_service.settings import client_settings
 from shared.errors import PrivacyError, SettingsError
-from shared.method.exchange import EXCHANGES
-from shared.method.setting_groups import BasisSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.tensors import EXCHANGES
 from shared.protocol.signing.invitation import FederationOut, Invitation
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task

@@ -9,7 +9,7 @@ import anyio
 import numpy as np
 import pytest
 
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
 from shared.protocol.wire import encode

@@ -14,8 +14,7 @@ import anyio
 import numpy as np
 import pytest
 
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
 from shared.protocol.wire import encode

@@ -18,19 +18,18 @@ import pytest
 
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.method.declaration import Declaration
-from shared.method.exchange import (
+from shared.method.parameters import Arrays, Float32, Parameters, Scalars, State, Update, digest
+from shared.method.settings import MethodSettings
+from shared.method.tensors import (
     Tensor,
     attended_specification,
+    initial_parameters,
     kernel_specification,
     mlp_specification,
+    require_within,
     table_specification,
 )
-from shared.method.exchanged import Parameters, Scalars, State, Update
-from shared.method.parameters import Arrays, Float32, digest
-from shared.method.ranges import require_within
-from shared.method.settings import MethodSettings
-from shared.method.start import initial_parameters
-from shared.protocol.privacy import pass_gate
+from shared.protocol.gate import pass_gate
 from shared.protocol.wire import check, encode, open_parameters
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.fedmf import shorter

@@ -7,9 +7,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import Parameters, State, Update
 from shared.method.settings import MethodSettings
+from shared.method.tensors import ITEM_TABLE
 from shared.strategies.f2mf import GROUPS, NOISE, F2MFSettings, f2mf, group_weights
 from shared.strategies.fedmf import shorter
 from shared.strategies.local_client import LocalClient, Objective

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.exchanged import State, Update
+from shared.method.parameters import State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.fedavg import fedavg

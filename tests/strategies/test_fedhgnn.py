@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import State, Update
+from shared.method.parameters import State, Update
 from shared.method.settings import MethodSettings
+from shared.method.tensors import ITEM_TABLE
 from shared.strategies.fedhgnn import fedhgnn
 
 METHOD = MethodSettings(width=2, catalogue=2)

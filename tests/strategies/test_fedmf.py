@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.exchange import ITEM_TABLE, table_specification
-from shared.method.exchanged import State, Update
+from shared.method.parameters import State, Update
 from shared.method.settings import MethodSettings
-from shared.method.start import initial_parameters
+from shared.method.tensors import ITEM_TABLE, initial_parameters, table_specification
 from shared.strategies.fedmf import fedmf
 
 METHOD = MethodSettings(width=2, catalogue=3)

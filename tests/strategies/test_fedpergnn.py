@@ -7,9 +7,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.method.exchange import ITEM_TABLE
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
+from shared.method.tensors import ITEM_TABLE
 from shared.strategies.fedpergnn import CLIP, PSEUDO_ITEMS, SCALE, fedpergnn, protect_table
 from shared.strategies.local_client import LocalClient, Objective
 

@@ -7,11 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import State, Update
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, State, Update
 from shared.method.settings import MethodSettings
-from shared.method.start import initial_parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 from shared.strategies.fedpub import (
     PROXY_SEED,
     fedpub,

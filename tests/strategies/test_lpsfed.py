@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
 from shared.strategies.lpsfed import lpsfed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shared.errors import SettingsError
-from shared.method.exchanged import Parameters, State, Update
+from shared.method.parameters import Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import secure_declaration

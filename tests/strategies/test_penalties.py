@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.method.exchange import ITEM_TABLE
+from shared.method.tensors import ITEM_TABLE
 from shared.strategies.fedmf import REGULARISATION, shorter
 from shared.strategies.fedprox import ProximalPenalty
 from shared.strategies.fedpub import masks_and_distance

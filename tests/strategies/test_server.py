@@ -15,20 +15,26 @@ from hypothesis.extra.numpy import arrays
 
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.errors import SettingsError
-from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import digest
-from shared.method.setting_groups import ServerStepSettings
-from shared.method.settings import MethodSettings, method_settings
-from shared.method.start import initial_parameters
+from shared.method.parameters import Parameters, State, Update, digest
+from shared.method.settings import MethodSettings, ServerStepSettings, method_settings
+from shared.method.tensors import initial_parameters
 from shared.protocol.wire import encode, open_parameters
 from shared.strategies import STRATEGIES, build_strategy
+from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.agreement import declare_federation
-from shared.strategies.mean import mean_of_updates
-from shared.strategies.server.choice import build_optimiser
-from shared.strategies.server.magnitudes import combine_with_magnitudes
-from shared.strategies.server.optimiser import Moments, ServerOptimiser
-from shared.strategies.server.second_moments import SecondMoment, adagrad, adam, clip, ramp, yogi
-from shared.strategies.server.step import advance_state
+from shared.strategies.server_optimisers import (
+    Moments,
+    SecondMoment,
+    ServerOptimiser,
+    adagrad,
+    adam,
+    advance_state,
+    build_optimiser,
+    clip,
+    combine_with_magnitudes,
+    ramp,
+    yogi,
+)
 from shared.strategies.strategy import Strategy
 
 RULES: dict[str, SecondMoment] = {"adagrad": adagrad, "adam": adam, "yogi": yogi, "clip": clip, "ramp": ramp}

@@ -11,17 +11,16 @@ import pytest
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.errors import PrivacyError, ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import digest
+from shared.method.parameters import Parameters, State, Update, digest
 from shared.method.settings import MethodSettings
-from shared.method.start import initial_parameters
-from shared.protocol.forms import declare_answer, forms
-from shared.protocol.privacy import pass_gate
-from shared.protocol.secure.vector import layout
+from shared.method.tensors import initial_parameters
+from shared.protocol.gate import pass_gate
+from shared.protocol.masked_wire import declare_answer, forms
+from shared.protocol.secure.vectors import layout
 from shared.protocol.wire import check, encode, open_parameters
 from shared.strategies import build_strategy
 from shared.strategies.agreement import secure_declaration
-from shared.strategies.robust.choice import robust
+from shared.strategies.robust_aggregation import robust
 from shared.strategies.strategy import Strategy
 
 METHOD = MethodSettings(width=2, layers=1)

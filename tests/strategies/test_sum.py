@@ -12,11 +12,9 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from aggregator_service.aggregation.bodies import pack_state, prepare_body, unpack_state
 from aggregator_service.storage.disk import Disk
-from shared.method.exchanged import Parameters, State, Update
-from shared.method.parameters import BLOCK, Arrays, digest, form
-from shared.protocol.bodies import pieces
-from shared.protocol.wire import StoredArrays, decode, encode, open_parameters
-from shared.strategies.mean import mean_of_updates
+from shared.method.parameters import BLOCK, Arrays, Parameters, State, Update, digest, form
+from shared.protocol.wire import StoredArrays, decode, encode, open_parameters, pieces
+from shared.strategies.aggregation import mean_of_updates
 
 SHAPES = array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 

@@ -14,9 +14,8 @@ from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS, answering_shard
 from client_service.tasks.task import Place
-from shared.method.exchange import mlp_specification
-from shared.method.exchanged import Parameters
-from shared.method.start import initial_parameters
+from shared.method.parameters import Parameters
+from shared.method.tensors import initial_parameters, mlp_specification
 
 
 def keep_first_model(settings: ClientSettings, run: str = "run-1") -> tuple[Shard, Recommender]:

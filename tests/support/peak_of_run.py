@@ -34,7 +34,7 @@ from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import Place
 from client_service.training.item_trainer import Moment
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.strategy import Strategy

@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters
-from shared.method.parameters import form_of
-from shared.protocol.secure import client, recovery, server, vector
+from shared.method.parameters import Parameters, form_of
+from shared.protocol.secure import client, server
+from shared.protocol.secure import server as recovery
+from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import CommonTerms, Delivery, Roster, RoundTerms, UnmaskAnswer, least_threshold
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, read, state_json
-from shared.protocol.secure.vector import MaskedUpdate, Vector
+from shared.protocol.secure.vectors import MaskedUpdate, Vector
 from shared.protocol.secure.verification import verify
 from shared.protocol.signing.keys import new_key
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from shared.protocol.heads import CONSTANT, replace_library_headers
+from shared.protocol.request_heads import CONSTANT, replace_library_headers
 from shared.protocol.signing.keys import PrivateKey
-from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Any
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.settings import ClientSettings, client_settings
-from shared.method.setting_groups import AnchorSettings
-from shared.method.settings import MethodSettings
+from shared.method.settings import AnchorSettings, MethodSettings
 
 TOKEN = "operator-token-of-the-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

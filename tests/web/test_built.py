@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from shared.web.built import build
+from shared.web.routes import build
 from simulation.experiments.experiment import Experiment
 
 pytestmark = pytest.mark.anyio

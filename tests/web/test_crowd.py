@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from pydantic import ValidationError
 
-from shared.web.crowd import KNOWN_ADDRESSES, Crowd, Guest
+from shared.web.connection_limits import KNOWN_ADDRESSES, Crowd, Guest
 from shared.web.listening import Listening
 
 

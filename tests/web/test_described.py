@@ -33,11 +33,11 @@ from schemathesis.specs.openapi.checks import (
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from client_service.settings import ClientSettings
-from shared.protocol.heads import CONSTANT, WORDS, replace_library_headers
+from shared.protocol.request_heads import CONSTANT, WORDS, replace_library_headers
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import enrol
 from shared.protocol.signing.keys import read_private
-from shared.protocol.signing.messages import NONCE_BYTES, RequestTarget, Signatory, sign
+from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE
 from simulation.experiments.experiment import Experiment
 from tests.support.questions import LONGEST_SECONDS

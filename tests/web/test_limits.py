@@ -15,10 +15,10 @@ import pytest
 from fastapi import Body, FastAPI
 
 from shared.web import connection, problems
-from shared.web.access import LONGEST_MESSAGE, Limited, Timed
+from shared.web.access_log import LONGEST_MESSAGE, Limited, Timed
 from shared.web.calling import Calling
 from shared.web.listening import Listening
-from shared.web.pace import HEALTH_AT_LEAST, Buckets, Paced
+from shared.web.rate_limit import HEALTH_AT_LEAST, Buckets, Paced
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:

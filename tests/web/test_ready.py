@@ -17,8 +17,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from shared.errors import SettingsError
-from shared.web import ready as subject
 from shared.web import server as serving
+from shared.web import server as subject
 from shared.web.listening import Listening
 from tests.support.questions import LONGEST_SECONDS
 

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from shared.errors import ConflictError
 from shared.web import problems, request_ids
-from shared.web.access import Observed
+from shared.web.access_log import Observed
 from shared.web.logs import logger
 
 pytestmark = pytest.mark.anyio

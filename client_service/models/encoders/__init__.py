@@ -1,1 +1,1 @@
-"""The client's models, a file for each, named as in shared/method/exchange.py, whose `build` makes one."""
+"""The client's models, a file for each, named as in shared/method/tensors.py, whose `build` makes one."""

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from client_service.models.heads import PreferringMLPs, TwoLayers
 from client_service.models.low_pass import LowPass
 from client_service.models.model import Ingredients, Model
-from shared.method.exchange import encoded_width
 from shared.method.graph import Float64
+from shared.method.tensors import encoded_width
 
 STRETCH = 100.0  # eigenvalues lie in [0, 1]; times this, sines tell near ones apart
 LONGEST = 10_000.0  # the lowest frequency of the encoding is about one over this

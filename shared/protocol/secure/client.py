@@ -1,24 +1,29 @@
-"""A client's side of a secure round: begin -> share -> check -> mask -> consent -> unmask.
-
-Each step takes a state and gives the next one with the message to send; a state changes only by a step that succeeds.
-The caller keeps the new state (it holds secrets: a file with mode 0600) *before* it sends the message, and deletes it
-when the round is over; `state.written` and `state.read` are its form on disk. After a restart every message can be
-had again from what was kept: `message` of each state, and `mask` and `unmask` with what they had before.
-"""
+"""A client's side of a secure round: keys, shares, checks, mask, consent, recovery."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
-from shared.method.exchanged import Parameters
-from shared.protocol.secure import complaints, group, keys, masks, proofs, vector
-from shared.protocol.secure.dealing import open_delivery, seal_piece, split_secrets
+from shared.method.parameters import Parameters
+from shared.protocol.secure import group, keys, proofs, shamir
+from shared.protocol.secure import proofs as complaints
+from shared.protocol.secure import vectors as masks
+from shared.protocol.secure import vectors as vector
+from shared.protocol.secure.common import describe_terms, describe_unlike_lists, find_differences
 from shared.protocol.secure.group import encode_scalar
-from shared.protocol.secure.identities import identity_key, require_signature, sign_message
+from shared.protocol.secure.identities import (
+    identity_key,
+    require_share_signature,
+    require_signature,
+    sign_message,
+    sign_share,
+)
 from shared.protocol.secure.keys import Context
-from shared.protocol.secure.masks import MaskStream
 from shared.protocol.secure.messages import (
+    CommonTerms,
+    Complaint,
     Consent,
     Consents,
     Delivery,
@@ -26,19 +31,114 @@ from shared.protocol.secure.messages import (
     PublicKeys,
     Roster,
     RoundTerms,
+    SealedShare,
     SealedShares,
     ShareCheck,
     Sharers,
     UnmaskAnswer,
     UnmaskRequest,
+    least_threshold,
     possession_label,
     require_round,
     visible_scalars,
 )
-from shared.protocol.secure.state import BegunRound, Checked, Ready, Secrets, Sharing
-from shared.protocol.secure.trust import Members, require_fair, require_members
-from shared.protocol.secure.vector import MaskedUpdate
-from shared.protocol.signing.keys import PrivateKey, raw_hex
+from shared.protocol.secure.proofs import require_possession
+from shared.protocol.secure.state import BegunRound, Checked, Ready, Secrets, SharePair, Sharing
+from shared.protocol.secure.vectors import MaskedUpdate, MaskStream
+from shared.protocol.signing.keys import PrivateKey, PublicKey, raw_hex
+
+
+class Piece(NamedTuple):
+    """One holder's part of a client's two secrets: a share of the mask key and of the seed, and their commitments."""
+
+    pair: SharePair
+    commitments: tuple[str, str]
+
+
+def split_secrets(secrets: Secrets, roster: Roster) -> dict[str, Piece]:
+    """A piece for each client of the roster."""
+    count, threshold = len(roster.members), roster.terms.threshold
+    shares = [shamir.split(int(secret, 16), count, threshold) for secret in (secrets.mask, secrets.seed)]
+    pairs = (SharePair(key=encode_scalar(key), seed=encode_scalar(seed)) for key, seed in zip(*shares, strict=True))
+    points = zip(*(shamir.commit(one) for one in shares), strict=True)
+    pieces = (Piece(pair, (key.hex(), seed.hex())) for pair, (key, seed) in zip(pairs, points, strict=True))
+    return dict(zip(roster.names, pieces, strict=True))
+
+
+def seal_piece(
+    state: BegunRound, context: Context, peer: PublicKeys, piece: Piece, identity: PrivateKey
+) -> SealedShare:
+    """A piece on its way to its holder, sealed for it and signed."""
+    names, deal = (state.client, peer.client), int(state.secrets.deal, 16)
+    key = keys.agree(deal, bytes.fromhex(peer.cipher), context.label("seal", *names))
+    sealed = keys.seal(key, piece.pair.encode(), context.label("shares", *names)).hex()
+    share = SealedShare(sealed=sealed, key_commitment=piece.commitments[0], seed_commitment=piece.commitments[1])
+    return sign_share(context, *names, share, identity)
+
+
+def open_delivery(state: Sharing, delivery: Delivery) -> tuple[dict[str, SharePair], dict[str, Complaint]]:
+    """The shares that are in order, by dealer, one's own among them; and a complaint of each dealer of others."""
+    members, context, cipher = state.roster.keys, state.roster.context, int(state.secrets.cipher, 16)
+    shares, refused = {state.client: state.own}, dict[str, Complaint]()
+    for dealer, given in delivery.shares.items():
+        _require_untouched(context, members[dealer], state.client, given)
+        point = group.multiply(cipher, bytes.fromhex(members[dealer].deal))
+        try:
+            shares[dealer] = complaints.open_share(context, dealer, state.client, point, given)
+        except ProtocolError:
+            refused[dealer] = complaints.complain(context, members[dealer], state.client, cipher)
+    return shares, refused
+
+
+def _require_untouched(context: Context, dealer: PublicKeys, own: str, given: SealedShare) -> None:
+    """PrivacyError for shares that their dealer has not signed so: a complaint about them would tell the aggregator,
+    which has the true ones, how to open these."""
+    try:
+        require_share_signature(context, dealer.client, own, given, identity_key(dealer.identity))
+    except ProtocolError as error:
+        raise PrivacyError(str(error)) from None
+
+
+Members = Mapping[str, PublicKey]
+"""The clients that a silo knows, and the key of each."""
+
+
+def require_fair(state: BegunRound, roster: Roster) -> None:
+    """PrivacyError for a roster on other terms than the round began with, without this client's own keys, or with too
+    few clients or too low a threshold to hide anybody."""
+    _require_same(state.terms.common, roster.terms.common, "the roster")
+    if roster.terms != state.terms:
+        raise PrivacyError(describe_terms(state.terms, roster.terms))
+    if roster.keys.get(state.client) != state.message:
+        raise PrivacyError("expected this client's own public keys in the roster, got others or none")
+    count, threshold = len(roster.members), roster.terms.threshold
+    if count < threshold:
+        raise PrivacyError(f"expected at least {threshold} clients in the roster, got {count}")
+    if threshold < least_threshold(count):
+        raise PrivacyError(f"expected a threshold of at least {least_threshold(count)} of {count}, got {threshold}")
+
+
+def require_members(roster: Roster, members: Members) -> None:
+    """PrivacyError unless each key is signed by a known client that has its secret, was told the same and counts over
+    the same list of items."""
+    for one in roster.members:
+        if one.client not in members:
+            raise PrivacyError(f"expected clients that this silo knows as members, got {one.client!r}")
+        if one.identity != raw_hex(members[one.client]):
+            raise PrivacyError(f"expected the key that this silo knows of {one.client!r}, got another")
+        try:
+            require_signature(one, members[one.client])
+            require_possession(bytes.fromhex(one.deal), one.possession, possession_label(roster.terms, one.client))
+        except ProtocolError as error:
+            raise PrivacyError(str(error)) from None
+        _require_same(roster.terms.common, one.common, f"{one.client!r}")
+    if (difference := describe_unlike_lists(roster.members)) is not None:
+        raise PrivacyError(difference)
+
+
+def _require_same(own: CommonTerms, other: CommonTerms, who: str) -> None:
+    if differing := find_differences(own, other):
+        raise PrivacyError(f"expected {who} to have what this client was told, got another {', '.join(differing)}")
 
 
 def _roster_fields(context: Context, client: str) -> dict[str, Any]:

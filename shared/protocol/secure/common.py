@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterable
 
 from shared.message import Message
-from shared.method.exchanged import Parameters
-from shared.method.parameters import digest
+from shared.method.parameters import Parameters, digest
 from shared.method.settings import MethodSettings
 from shared.protocol.secure.messages import PublicKeys, RoundTerms
 

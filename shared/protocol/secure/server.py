@@ -1,23 +1,20 @@
-"""The aggregator's side of a secure round: keys -> shares -> checks -> masked -> consents -> answers.
-
-Pure: a message in, the next state out; a refused message and a phase that cannot close leave the state as it was. When
-to close a phase (all are in, or the deadline has passed) is the caller's business. All it holds is public or sealed.
-Messages of one phase are taken in any order, so a restart may take the stored ones in again.
-
-`verification.verify` does what takes long, and may run in a thread; `accept` takes in what was verified.
-"""
+"""The aggregator's side of a secure round, to the mean of the survivors (Eq. 13)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
+import numpy as np
 from pydantic import Field
 
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError, UnavailableError
 from shared.message import Message
-from shared.method.exchanged import Scalars
+from shared.method.parameters import STORED, Array, Form, Parameters, Scalars, blocks, part
 from shared.protocol.schemas import ClientName
+from shared.protocol.secure import group, keys, shamir
+from shared.protocol.secure import vectors as masks
+from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import (
     Consent,
     Consents,
@@ -31,12 +28,79 @@ from shared.protocol.secure.messages import (
     SealedShares,
     ShareCheck,
     Sharers,
+    SharesOf,
     UnmaskAnswer,
     UnmaskRequest,
     least_threshold,
     require_round,
     visible_scalars,
 )
+from shared.protocol.secure.vectors import MaskStream, Vector
+
+
+def mean(state: SecureRound, vectors: Mapping[str, Vector]) -> Parameters:
+    """Mean arrays and mean hidden scalars of the survivors. `vectors`: theirs by client, lazily read.
+
+    UnavailableError with fewer answers than the threshold; ProtocolError if they restore other secrets than published.
+    """
+    if set(vectors) != set(state.survivors):
+        raise ProtocolError(f"expected the vectors of {len(state.survivors)} survivors, got {len(vectors)} or others'")
+    left = restore_masks(state)
+    return vector.mean(state.terms.declaration, _unmask(state, vectors, left), len(vectors))
+
+
+def _unmask(
+    state: SecureRound, vectors: Mapping[str, Vector], left: tuple[MaskStream, ...]
+) -> Iterator[tuple[str, Array]]:
+    for piece, (name, form) in enumerate(vector.layout(state.terms.declaration).items()):
+        total = sum_piece(name, form, [vectors[client] for client in state.survivors])
+        masks.add_to_flat(total, left, piece=piece)
+        yield name, total.reshape(form.shape)
+
+
+def sum_piece(name: str, form: Form, vectors: Sequence[Vector]) -> Array:
+    """The sum of one tensor, still masked, in one dimension."""
+    total = np.zeros(form.size, dtype=STORED[form.dtype])
+    for begin, end in blocks(form.size):
+        for one in vectors:
+            total[begin:end] += part(one, name, begin, end)
+    return total
+
+
+def restore_masks(state: SecureRound) -> tuple[MaskStream, ...]:
+    """What stands between the sum and the truth, with the sign that takes it away: the survivors' own masks, and those
+    that they have with clients who dropped out after checking their shares."""
+    require_answers(state)
+    everybody = roster(state)
+    points, context, members = everybody.points, everybody.context, everybody.keys
+    chosen = sorted(state.answers)[: state.terms.threshold]
+    weights = shamir.lagrange_weights([points[name] for name in chosen])
+    seeds = {points[name]: state.answers[name].seeds for name in chosen}
+    mask_keys = {points[name]: state.answers[name].keys for name in chosen}
+    own = (
+        MaskStream(keys.derive_self_mask(_restore(name, members[name].commitment, seeds, weights), context, name), -1)
+        for name in state.survivors
+    )
+    lost = {name: _restore(name, members[name].mask, mask_keys, weights) for name in state.dropped}
+    return (*own, *_restore_pairwise(everybody, lost, state.survivors))
+
+
+def _restore(name: str, published: str, shares: Mapping[int, SharesOf], weights: Mapping[int, int]) -> int:
+    """A client's secret, which is the one to the point that it has published."""
+    secret = shamir.restore({x: int(held[name], 16) for x, held in shares.items()}, weights)
+    if group.multiply_base(secret).hex() != published:
+        raise ProtocolError(f"expected shares of the secret that {name!r} has published a point of, got others")
+    return secret
+
+
+def _restore_pairwise(roster: Roster, lost: Mapping[str, int], survivors: tuple[str, ...]) -> Iterator[MaskStream]:
+    """The masks that the survivors have with those who dropped out, of whom the mask keys were restored."""
+    context, public = roster.context, {name: bytes.fromhex(member.mask) for name, member in roster.keys.items()}
+    for name, private in lost.items():
+        for other in survivors:
+            seed = keys.agree_on_mask(private, public[other], context, name, other)
+            yield MaskStream(seed, masks.sign_of(name, other))
+
 
 Phase = Literal["keys", "shares", "checks", "masked", "consents", "answers"]
 PHASES: tuple[Phase, ...] = get_args(Phase)

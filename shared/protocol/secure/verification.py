@@ -6,7 +6,8 @@ Pure, and slow: of a thousand clients some take a second. Without it a cheat cou
 from __future__ import annotations
 
 from shared.errors import ConflictError, ProtocolError
-from shared.protocol.secure import complaints, group, shamir
+from shared.protocol.secure import group, shamir
+from shared.protocol.secure import proofs as complaints
 from shared.protocol.secure.common import find_differences
 from shared.protocol.secure.identities import identity_key, require_share_signature, require_signature
 from shared.protocol.secure.messages import (

@@ -21,11 +21,12 @@ from cryptography.exceptions import InvalidSignature
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from shared.errors import AuthenticationError, ConflictError, NotFoundError, ProtocolError, SettingsError
+from shared.files import PRIVATE, replace_file
 from shared.message import Message
 from shared.method.settings import MethodSettings
-from shared.new_files import PRIVATE, replace_file
 from shared.protocol.schemas import ClientName
 from shared.protocol.signing.enrolment import (
+    hold_lock,
     public_file,
     register_key,
     registered_key,
@@ -33,7 +34,6 @@ from shared.protocol.signing.enrolment import (
     remove,
     require_name,
 )
-from shared.protocol.signing.key_index import hold_lock
 from shared.protocol.signing.keys import PrivateKey, PublicKey, public_key, raw_hex
 
 FOLDER = "invited"  # in the folder of registered keys

@@ -12,7 +12,7 @@ import pytest
 
 from aggregator_service.aggregation.bodies import CHUNK, LONGEST_IN_MEMORY, Body, prepare_body
 from aggregator_service.storage.disk import Disk
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.wire import encode
 
 pytestmark = pytest.mark.anyio

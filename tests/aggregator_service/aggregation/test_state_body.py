@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
-from shared.method.exchanged import Parameters, State
+from shared.method.parameters import Parameters, State
 from shared.protocol.wire import encode, open_parameters
 
 if TYPE_CHECKING:

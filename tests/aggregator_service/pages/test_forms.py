@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from aggregator_service.pages.forms import LONGEST_FORM, form_guard
-from shared.method.setting_groups import BasisSettings
+from shared.method.settings import BasisSettings
 from tests.support.small import SMALL, TOKEN
 
 if TYPE_CHECKING:

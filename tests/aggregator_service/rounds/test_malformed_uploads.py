@@ -14,8 +14,7 @@ import pytest
 from aggregator_service.rounds.uploads import read_scalars
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.wire import check, decode, encode
 from shared.strategies import build_strategy

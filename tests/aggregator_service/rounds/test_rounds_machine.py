@@ -17,7 +17,7 @@ from aggregator_service.rounds import transitions
 from aggregator_service.rounds.history import run_for_client
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.rows import Receipt
-from shared.method.exchanged import State, Update
+from shared.method.parameters import State, Update
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
 from shared.strategies import build_strategy

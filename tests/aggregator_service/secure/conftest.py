@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shared.message import Message
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.masked_wire import encode_masked
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure import client

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shared.protocol.masked_wire import encode_masked
-from shared.protocol.secure import vector
+from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import MaskedHeader
-from shared.protocol.secure.vector import MaskedUpdate
+from shared.protocol.secure.vectors import MaskedUpdate
 
 if TYPE_CHECKING:
     import httpx

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 from shared.protocol.secure import client
 from shared.protocol.secure.identities import identity_key
 from shared.protocol.secure.messages import Roster

@@ -22,8 +22,7 @@ from client_service.common_basis.subspace_iteration import (
 )
 from shared.errors import SettingsError
 from shared.method.graph import degrees, normalise
-from shared.method.setting_groups import BasisSettings
-from shared.method.settings import method_settings
+from shared.method.settings import BasisSettings, method_settings
 from shared.strategies.common_basis import (
     DEGREES,
     PACKED,

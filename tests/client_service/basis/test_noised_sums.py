@@ -21,9 +21,8 @@ from client_service.privacy.accounting import Charge, epsilon
 from client_service.privacy.basis_guard import ACCOUNT, BasisGuard, entry_deviations, noise_deviation
 from shared.errors import PrivacyError, SettingsError
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
-from shared.method.setting_groups import BasisSettings
-from shared.method.settings import MethodSettings
+from shared.method.parameters import Parameters
+from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key
 from shared.strategies.common_basis import NOISE, WEIGHTED, common_basis, decode_products

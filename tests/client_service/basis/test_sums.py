@@ -19,8 +19,8 @@ from client_service.common_basis.subspace_iteration import finish_basis, next_di
 from client_service.data import Shard
 from client_service.data.interactions import shard_of_matrices
 from shared.errors import DataError, ProtocolError, SettingsError
-from shared.method.exchanged import State
 from shared.method.graph import degrees, normalise
+from shared.method.parameters import State
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies.common_basis import (
     DEGREES,

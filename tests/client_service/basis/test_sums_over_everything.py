@@ -28,8 +28,8 @@ from client_service.serving.model_store import freeze
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists
 from client_service.tasks.task import Place
 from client_service.training.start_choice import common_start
-from shared.method.exchanged import Parameters
-from shared.method.setting_groups import BasisSettings
+from shared.method.parameters import Parameters
+from shared.method.settings import BasisSettings
 from shared.strategies.common_basis import DEGREES, PAIRS, WEIGHTED
 from tests.support.small import SMALL, small_client
 

@@ -18,13 +18,12 @@ from client_service.privacy.accounting import ACCOUNT, SECRET, Charge, epsilon
 from client_service.privacy.guard import FOLDER, NAME, Guard, Occasion, notices
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import DataError, PrivacyError, SettingsError
-from shared.method.exchanged import Parameters
-from shared.method.setting_groups import ServerStepSettings
-from shared.method.settings import MethodSettings
+from shared.method.parameters import Parameters
+from shared.method.settings import MethodSettings, ServerStepSettings
 from shared.protocol.signing.keys import new_key
 from shared.protocol.wire import encode
 from shared.strategies import build_strategy
-from shared.strategies.server.magnitudes import report_magnitude
+from shared.strategies.server_optimisers import report_magnitude
 
 METHOD = MethodSettings(width=4, layers=1)
 DECLARATION = build_strategy("lpsfed", METHOD).declaration(METHOD)

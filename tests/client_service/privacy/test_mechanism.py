@@ -13,8 +13,7 @@ from client_service.privacy.accounting import Charge
 from client_service.privacy.mechanism import Noise, Release, clip_change, privatise
 from client_service.privacy.settings import PrivacySettings
 from shared.errors import PrivacyError
-from shared.method.exchanged import Parameters
-from shared.method.parameters import Float32
+from shared.method.parameters import Float32, Parameters
 
 NOISE = Noise(bytes(range(32)), "round 1")
 RECEIVED = {"a.weight": np.full((2, 3), 0.5, np.float32), "b.bias": np.array([-1.0], np.float32)}

@@ -16,9 +16,8 @@ from client_service.federation.training_run import TrainingRun
 from client_service.federation.upload import UpdateSender
 from client_service.privacy.accounting import Charge, epsilon
 from client_service.settings import ClientSettings
-from shared.method.exchanged import Parameters
 from shared.method.graph import Float64
-from shared.method.parameters import Arrays
+from shared.method.parameters import Arrays, Parameters
 from shared.protocol.wire import decode
 from tests.support.given import Federate, Opened, Until
 from tests.support.questions import finished, read, uploads

@@ -19,7 +19,7 @@ from client_service.runtime.interruption import Interrupt, RoundPatience
 from client_service.secure_rounds.exchange import SecureExchange
 from client_service.secure_rounds.round_memory import NAME, RoundMemory
 from shared.errors import PrivacyError
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.messages import CommonTerms, RoundTerms

@@ -17,12 +17,11 @@ from client_service.boundary.gate import Boundary, declared_calls
 from client_service.boundary.ledger import Ledger
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters
-from shared.method.parameters import STORED
+from shared.method.parameters import STORED, Parameters
 from shared.protocol.masked_wire import encode_masked
-from shared.protocol.secure import vector
+from shared.protocol.secure import vectors as vector
 from shared.protocol.secure.messages import CommonTerms, MaskedHeader, RoundTerms
-from shared.protocol.secure.vector import MaskedUpdate
+from shared.protocol.secure.vectors import MaskedUpdate
 from shared.protocol.signing.keys import new_key
 from shared.protocol.wire import MEDIA_TYPE, encode
 from shared.timeouts import CallLimits

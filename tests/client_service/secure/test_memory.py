@@ -16,7 +16,7 @@ from shared.protocol.secure.client import begin
 from shared.protocol.secure.messages import CommonTerms, Possession, PublicKeys, Roster, RoundTerms
 from shared.protocol.signing.enrolment import make_pair
 from shared.protocol.signing.keys import new_key, raw_hex
-from shared.protocol.signing.registry import write_registry
+from shared.protocol.signing.members import write_registry
 
 OWN = "0a" * 32
 DECLARATION = Declaration(strategy="lpsfed", tensors=(), scalars=("margin", "rho"), secure=True)

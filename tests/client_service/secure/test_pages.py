@@ -9,7 +9,7 @@ from client_service.boundary.gate import declared_calls
 from client_service.pages.ledger_view import as_declared
 from client_service.pages.privacy_report import CALLS
 from shared.method.declaration import Declaration, TensorSpec
-from shared.web.declared import declared_out
+from shared.web.pages import declared_out
 
 OPEN = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("margin", "rho"))
 SECURE = OPEN.model_copy(update={"secure": True})

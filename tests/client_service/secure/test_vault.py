@@ -10,7 +10,7 @@ import pytest
 from client_service.secure_rounds.secret_files import NAME, Vault
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters
+from shared.method.parameters import Parameters
 from shared.protocol.secure import client
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared.errors import DataError, FederationError, SettingsError
-from shared.method.setting_groups import BasisSettings
+from shared.method.settings import BasisSettings
 from simulation.engines.plain import conduct_plainly
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import ignore_progress

@@ -8,8 +8,7 @@ import numpy as np
 
 from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.exchanged import Parameters
-from shared.method.parameters import STORED
+from shared.method.parameters import STORED, Parameters
 from shared.protocol.wire import encode
 
 FEW_CLIENTS = 3

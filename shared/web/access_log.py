@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.timeouts import LONGEST_BODY_SECONDS, SILENCE_SECONDS
 from shared.web import problems, request_ids
-from shared.web.whole import CLOSE, too_long
+from shared.web.request_bodies import CLOSE, too_long
 
 LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body
 SMALL_MESSAGE, MOST_HELD = 64 << 10, 64 << 20  # bytes of one body; of all together, beyond which only small ones come

@@ -1,16 +1,115 @@
-"""Name of a client's model -> the tensors of it that clients can exchange, all that the aggregator knows of it.
-
-A strategy exchanges those, or some of them. A new model has one line here and one file in the client, models/encoders/.
-"""
+"""Tensors that clients exchange: by model, with their initial values and scalar ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from shared.errors import SettingsError
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import DType, TensorSpec
+from shared.method.parameters import STORED, Array, blocks
+
+ROUNDING = 1e-4  # beyond an exact bound: a sum of many float32 may be a little outside
+
+
+@dataclass(frozen=True)
+class Range:
+    """All numbers from `least` to `most`, both included."""
+
+    least: float
+    most: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most
+
+    def clamped(self, value: float) -> float:
+        """The nearest number within. Noise that was put on the value before protects it as much afterwards."""
+        return min(max(value, self.least), self.most)
+
+
+Ranges = Mapping[str, Range]
+
+
+def require_within(ranges: Ranges, scalars: Mapping[str, float]) -> None:
+    """ProtocolError for a scalar outside of its range; the message says which, what was expected and what came.
+
+    It holds the number, so it is for the one who sent it, and for no log.
+    """
+    for name, value in sorted(scalars.items()):
+        if value not in ranges[name]:
+            expected = f"{ranges[name].least:g} to {ranges[name].most:g}"
+            raise ProtocolError(f"{name}: expected a number from {expected}, got {value:g}")
+
+
+def clamp_scalars(ranges: Ranges, scalars: Mapping[str, float]) -> dict[str, float]:
+    """Every scalar within its range: what noise has carried out of it is put back to its end."""
+    return {name: ranges[name].clamped(value) for name, value in scalars.items()}
+
+
+Draw = Callable[[int], NDArray[np.float64]]
+"""count -> so many values, the next ones of the run's generator."""
+
+
+def initial_parameters(tensors: Sequence[Tensor], seed: int, *, exact: bool) -> dict[str, Array]:
+    """Values by the tensors' rules, in their order, the same on every machine for the same seed.
+
+    exact: a run begins exactly at its base path, so that tensors behind it are zero. SettingsError for another rule.
+    """
+    generator = np.random.default_rng(seed)
+    values = {tensor.name: _fill(tensor, _rule(tensor, generator)) for tensor in tensors}
+    zero = {tensor.name for tensor in tensors if exact and tensor.zero_at_exact_start}
+    return {name: np.zeros_like(value) if name in zero else value for name, value in values.items()}
+
+
+def _fill(tensor: Tensor, draw: Draw) -> Array:
+    """Drawn in float64, block by block: the same numbers with less memory."""
+    values = np.empty(tensor.shape, dtype=STORED[tensor.dtype])
+    flat = values.reshape(-1)
+    for begin, end in blocks(flat.size):
+        flat[begin:end] = draw(end - begin)
+    return values
+
+
+def _rule(tensor: Tensor, generator: np.random.Generator) -> Draw:
+    """xavier, zeros, ones; uniform:<limit>, normal:<deviation> and constant:<value> with a number. U32: zeros alone."""
+    if tensor.dtype == "U32" and tensor.start != "zeros":
+        raise SettingsError(f"start of {tensor.name!r}: expected zeros for a sum of integers, got {tensor.start!r}")
+    kind, _, text = tensor.start.partition(":")
+    number = _number(tensor, text)
+    rules: dict[tuple[str, bool], Draw] = {
+        ("zeros", False): np.zeros,
+        ("ones", False): np.ones,
+        ("xavier", False): _uniform(generator, _xavier_limit(tensor.shape)),
+        ("uniform", True): _uniform(generator, number),
+        ("normal", True): lambda count: generator.normal(0.0, number, count),
+        ("constant", True): lambda count: np.full(count, number),
+    }
+    if (kind, bool(text)) not in rules:
+        known = "xavier, zeros, ones, uniform:<limit>, normal:<deviation> or constant:<value>"
+        raise SettingsError(f"start of {tensor.name!r}: expected {known}, got {tensor.start!r}")
+    return rules[kind, bool(text)]
+
+
+def _uniform(generator: np.random.Generator, limit: float) -> Draw:
+    return lambda count: generator.uniform(-limit, limit, count)
+
+
+def _xavier_limit(shape: Shape) -> float:
+    """Of a weight (out, in): sqrt(6 / (in + out))."""
+    return math.sqrt(6.0 / max(1, sum(shape)))
+
+
+def _number(tensor: Tensor, text: str) -> float:
+    try:
+        return float(text or 0.0)
+    except ValueError:
+        raise SettingsError(f"start of {tensor.name!r}: expected a number behind the colon, got {text!r}") from None
+
 
 ITEM_TABLE = "item.table"
 SIDES = ("item", "user")
@@ -20,7 +119,7 @@ Shape = tuple[int, ...]
 class Tensor(NamedTuple):
     """A tensor that clients can exchange, and how a run begins it.
 
-    start: a rule of `shared.method.start`, such as "xavier", "zeros" or "normal:0.1". zero_at_exact_start: its draws
+    start: a rule of `shared.method.tensors`, such as "xavier", "zeros" or "normal:0.1". zero_at_exact_start: its draws
     are made, and then it is zero, where a run begins exactly at its base path. dtype: a U32 tensor is summed and not
     averaged, and begins as "zeros".
     """

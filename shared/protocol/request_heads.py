@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shared.protocol.signing import messages
+from shared.protocol.signing import requests as messages
 from shared.protocol.wire import MEDIA_TYPE
 
 USER_AGENT = "lpsfed-client"

@@ -1,23 +1,72 @@
-"""What a client hides: declared tensors and hidden scalars -> named ring tensors, and their sum -> the mean.
-
-A float32 tensor and the scalars are in fixed point modulo 2^64. A U32 tensor is in the ring modulo 2^32 as it is.
-"""
+"""Update vectors of a secure round in the ring: declared tensors, masks, hidden scalars."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from shared.errors import PrivacyError, ProtocolError
 from shared.method.declaration import Declaration
-from shared.method.exchanged import Parameters
-from shared.method.parameters import STORED, Array, Arrays, Form, blocks, form, part, stored_parts
-from shared.protocol.privacy import require_declared
+from shared.method.parameters import STORED, Array, Arrays, Form, Parameters, blocks, form, part, stored_parts
+from shared.protocol.gate import require_declared
 from shared.protocol.secure import fixed_point
 from shared.protocol.secure.messages import MaskedHeader, hidden_scalars
+
+Sign = Literal[1, -1]
+CHUNK = 1 << 15  # numbers at a time: 256 kB of stream stay in the processor's cache
+ZEROS = memoryview(bytes(8 * CHUNK))
+
+
+class MaskStream(NamedTuple):
+    """A stream, and whether it is added (1) or subtracted (-1)."""
+
+    seed: bytes
+    sign: Sign
+
+
+def sign_of(own: str, other: str) -> Sign:
+    """Of two clients the one whose name comes first adds their common mask and the other subtracts it."""
+    return 1 if own < other else -1
+
+
+def add_masks(values: Array, masks: Iterable[MaskStream], *, piece: int) -> Array:
+    """The tensor plus the masks' streams for the `piece`-th tensor, modulo 2^32 if it is uint32, else 2^64.
+
+    A new array: in place, a tensor in another order of memory would be flattened as a copy and stay without a mask.
+    """
+    ring = np.uint32 if values.dtype == np.uint32 else np.uint64
+    flat = np.array(values, dtype=ring, order="C").reshape(-1)
+    add_to_flat(flat, masks, piece=piece)
+    return flat.reshape(values.shape)
+
+
+def add_to_flat(flat: Array, masks: Iterable[MaskStream], *, piece: int) -> None:
+    """The same in place, of a tensor in row order in one dimension."""
+    for mask in masks:
+        _add_mask(flat, mask, piece)
+
+
+def _add_mask(flat: Array, mask: MaskStream, piece: int) -> None:
+    stream = Cipher(ChaCha20(mask.seed, _nonce(piece)), mode=None).encryptor()
+    buffer = np.empty(CHUNK, dtype=flat.dtype.newbyteorder("<"))
+    combine = np.add if mask.sign == 1 else np.subtract
+    for start in range(0, flat.size, CHUNK):
+        values = flat[start : start + CHUNK]
+        drawn = buffer[: values.size]
+        stream.update_into(ZEROS[: drawn.nbytes], drawn.view(np.uint8).data)
+        combine(values, drawn, out=values)
+
+
+def _nonce(piece: int) -> bytes:
+    """Counter, then nonce. OpenSSL counts blocks in the first 8 bytes, RFC 8439 in the first 4: both start at 0 here,
+    and neither runs into the piece's number."""
+    return bytes(8) + piece.to_bytes(8, "little")
+
 
 Vector = Arrays  # of uint64, or of uint32
 RING = "U64"  # of what is in fixed point

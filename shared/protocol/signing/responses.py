@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shared.errors import UnavailableError
 from shared.protocol.signing.keys import PrivateKey, PublicKey, raw_hex
-from shared.protocol.signing.messages import (
+from shared.protocol.signing.requests import (
     DIGEST,
     HEADERS,
     INPUT,

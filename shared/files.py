@@ -1,17 +1,15 @@
-"""Bytes -> a file that is there whole or not at all: a new one, which takes the place of none, or the next version.
-
-What a silo or an aggregator writes, no other user of the machine may read: `write_privately` says so for all that a
-process writes, `close_to_others` for what earlier versions wrote.
-"""
+"""Writes files whole or not at all, keeps secrets private, and locks a state directory."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from shared.errors import SettingsError
 
@@ -117,3 +115,19 @@ def _take_place(partial: Path, path: Path) -> bool:
     finally:
         partial.unlink()
     return True
+
+
+def lock_directory(directory: Path) -> TextIO:
+    """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written."""
+    try:
+        make_private_folder(directory)
+        close_to_others(directory)  # an earlier version may have left it open
+        owner = (directory / "lock").open("w", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"state_directory: expected a directory that can be written ({error})") from None
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        owner.close()
+        raise SettingsError(f"state_directory: another process is using {directory}") from None
+    return owner

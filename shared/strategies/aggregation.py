@@ -1,0 +1,158 @@
+"""Aggregation of a round's updates: mean (Eq. 13), item tables row by row, personal mixing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.errors import ProtocolError
+from shared.method.parameters import (
+    Array,
+    Arrays,
+    Float32,
+    Parameters,
+    Scalars,
+    State,
+    UInt32,
+    Update,
+    blocks,
+    form,
+    part,
+)
+from shared.method.tensors import ITEM_TABLE, Range
+
+
+def mean_of_updates(state: State, updates: Sequence[Update]) -> State:
+    """Eq. 13: unweighted mean of the round's updates, tensor by tensor, summed in the order of client names. U32
+    tensors are summed modulo 2^32."""
+    arrays = {name: centre_array(name, updates) for name in tensor_names(state, updates)}
+    return centre_of(state, updates, arrays, mean_scalars(updates))
+
+
+def mean_scalars(updates: Sequence[Update]) -> Scalars:
+    """Of each scalar, over those who sent it. Summed exactly, so that the mean of equal ones is that very one."""
+    names = sorted({name for update in updates for name in update.scalars})
+    return {name: statistics.mean(u.scalars[name] for u in updates if name in u.scalars) for name in names}
+
+
+def tensor_names(state: State, updates: Sequence[Update]) -> tuple[str, ...]:
+    """The names of the state's tensors, then those of the reports, which are in the updates alone."""
+    reports = {name for update in updates for name in update.arrays} - set(state.arrays)
+    return (*state.arrays, *sorted(reports))
+
+
+def centre_of(state: State, updates: Sequence[Update], arrays: Arrays, scalars: Scalars) -> State:
+    """The centre of these updates: arrays that the state has, reports, scalars, and each client's latest scalars."""
+    ordered = sorted(updates, key=lambda update: update.client)
+    latest = {**state.latest, **{update.client: dict(update.scalars) for update in ordered}}
+    shared = {name: value for name, value in arrays.items() if name in state.arrays}
+    reports = {name: value for name, value in arrays.items() if name not in state.arrays}
+    return State(shared, scalars, latest, reports=reports)
+
+
+def centre_array(name: str, updates: Sequence[Update]) -> Array:
+    """One tensor's mean, or of U32 its sum, in the order of client names."""
+    ordered = sorted(updates, key=lambda update: update.client)
+    kind = form(ordered[0].arrays, name)
+    centre = _sum_array if kind.dtype == "U32" else _mean_array
+    return centre(name, kind.shape, ordered)
+
+
+def _sum_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) -> UInt32:
+    """Modulo 2^32, block by block."""
+    total = np.zeros(shape, dtype=np.uint32)
+    flat = total.reshape(-1)
+    for begin, end in blocks(flat.size):
+        for update in updates:
+            flat[begin:end] += part(update.arrays, name, begin, end)
+    return total
+
+
+def _mean_array(name: str, shape: tuple[int, ...], updates: Sequence[Update]) -> Float32:
+    """Sums in float64: with equal inputs the mean is then exactly that input. Block by block: a tensor may be large."""
+    mean = np.empty(shape, dtype=np.float32)
+    flat = mean.reshape(-1)
+    for begin, end in blocks(flat.size):
+        total = part(updates[0].arrays, name, begin, end).astype(np.float64)
+        for update in updates[1:]:
+            total += part(update.arrays, name, begin, end)
+        flat[begin:end] = total / len(updates)
+    return mean
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """A strategy's mixture of the mean and a client's own update.
+
+    told: the name and range of each scalar that a client is told. tell: (latest visible scalars of all clients, one
+    client) -> the told scalars of that client. mix: (told, mean, own update) -> the client's parameters. mean_alone:
+    the told scalars with which `mix` gives the mean itself. least_share: the least part of the mean that a client gets.
+    """
+
+    told: Mapping[str, Range]
+    tell: Callable[[Mapping[str, Scalars], str], Scalars]
+    mix: Callable[[Scalars, Parameters, Parameters], Parameters]
+    mean_alone: Scalars
+    least_share: float
+
+    def split_told(self, given: Parameters) -> tuple[Scalars, Parameters]:
+        """The told scalars and the mean by itself. ProtocolError for a told scalar that is missing or out of range."""
+        for name, bounds in self.told.items():
+            if name not in given.scalars or given.scalars[name] not in bounds:
+                expected = f"expected a {name} from {bounds.least:g} to {bounds.most:g} with the mean"
+                raise ProtocolError(f"{expected}, got another or none")
+        told = {name: value for name, value in given.scalars.items() if name in self.told}
+        return told, self.without_told(given)
+
+    def without_told(self, given: Parameters) -> Parameters:
+        """The mean by itself, as all clients are given it."""
+        return Parameters(given.arrays, {n: value for n, value in given.scalars.items() if n not in self.told})
+
+
+def only_items(name: str) -> bool:
+    """The item table, and nothing else: user vectors stay where they are."""
+    return name == ITEM_TABLE
+
+
+def moved_rows(before: Float32, after: Float32) -> NDArray[np.bool_]:
+    """Which rows of a table (C, d) are no longer what they were, (C,)."""
+    changed: NDArray[np.bool_] = (np.asarray(after) != np.asarray(before)).any(axis=1)
+    return changed
+
+
+def mean_of_moved(state: State, updates: Sequence[Update]) -> State:
+    """Item table: what was received plus the sum of the changes over the number of clients that moved the row; any
+    other tensor and every scalar: the plain mean. Summed in the order of client names. A report of the table, which
+    begins at 0, is treated as the table."""
+    # Paper: the mean over all clients; here: over those that moved the row, because a silo that does not have an item
+    # sends its row back as it came, and would only hold the others' changes down.
+    names = tensor_names(state, updates)
+    tables = {name: _table(name, state, updates) for name in names if name.endswith(ITEM_TABLE)}
+    plain = {name: centre_array(name, updates) for name in names if name not in tables}
+    return centre_of(state, updates, {**plain, **tables}, mean_scalars(updates))
+
+
+def _table(name: str, state: State, updates: Sequence[Update]) -> Float32:
+    """Rows by rows, because a table may be large."""
+    ordered, shape = sorted(updates, key=lambda one: one.client), form(updates[0].arrays, name).shape
+    found, before = np.empty(shape, dtype=np.float32), state.arrays.get(name)
+    for begin, end in blocks(found.size, multiple=shape[1]):
+        rows = slice(begin // shape[1], end // shape[1])
+        after = (part(update.arrays, name, begin, end).reshape(-1, shape[1]) for update in ordered)
+        found[rows] = _mean_of_moved(np.zeros_like(found[rows]) if before is None else before[rows], after)
+    return found
+
+
+def _mean_of_moved(before: Float32, sent: Iterable[Float32]) -> Float32:
+    """Received plus the mean change of the movers is the mean of the movers' rows: in float64, as exact as a mean."""
+    total, movers = np.zeros(before.shape), np.zeros(len(before), dtype=np.int64)
+    for after in sent:
+        moved = moved_rows(before, after)
+        total[moved] += after[moved]
+        movers += moved
+    rows = total / np.maximum(movers, 1)[:, None]
+    return np.where(movers[:, None] > 0, rows, before).astype(np.float32)

@@ -1,0 +1,344 @@
+"""OpenAPI documents of both services: refusals, examples, code samples, the page at /docs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.types import Lifespan
+
+from shared.protocol.problem import ProblemOut
+from shared.web.pages import FOLDER, guard_headers, page, templates
+from shared.web.problems import MEDIA_TYPE
+from shared.web.routes import DeclaredRoute
+
+MARK = "4XX"  # where a route says that it refuses by problem documents
+WRITES = ("post", "put", "delete")
+
+
+def list_refusals(document: Mapping[str, Any]) -> None:
+    """Replace the mark of each operation by the statuses that follow from what the operation has."""
+    for path in document["paths"].values():
+        for method, operation in path.items():
+            if (refusal := operation["responses"].pop(MARK, None)) is not None:
+                listed = {str(status): _refusal_of(refusal, status) for status in _statuses(method, operation)}
+                operation["responses"] = listed | operation["responses"]
+
+
+def _refusal_of(refusal: Mapping[str, Any], status: int) -> dict[str, Any]:
+    return {**refusal, "description": describe_refusal(status)}
+
+
+def _statuses(method: str, operation: Mapping[str, Any]) -> Iterator[int]:
+    places = {one["in"] for one in operation.get("parameters", ())}
+    yield 400
+    if "security" in operation:
+        yield from (401, 403)
+    if "path" in places or method in WRITES:
+        yield 404
+    if method in WRITES:
+        yield 409
+    if "requestBody" in operation:
+        yield from (408, 413, 415)
+    yield from (421, 422, 429, 431, 503)
+    if method in WRITES:
+        yield 507
+
+
+def describe_refusal(status: int, when: str = "") -> str:
+    """A refusal in words. `when`: what it means here, where the status alone does not say it."""
+    return f"{HTTPStatus(status).phrase}{when and f', {when}'}: a problem document (RFC 9457)"
+
+
+JSON = "application/json"
+REFERENCE = "#/components/schemas/"
+NONE: Final = object()
+"""There is no example: what is asked for holds itself, or is text that has none of its own."""
+PLAIN: Mapping[str, Any] = {"boolean": True, "integer": 1, "number": 0.5, "null": None}
+Schema = Mapping[str, Any]
+
+
+def add_examples(document: Mapping[str, Any]) -> None:
+    """Show every body that has none: of a request what must be said, of an answer all that is usually there."""
+    maker = ExampleMaker(document["components"]["schemas"])
+    for operation in list_operations(document):
+        _show(operation.get("requestBody", {}), maker, whole=False)
+        for status, answer in operation["responses"].items():
+            if status.startswith("2"):
+                _show(answer, maker, whole=True)
+
+
+def list_operations(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    return (one for path in document["paths"].values() for one in path.values())
+
+
+def _show(body: Mapping[str, Any], maker: ExampleMaker, *, whole: bool) -> None:
+    content = body.get("content", {}).get(JSON)
+    if content is None or "example" in content:
+        return
+    if (example := maker.make(content["schema"], whole=whole)) is not NONE:
+        content["example"] = example
+
+
+class ExampleMaker:
+    """Examples of schemas, those that are named among `schemas`."""
+
+    def __init__(self, schemas: Mapping[str, Schema]) -> None:
+        self._schemas = schemas
+        self._open: list[str] = []  # named schemas that an example is being made of
+
+    def make(self, schema: Schema, *, whole: bool) -> Any:
+        """An example, or NONE. whole: with fields that may be left out even where they have no example of their own."""
+        if "examples" in schema:
+            return schema["examples"][0]
+        if schema.get("default") not in (None, [], {}):
+            return schema["default"]
+        if "$ref" in schema:
+            return self._make_named(schema["$ref"].removeprefix(REFERENCE), whole)
+        if "anyOf" in schema:
+            return self.make(next(one for one in schema["anyOf"] if one.get("type") != "null"), whole=whole)
+        if schema.get("type") == "array":
+            return self._make_list(schema, whole)
+        if schema.get("type") == "object":
+            return self._make_object(schema, whole)
+        return _make_plain(schema)
+
+    def _make_named(self, name: str, whole: bool) -> Any:
+        if name in self._open:
+            return NONE
+        self._open.append(name)
+        try:
+            return self.make(self._schemas[name], whole=whole)
+        finally:
+            self._open.pop()
+
+    def _make_list(self, schema: Schema, whole: bool) -> Any:
+        one = self.make(schema.get("items", {}), whole=whole)
+        if one is NONE:
+            return NONE if schema.get("minItems") else []
+        return [one]
+
+    def _make_object(self, schema: Schema, whole: bool) -> Any:
+        if "properties" not in schema:
+            return self._make_mapping(schema, whole)
+        needed, found = schema.get("required", ()), {}
+        for name, field in schema["properties"].items():
+            if name in needed or "examples" in field or (whole and not _is_exception(field)):
+                found[name] = self.make(field, whole=whole)
+        if any(found[name] is NONE for name in needed):
+            return NONE
+        return {name: value for name, value in found.items() if value is not NONE}
+
+    def _make_mapping(self, schema: Schema, whole: bool) -> Any:
+        """One entry, where names and values are told."""
+        names, values = schema.get("propertyNames"), schema.get("additionalProperties")
+        if not isinstance(values, Mapping) or names is None:
+            return {}
+        name, value = self.make(names, whole=whole), self.make(values, whole=whole)
+        return {} if NONE in (name, value) else {name: value}
+
+
+def _is_exception(field: Schema) -> bool:
+    """Does a plain value stand there in some cases alone? It is left out of what is usual."""
+    kinds = [one for one in field.get("anyOf", ()) if one.get("type") != "null"]
+    return bool(kinds) and field.get("default") is None and not {"$ref", "examples"} & kinds[0].keys()
+
+
+def _make_plain(schema: Schema) -> Any:
+    """The simplest value, within its range; NONE for text, which only an example could show."""
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("format") == "date-time":
+        return "2026-01-31T12:00:00Z"
+    if schema.get("type") not in PLAIN:
+        return NONE
+    value = PLAIN[schema["type"]]
+    if schema["type"] not in ("integer", "number"):
+        return value
+    bounded = min(max(value, schema.get("minimum", value)), schema.get("maximum", value))
+    return int(bounded) if schema["type"] == "integer" else bounded
+
+
+FIELD = "x-codeSamples"  # as the tools that show such documents expect it
+SHORT = 60  # characters
+BY_BEARER: Mapping[str, list[str]] = {"HTTPBearer": []}
+
+
+@dataclass(frozen=True)
+class SampleCall:
+    """What a call says; body: None where there is none. keyed: a key is shown."""
+
+    method: str
+    address: str
+    body: Any
+    keyed: bool
+
+
+def add_samples(document: Mapping[str, Any], address: str) -> None:
+    """Show each call to a service at `address` but those that clients sign, which no line of code can."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            security = operation.get("security", [])
+            if not security or BY_BEARER in security:
+                call = _read_call(method.upper(), address + path, operation)
+                operation[FIELD] = [
+                    {"lang": "Shell", "label": "curl", "source": write_curl(call)},
+                    {"lang": "Python", "label": "Python", "source": write_python(call)},
+                    {"lang": "JavaScript", "label": "JavaScript", "source": write_javascript(call)},
+                ]
+
+
+def _read_call(method: str, address: str, operation: Mapping[str, Any]) -> SampleCall:
+    for one in operation.get("parameters", ()):
+        if one["in"] == "path" and "examples" in one["schema"]:
+            address = address.replace(f"{{{one['name']}}}", quote(str(one["schema"]["examples"][0]), safe=""))
+    body = operation.get("requestBody", {}).get("content", {}).get(JSON, {}).get("example")
+    return SampleCall(method, address, body, BY_BEARER in operation.get("security", []))
+
+
+def write_curl(call: SampleCall) -> str:
+    """For a shell that knows the key as KEY."""
+    lines = [f"curl {call.address}" if call.method == "GET" else f"curl -X {call.method} {call.address}"]
+    if call.keyed:
+        lines.append('-H "Authorization: Bearer $KEY"')
+    if call.body is not None:
+        lines += [f"-H 'Content-Type: {JSON}'", f"-d {shlex.quote(json.dumps(call.body))}"]
+    return " \\\n    ".join(lines)
+
+
+def write_python(call: SampleCall) -> str:
+    """For a module that knows the key as `key`."""
+    words = [json.dumps(call.method), json.dumps(call.address)]
+    words += ['headers={"Authorization": f"Bearer {key}"}'] if call.keyed else []
+    words += [f"json={call.body!r}"] if call.body is not None else []
+    return (
+        f"import httpx\n\nanswer = httpx.request({_write_lines(words)})\nanswer.raise_for_status()\nprint(answer.text)"
+    )
+
+
+def write_javascript(call: SampleCall) -> str:
+    """For a module that knows the key as `key`."""
+    headers = ["Authorization: `Bearer ${key}`"] if call.keyed else []
+    headers += [f'"Content-Type": {json.dumps(JSON)}'] if call.body is not None else []
+    options = [f"method: {json.dumps(call.method)}"]
+    options += [f"headers: {{{', '.join(headers)}}}"] if headers else []
+    options += [f"body: JSON.stringify({json.dumps(call.body)})"] if call.body is not None else []
+    return (
+        f"const answer = await fetch({json.dumps(call.address)}, {{{_write_lines(options)}}});\n"
+        "if (!answer.ok) throw new Error((await answer.json()).detail);\n"
+        "console.log(await answer.text());"
+    )
+
+
+def _write_lines(words: Sequence[str]) -> str:
+    """What stands in brackets, a word a line; few words that need no more than one line stand there."""
+    together = ", ".join(words)
+    return together if len(together) <= SHORT else "".join(f"\n    {word}," for word in words) + "\n"
+
+
+TEMPLATE = templates(FOLDER / "templates").get_template("reference.html")
+HEADERS = guard_headers(images="'self' data:")  # the style sheet of Swagger UI holds its images in itself
+
+router = APIRouter(include_in_schema=False, route_class=DeclaredRoute)
+
+
+def install(app: FastAPI) -> None:
+    """Serve the reference of this app to whoever asks."""
+    app.include_router(router)
+
+
+@router.get("/openapi.json")
+async def read_document(request: Request) -> Response:
+    """The document, whose first server is the address by which it was asked for: where a generated client calls."""
+    document, here = request.app.openapi(), str(request.base_url).rstrip("/")
+    asked = {"url": here, "description": "where this document was asked for"}
+    return JSONResponse(document | {"servers": [asked, *document.get("servers", [])[1:]]})
+
+
+@router.get("/docs")
+async def show_reference(request: Request) -> Response:
+    return page(request, TEMPLATE.render(title=request.app.title), HEADERS)
+
+
+UNTOLD = "Successful Response"  # the framework's words
+NO_CONTENT = "done; there is nothing to say"
+
+
+def new_app(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -> FastAPI:
+    """An app that describes itself so, and has none of the framework's own pages. title: after which generators name
+    their package; address: where the lines call it."""
+    app = FastAPI(
+        title=title,
+        description=about,
+        version=package_version(),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,  # another path is another resource, which may be another user's
+        servers=[
+            {"url": address, "description": "where the lines of code call it: a service on this machine"},
+            {"url": ".", "description": "whoever has given this document, seen from its address"},
+        ],
+        generate_unique_id_function=name_operation,
+        separate_input_output_schemas=False,  # generators name both alike
+    )
+    app.openapi = partial(_write, app.openapi, address)  # type: ignore[method-assign]
+    return app
+
+
+def name_operation(route: APIRoute) -> str:
+    """The `operationId`, after which generators name their functions: that of the route's own function."""
+    return route.name
+
+
+def package_version() -> str:
+    """Of the installed package; 0 where the code runs from a folder."""
+    try:
+        return version("lpsfed")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _write(describe: Callable[[], dict[str, Any]], address: str) -> dict[str, Any]:
+    document = describe()
+    list_refusals(document)
+    for operation in list_operations(document):
+        for status, answer in operation["responses"].items():
+            _describe_answer(status, answer, document["components"]["schemas"])
+    add_examples(document)
+    add_samples(document, address)
+    return document
+
+
+def _describe_answer(status: str, answer: dict[str, Any], schemas: Mapping[str, Any]) -> None:
+    """Say what comes, by the message's own words; the framework writes problems as plain JSON, which they are not."""
+    content = answer.get("content", {})
+    schema = content.get(JSON, {}).get("schema", {})
+    if _name(schema) == ProblemOut.__name__:
+        content[MEDIA_TYPE] = content.pop(JSON)
+    if answer["description"] == UNTOLD:
+        answer["description"] = NO_CONTENT if status == "204" else _describe_schema(schema, schemas)
+
+
+def _describe_schema(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    if schema.get("type") == "array":
+        return f"A list, each: {_describe_schema(schema['items'], schemas)}"
+    said: str = schemas.get(_name(schema), schema).get("description", UNTOLD)
+    return said.partition("\n\n")[0].replace("\n", " ")
+
+
+def _name(schema: Mapping[str, Any]) -> str:
+    return str(schema.get("$ref", "")).removeprefix(REFERENCE)
