@@ -10,10 +10,10 @@ from fastapi import FastAPI
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http import enrolment, routes
-from aggregator_service.http.heads import Heads
-from aggregator_service.http.recorded import Recorded
+from aggregator_service.http.audit_log import Recorded
+from aggregator_service.http.request_heads import Heads
 from aggregator_service.http.secure_routes import router as secure
-from aggregator_service.http.signed import Signed, SignedAnswers
+from aggregator_service.http.signatures import Signed, SignedAnswers
 from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings

@@ -167,7 +167,7 @@ def test_no_room_of_the_aggregator_imports_one_above_it() -> None:
 def test_the_rule_for_rooms_names_an_import_that_climbs(tmp_path: Path) -> None:
     path = tmp_path / "rows.py"
     path.write_text("from aggregator_service.rounds.run import Run\nfrom aggregator_service.storage import disk\n")
-    assert climbing_imports(path, "aggregator_service.storage.rows") == ["aggregator_service.rounds.run"]
+    assert climbing_imports(path, "aggregator_service.storage.records") == ["aggregator_service.rounds.run"]
     assert climbing_imports(path, "aggregator_service.aggregation.computation") == []
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from aggregator_service.aggregation.bodies import Body, pack_state, prepare_body, unpack_state
 from aggregator_service.rounds.run import Run
-from aggregator_service.storage.archive import Archive
-from aggregator_service.storage.rows import StoredState, StoredUpdate
-from aggregator_service.storage.runs import last_update, stored_state, stored_update, stored_updates
+from aggregator_service.storage.locations import Archive
+from aggregator_service.storage.records import StoredState, StoredUpdate
+from aggregator_service.storage.run_store import last_update, stored_state, stored_update, stored_updates
 from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsError
 from shared.method.parameters import Parameters, Scalars, State, Update
 from shared.protocol.schemas import RunIn

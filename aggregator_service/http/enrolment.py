@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.callers import Service
+from aggregator_service.http.authentication import Service
 from aggregator_service.http.routes import PRIVATE, PROBLEMS, Responses, operated
 from aggregator_service.settings import AggregatorSettings
 from shared.errors import FederationError, ForbiddenError, SettingsError, UnavailableError

@@ -10,9 +10,9 @@ from fastapi.responses import StreamingResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from aggregator_service.aggregation.bodies import Body
-from aggregator_service.http.callers import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
+from aggregator_service.http.authentication import Caller, OperatedRoute, Service, SignedRoute, Signer, caller
 from aggregator_service.rounds.uploads import Address
-from aggregator_service.storage.rows import instant
+from aggregator_service.storage.records import instant
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.protocol.problem import ProblemOut

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from aggregator_service.http.callers import Service, SignedRoute
+from aggregator_service.http.authentication import Service, SignedRoute
 from aggregator_service.http.routes import OWN, PRIVATE, PROBLEMS, SIGNED, Place, Responses, Wait, not_yet
 from shared.message import Message
 from shared.protocol.secure import messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aggregator_service.pages.standing import length
+from aggregator_service.pages.overview import length
 from shared.protocol.schemas import ParticipantOut, RunHistoryOut
 from shared.web.charts import Chart, Line
 

@@ -1,18 +1,22 @@
-"""The operator's forms: what a browser sends -> the fields of a form, if it came from this very page.
-
-A browser sends the operator's password by itself, even where another site made it call. So a form counts only with the
-word that the page has put into it, which no other site can read.
-"""
+"""The operator's forms: start a run, with the values of the last one, and cancel it."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl
 
 from fastapi import Request
+from pydantic import ValidationError
 
-from shared.errors import ForbiddenError, MediaTypeError, ProtocolError
+from shared.errors import ForbiddenError, MediaTypeError, ProtocolError, SettingsError
+from shared.method.settings import MethodSettings, override
+from shared.protocol.schemas import RunHistoryOut, RunIn
 from shared.web.content_types import FORM
 from shared.web.credentials import same
 from shared.web.request_bodies import read_whole
@@ -46,3 +50,122 @@ def _parse_form(body: bytes) -> dict[str, str]:
     if len(fields := dict(pairs)) < len(pairs):
         raise ProtocolError("expected each field of the form once, got one twice")
     return fields
+
+
+NUMBERS = ("clients", "rounds", "quorum", "deadline_seconds", "seed")
+BASIS = {"basis_kind": "kind", "basis_rank": "rank", "basis_rounds": "rounds"}
+FIELDS = (*NUMBERS, "settings", "part", *BASIS)
+ALIASES = {"method": "settings", "basis": "basis_kind"}  # as the service calls what these fields hold
+OFF, ITERATED = "off", "iterated"
+# Where a refusal begins to speak of a field: `quorum: ...`, `method (width): ...`, `method.basis.kind: ...`.
+NAMED = re.compile(rf"(?:^|; )(?=({'|'.join([*FIELDS, *ALIASES])})(?:[.(][^:;]*| \([^:;]*)?: )")
+
+
+@dataclass(frozen=True)
+class StartForm:
+    """What the form that starts a run holds: each field as it is typed. `like`: the run that it repeats, if any.
+
+    kinds: of a common basis that may be chosen; none where the federation has none. usual: by field, what counts where
+    it is left empty.
+    """
+
+    values: Mapping[str, str]
+    like: str | None
+    kinds: tuple[str, ...]
+    usual: Mapping[str, str]
+
+
+def start_form(runs: list[RunHistoryOut], joined: int, declared: MethodSettings) -> StartForm:
+    """As the last run was asked for; the first one with everybody who has joined. declared: the federation's own."""
+    last = runs[-1] if runs else None
+    request = RunIn(clients=max(joined, 2), method=declared) if last is None else last.request
+    chosen = OFF if last is None else request.method.basis.kind
+    values = {name: "" if (value := getattr(request, name)) is None else f"{value:.15g}" for name in NUMBERS}
+    values |= {"settings": "\n".join(_changed_lines(request.method, declared)), "part": "training"}
+    values |= {"basis_kind": chosen} | dict.fromkeys(("basis_rank", "basis_rounds"), "")
+    if chosen == ITERATED:
+        basis = request.method.basis
+        values |= {name: f"{getattr(basis, of)}" for name, of in BASIS.items() if of != "kind"}
+    if request.part == "basis":
+        values["rounds"] = f"{RunIn().rounds}"  # those of a basis run follow from its basis
+    usual = {name: f"{getattr(declared.basis, of)}" for name, of in BASIS.items()}
+    kinds = () if declared.basis.kind == OFF else (OFF, declared.basis.kind)
+    return StartForm(values, None if last is None else last.run, kinds, usual)
+
+
+def _changed_lines(method: MethodSettings, declared: MethodSettings) -> Iterator[str]:
+    """What a run's settings say otherwise than the federation's, but for what has fields of its own."""
+    ours, theirs = (dict(_flat(one.model_dump(mode="json"))) for one in (declared, method))
+    own = {"catalogue", *(f"basis.{name}" for name in BASIS.values())}
+    for name, value in theirs.items():
+        if name not in own and value is not None and ours.get(name) != value:
+            yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings by name; of a group's by dotted name, after all others."""
+    plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+    yield from ((before + name, value) for name, value in plain.items())
+    for name in values.keys() - plain.keys():
+        yield from _flat(values[name], f"{before}{name}.")
+
+
+def read_start(fields: Mapping[str, str], runs: list[RunHistoryOut], declared: MethodSettings) -> RunIn:
+    """The run that the form asks for. ProtocolError that names each bad field, and says what it is expected to be."""
+    if others := sorted(set(fields) - set(FIELDS)):
+        raise ProtocolError(f"expected the fields {', '.join(FIELDS)}, got {len(others)} more")
+    typed = {name: value.strip() for name, value in fields.items() if value.strip()}
+    method = _read_method(typed, declared)
+    before = {} if not runs else {"changing_members": runs[-1].request.changing_members}
+    asked = {name: typed[name] for name in (*NUMBERS, "part") if name in typed}
+    try:
+        return RunIn.model_validate({**before, **asked, "method": method})
+    except ValidationError as error:
+        raise ProtocolError("; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors())) from None
+
+
+def _read_method(typed: Mapping[str, str], declared: MethodSettings) -> MethodSettings:
+    changes = _read_pairs(typed.get("settings", ""))
+    basis = _read_basis(typed, declared, noised="basis.epsilon" in changes)
+    try:
+        return override(declared.model_dump(), changes | basis)
+    except SettingsError as error:
+        raise ProtocolError(f"settings: {error}") from None
+
+
+def _read_pairs(text: str) -> dict[str, str]:
+    """A setting a line, `--set` before it or not."""
+    lines = [line.strip().removeprefix("--set ").strip() for line in text.splitlines() if line.strip()]
+    pairs = [(name.strip(), mark, value.strip()) for name, mark, value in (line.partition("=") for line in lines)]
+    if wrong := [line for line, (name, mark, _) in zip(lines, pairs, strict=True) if not name or not mark]:
+        raise ProtocolError(f"settings: expected key=value on each line, got {wrong[0]!r}")
+    if twice := [name for name, count in Counter(name for name, _, _ in pairs).items() if count > 1]:
+        raise ProtocolError(f"settings: expected each setting once, got {twice[0]!r} twice")
+    return {name: value for name, _, value in pairs}
+
+
+def _read_basis(typed: Mapping[str, str], declared: MethodSettings, *, noised: bool) -> dict[str, str]:
+    """The settings of the common basis; of its sizes the declared ones, where none are typed."""
+    kind, own = typed.get("basis_kind", OFF), declared.basis.kind
+    needed = typed.get("part") == "basis"
+    if own == OFF and (kind != OFF or needed):
+        raise ProtocolError("basis_kind: expected off, because this federation declares no common basis")
+    if kind not in (OFF, own):
+        raise ProtocolError(f"basis_kind: expected off or {own}, as this federation has declared, got {kind}")
+    if needed and kind == OFF:
+        raise ProtocolError(f"basis_kind: expected {own} for a basis run, got off")
+    for name in ("basis_rank", "basis_rounds"):
+        if name in typed and kind != ITERATED and not (noised and name == "basis_rank"):
+            raise ProtocolError(f"{name}: expected it with an iterated basis alone, got it with {kind}")
+    return {"basis.kind": kind} | {f"basis.{of}": typed[name] for name, of in BASIS.items() if name in typed}
+
+
+def errors_by_field(refused: str) -> dict[str, str]:
+    """What a refusal says of single fields of the form."""
+    starts = [*NAMED.finditer(refused)]
+    ends = [*(one.start() for one in starts), len(refused)][1:]
+    found: dict[str, str] = {}
+    for one, end in zip(starts, ends, strict=True):
+        said, name = refused[one.end() : end], ALIASES.get(one[1], one[1])
+        found.setdefault(name, said.removeprefix(f"{name}: "))
+    return found

@@ -8,10 +8,9 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import TypeAdapter, ValidationError
 
-from aggregator_service.http.callers import Service, operator_at_browser, operator_at_form
+from aggregator_service.http.authentication import Service, operator_at_browser, operator_at_form
 from aggregator_service.http.routes import RunPath
-from aggregator_service.pages.forms import read_form
-from aggregator_service.pages.starting import FIELDS, read_start
+from aggregator_service.pages.forms import FIELDS, read_form, read_start
 from aggregator_service.pages.view import PageQuestion, collect_figures, render_page
 from aggregator_service.process import off_loop
 from shared.errors import ConflictError, FederationError, ForbiddenError, NotFoundError, ProtocolError, SettingsError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from aggregator_service.pages.standing import awaited_clients, length, names
-from aggregator_service.pages.states import RunWatch
+from aggregator_service.pages.client_grid import RunWatch
+from aggregator_service.pages.overview import awaited_clients, length, names
 from aggregator_service.storage.arrivals import LEAST_REFUSED
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut, ParticipantOut, RoundOut, RunHistoryOut
 from shared.web.pages import Verdict, clock, seconds

@@ -8,13 +8,11 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from aggregator_service.coordinator import Coordinator
+from aggregator_service.pages.client_grid import LEGEND, RunWatch, Sightings, build_grid
 from aggregator_service.pages.curves import constant_scalars, curves
-from aggregator_service.pages.forms import form_guard
-from aggregator_service.pages.grid import build_grid
+from aggregator_service.pages.forms import errors_by_field, form_guard, start_form
+from aggregator_service.pages.overview import standing
 from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, clients, rounds, window
-from aggregator_service.pages.standing import standing
-from aggregator_service.pages.starting import errors_by_field, start_form
-from aggregator_service.pages.states import LEGEND, RunWatch, Sightings
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ENDED, ArrivalsOut, MemberOut, RunHistoryOut

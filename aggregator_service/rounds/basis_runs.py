@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from aggregator_service.rounds.run import Run
-from aggregator_service.rounds.run_document import decode_run
+from aggregator_service.rounds.run import Run, decode_run
 from aggregator_service.rounds.secure_run import BasisPledge
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.runs import run_documents
+from aggregator_service.storage.run_store import run_documents
 from shared.errors import ProtocolError
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn

@@ -12,16 +12,17 @@ from typing import Any, Protocol
 import anyio
 
 from aggregator_service.process import LOGGER, Clock, off_loop
-from aggregator_service.rounds import run_document, transitions
+from aggregator_service.rounds import run as run_document
+from aggregator_service.rounds import transitions
 from aggregator_service.rounds.basis_runs import kept_basis
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.run import Run
-from aggregator_service.storage import runs
-from aggregator_service.storage.archive import Archive
+from aggregator_service.storage import run_store as runs
 from aggregator_service.storage.clients import impose_quarantines
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.rows import Quarantine, StoredState, StoredUpdate
-from aggregator_service.storage.runs import Write
+from aggregator_service.storage.locations import Archive
+from aggregator_service.storage.records import Quarantine, StoredState, StoredUpdate
+from aggregator_service.storage.run_store import Write
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
 from shared.timeouts import DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, LOOK_SECONDS
 

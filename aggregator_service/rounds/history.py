@@ -7,14 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from aggregator_service.rounds import secure_run
-from aggregator_service.rounds.run import Run
-from aggregator_service.rounds.run_document import decode_run, load_run
+from aggregator_service.rounds.run import Run, decode_run, load_run
 from aggregator_service.rounds.secure_run import select_awaited
-from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.clients import quarantine_times
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.rows import StoredState, StoredUpdate, instant
-from aggregator_service.storage.runs import run_documents, stored_states, stored_updates
+from aggregator_service.storage.locations import Archive
+from aggregator_service.storage.records import StoredState, StoredUpdate, instant
+from aggregator_service.storage.run_store import run_documents, stored_states, stored_updates
 from shared.errors import NotFoundError
 from shared.method.parameters import Scalars
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunOut, SecureOut, Standing

@@ -1,4 +1,4 @@
-"""Who has joined, each under the name whose key has signed its message; who of them is shut out, by whom and why."""
+"""Clients that have joined, each under the name of its key, and when each was last heard."""
 
 from __future__ import annotations
 
@@ -11,11 +11,27 @@ from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.clients import active_quarantines, count_refusal, lift_quarantine, refusal_counts
-from aggregator_service.storage.rows import JoinedClient, Quarantine, instant
+from aggregator_service.storage.records import JoinedClient, Quarantine, instant
 from shared.errors import AuthenticationError, ConflictError, ForbiddenError, NotFoundError, ProtocolError
 from shared.method.declaration import Declaration, describe_difference
 from shared.protocol.gate import few_clients
 from shared.protocol.schemas import Cause, JoinIn, MemberOut, QuarantineOut
+
+
+class Presence:
+    """Of clients whose signature holds, so that it grows no further than the registry does; a restart forgets it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, float] = {}
+
+    def note_client(self, name: str) -> None:
+        """This client has just called, or has just been answered."""
+        self._seen[name] = self._clock()
+
+    def seen_times(self) -> dict[str, float]:
+        """Seconds since the epoch by client, of all that have called since the service started."""
+        return dict(self._seen)
 
 
 class Members:

@@ -11,8 +11,8 @@ from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.uploads import Address, require_own
 from aggregator_service.signatures import RegisteredKeys
-from aggregator_service.storage.rows import Quarantine
-from aggregator_service.storage.runs import add_message
+from aggregator_service.storage.records import Quarantine
+from aggregator_service.storage.run_store import add_message
 from shared.errors import NotFoundError, ProtocolError, RoundClosedError
 from shared.message import Message
 from shared.protocol.secure import server

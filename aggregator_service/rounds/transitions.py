@@ -22,7 +22,7 @@ from aggregator_service.rounds.secure_run import (
     record_sum,
     require_welcome,
 )
-from aggregator_service.storage.rows import Quarantine, Receipt
+from aggregator_service.storage.records import Quarantine, Receipt
 from shared.errors import ConflictError, NotFoundError, QuarantinedError, RoundClosedError
 from shared.protocol.schemas import Cause, Phase, RunIn
 from shared.protocol.secure import server

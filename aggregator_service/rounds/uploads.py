@@ -10,10 +10,10 @@ from aggregator_service.process import Clock, off_loop
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.run import Run
-from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.disk import Blob
-from aggregator_service.storage.rows import Receipt, StoredUpdate
-from aggregator_service.storage.runs import Write, add_message, add_update, stored_update
+from aggregator_service.storage.locations import Archive
+from aggregator_service.storage.records import Receipt, StoredUpdate
+from aggregator_service.storage.run_store import Write, add_message, add_update, stored_update
 from shared.errors import ForbiddenError, NotFoundError, ProtocolError, RoundClosedError, UnsettledError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Scalars

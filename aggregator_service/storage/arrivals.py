@@ -9,7 +9,7 @@ from sqlalchemy import func, insert, literal, select
 
 from aggregator_service.process import LOGGER, off_loop
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.rows import Arrival, instant
+from aggregator_service.storage.records import Arrival, instant
 from aggregator_service.storage.tables import ARRIVALS
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from sqlalchemy import Connection, delete, insert, select, update
 
 from aggregator_service.storage.database import Database, insert_resolving
-from aggregator_service.storage.rows import JoinedClient, Quarantine
+from aggregator_service.storage.records import JoinedClient, Quarantine
 from aggregator_service.storage.tables import CLIENTS, QUARANTINES, REFUSALS
 from shared.method.declaration import Counts, Declaration
 

@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from aggregator_service.aggregation.computation import aggregate_round, personalised_body
-from aggregator_service.rounds.run import Run
-from aggregator_service.rounds.run_document import save_run
+from aggregator_service.rounds.run import Run, save_run
 from aggregator_service.rounds.uploads import read_scalars
-from aggregator_service.storage.archive import Archive
 from aggregator_service.storage.clients import add_client
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.disk import Blobs
-from aggregator_service.storage.rows import JoinedClient, Receipt, StoredUpdate
-from aggregator_service.storage.runs import add_state, add_update
+from aggregator_service.storage.locations import Archive
+from aggregator_service.storage.records import JoinedClient, Receipt, StoredUpdate
+from aggregator_service.storage.run_store import add_state, add_update
 from benchmarks.guard.calibration import hashing
 from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
 from benchmarks.guard.silo import MIB, GeneratedSilo

@@ -9,7 +9,7 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from aggregator_service.http.signed import MOST_AT_ONCE
+from aggregator_service.http.signatures import MOST_AT_ONCE
 from tests.attacks.besieged import MOST_MEBIBYTES, Besieged
 from tests.support.serving import HOST
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from aggregator_service.app import create_app
-from aggregator_service.http.heads import Heads
+from aggregator_service.http.request_heads import Heads
 from audit.case import open_case
 from audit.collect import read_aggregator_evidence, read_client_evidence
 from audit.report import PrivacyReport, make_report

@@ -28,7 +28,7 @@ class Committing:
 
 def after_first_commit(meant: Callable[[Any], bool], then: Callable[[], None]) -> None:
     """Patch how a run is saved. `meant`: is it this change, by the run that it makes durable?"""
-    from aggregator_service.rounds import run_document
+    from aggregator_service.rounds import run as run_document
 
     real = run_document.save_run
 

@@ -129,7 +129,7 @@ def mid_upload(plan: Plan) -> None:
 
 def before_commit(plan: Plan) -> None:
     """The update is whole on the disk, and no row speaks of it. Whoever is answered too early is answered by now."""
-    from aggregator_service.rounds import run_document
+    from aggregator_service.rounds import run as run_document
 
     real = run_document.save_run
 

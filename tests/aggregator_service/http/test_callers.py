@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi import Depends
 
-from aggregator_service.http.callers import operator_at_browser
+from aggregator_service.http.authentication import operator_at_browser
 from aggregator_service.settings import aggregator_settings
 from shared.errors import AuthenticationError, SettingsError
 from shared.web.credentials import operator_secret

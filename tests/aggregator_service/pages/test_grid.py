@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aggregator_service.pages.grid import GRID_CLIENTS, GRID_ROUNDS, build_grid
-from aggregator_service.pages.states import LEAST_SLOW_SECONDS, LEGEND, SLOW, RunWatch, Sightings
+from aggregator_service.pages.client_grid import (
+    GRID_CLIENTS,
+    GRID_ROUNDS,
+    LEAST_SLOW_SECONDS,
+    LEGEND,
+    SLOW,
+    RunWatch,
+    Sightings,
+    build_grid,
+)
 from aggregator_service.rounds.run import CANCELLED
-from aggregator_service.storage.rows import instant
+from aggregator_service.storage.records import instant
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn, SecureOut
 
 if TYPE_CHECKING:

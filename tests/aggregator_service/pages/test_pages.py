@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aggregator_service.pages.client_grid import RunWatch, Sightings
 from aggregator_service.pages.curves import SHOWN_LINES, constant_scalars, curves
+from aggregator_service.pages.overview import NAMED, names, standing
 from aggregator_service.pages.rows import SHOWN, SHOWN_CLIENTS, SHOWN_ROUNDS, clients, rounds, window
-from aggregator_service.pages.standing import NAMED, names, standing
-from aggregator_service.pages.states import RunWatch, Sightings
 from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunIn
 from tests.support.small import TOKEN
 

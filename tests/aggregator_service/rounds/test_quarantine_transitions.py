@@ -9,7 +9,7 @@ from aggregator_service.rounds.history import run_for_client
 from aggregator_service.rounds.run import Run, needed_updates, require_quorum
 from aggregator_service.rounds.secure_run import Pledge
 from aggregator_service.rounds.transitions import let_in, shut_out
-from aggregator_service.storage.rows import Receipt
+from aggregator_service.storage.records import Receipt
 from shared.errors import ProtocolError, QuarantinedError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.schemas import Cause, RunIn

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.history import run_for_client
 from aggregator_service.rounds.run import Run
-from aggregator_service.storage.rows import Receipt
+from aggregator_service.storage.records import Receipt
 from shared.method.parameters import State, Update
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn

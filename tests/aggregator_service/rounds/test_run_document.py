@@ -7,8 +7,7 @@ import json
 import pytest
 
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.run import CANCELLED, Run
-from aggregator_service.rounds.run_document import decode_run, encode_run
+from aggregator_service.rounds.run import CANCELLED, Run, decode_run, encode_run
 from shared.errors import ConflictError
 from shared.protocol.schemas import RunIn
 

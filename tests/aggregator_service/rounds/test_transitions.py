@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.history import run_for_client
 from aggregator_service.rounds.run import Run
-from aggregator_service.storage.rows import Receipt
+from aggregator_service.storage.records import Receipt
 from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClosedError
 from shared.protocol.schemas import RunIn
 

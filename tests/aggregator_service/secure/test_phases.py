@@ -10,7 +10,7 @@ from aggregator_service.rounds import transitions
 from aggregator_service.rounds.history import run_for_client
 from aggregator_service.rounds.run import Run
 from aggregator_service.rounds.secure_run import PARTS, Pledge, Summed
-from aggregator_service.storage.rows import Receipt
+from aggregator_service.storage.records import Receipt
 from shared.errors import NotFoundError, RoundClosedError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.schemas import RunIn

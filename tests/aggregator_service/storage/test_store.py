@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from aggregator_service.aggregation import computation
-from aggregator_service.rounds import run_document
+from aggregator_service.rounds import run as run_document
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from tests.support.questions import LONGEST_SECONDS

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Table, delete, func, insert, select, update
 
 from aggregator_service.storage.database import Database, insert_resolving
-from aggregator_service.storage.rows import Anchor, Receipt, StoredState, StoredUpdate, UncoveredSum
+from aggregator_service.storage.records import Anchor, Receipt, StoredState, StoredUpdate, UncoveredSum
 from aggregator_service.storage.tables import ANCHORS, FEDERATION, RUNS, SECURE_MESSAGES, STATES, SUMS, UPDATES
 from shared.errors import NotFoundError
 from shared.method.declaration import Counts

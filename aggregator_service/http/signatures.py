@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.heads import Heads
+from aggregator_service.http.request_heads import Heads
 from shared.errors import AuthenticationError, DigestError, ProtocolError, UnavailableError
 from shared.protocol.signing.keys import PrivateKey
 from shared.protocol.signing.requests import (

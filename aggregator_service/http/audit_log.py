@@ -16,11 +16,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.coordinator import Coordinator
-from aggregator_service.http.heads import Heads
+from aggregator_service.http.request_heads import Heads
 from aggregator_service.http.routes import OWN, RoundPath, RunPath
 from aggregator_service.process import LOGGER
 from aggregator_service.storage.arrivals import LEAST_REFUSED
-from aggregator_service.storage.rows import Arrival, Call
+from aggregator_service.storage.records import Arrival, Call
 from shared.errors import HeadError, ProtocolError, UnavailableError
 from shared.web import problems
 from shared.web.undeclared import announces_body
