@@ -10,10 +10,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from audit.checks.findings import SHOWN, AuditFinding
+from audit.checks.probes import ProbeGroup
 from audit.demonstration import BREAK, Demonstration
-from audit.evidence import ProbeResult
-from audit.findings import SHOWN, AuditFinding
-from audit.probing import ProbeGroup
+from audit.evidence.evidence import ProbeResult
 from audit.report import ClientRound, PrivacyReport
 from audit.terminal import OUT
 

@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from audit.case import open_case
-from audit.evidence import PartEvidence, ProbeSending
-from audit.presence import RECORDS_ONLY, ReportRequirements
+from audit.checks.presence import RECORDS_ONLY, ReportRequirements
+from audit.evidence.case import open_case
+from audit.evidence.evidence import PartEvidence, ProbeSending
 from audit.probes import gate, uploads
 from audit.probes.masked import probe_bodies
 from audit.report import PrivacyReport, make_report

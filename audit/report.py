@@ -8,13 +8,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from audit import ledgers, presence, probing, records
-from audit.case import AuditCase, AuditedClient
-from audit.findings import AuditFinding
-from audit.heads import check_heads
-from audit.presence import RECORDS_ONLY, ReportRequirements
-from audit.probing import ProbeGroup
-from audit.signatures import check_signatures
+from audit.checks import ledgers, presence, records
+from audit.checks import probes as probing
+from audit.checks.findings import AuditFinding
+from audit.checks.presence import RECORDS_ONLY, ReportRequirements
+from audit.checks.probes import ProbeGroup
+from audit.checks.request_heads import check_heads
+from audit.checks.signatures import check_signatures
+from audit.evidence.case import AuditCase, AuditedClient
 from client_service.boundary.call_attempts import Attempt
 from shared.message import Message
 from shared.protocol.gate import few_clients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from audit.entry import run_command_line
+from audit.terminal import run_command_line
 from benchmarks.harness.command import main
 
 if __name__ == "__main__":

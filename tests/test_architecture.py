@@ -249,7 +249,9 @@ def test_importing_the_aggregator_leaves_torch_and_the_client_out() -> None:
 
 @pytest.mark.thorough
 def test_importing_the_audit_leaves_torch_and_the_services_out() -> None:
-    found = loaded("audit.cli", "audit.__main__", "audit.inquiry", "audit.live", "audit.report", "audit.console")
+    found = loaded(
+        "audit.cli", "audit.__main__", "audit.probes.inquiry", "audit.probes.inquiry", "audit.report", "audit.console"
+    )
     assert {"audit", "shared", "client_service", "typer", "rich"} <= found
     assert found & (HEAVY | {"matplotlib", "aggregator_service", "simulation", "fastapi"}) == set()
 

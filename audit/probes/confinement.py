@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.evidence import ProbeResult, make_result
+from audit.evidence.evidence import ProbeResult, make_result
+from audit.probes.containers import Mount, is_from_kernel, list_places
 from audit.probes.expected import Expected, is_among
-from audit.probes.mountinfo import Mount
-from audit.probes.mounts import is_from_kernel, list_places
-from audit.probes.walk import SeenEntry
+from audit.probes.files import SeenEntry
 from shared.words import count_noun
 
 KIND = "confinement"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from audit.evidence import Role
+from audit.evidence.evidence import Role
 from shared.errors import SettingsError
 from shared.message import Message
 

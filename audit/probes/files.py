@@ -1,14 +1,105 @@
-"""Mounted file systems -> whether this part could read others' shards or ledgers, by the names that these have."""
+"""Walks a part's mounts: could it read another part's shard or ledger?"""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from audit.evidence import ProbeResult, make_result
-from audit.probes.walk import SeenEntry, WalkResult
+from audit.evidence.evidence import ProbeResult, make_result
+from shared.words import count_noun
+
+SKIPPED = ("proc", "sys")  # of the root: the kernel's own, with nobody's files
+MOST_ENTRIES = 5_000_000
+
+
+@dataclass(frozen=True)
+class SeenEntry:
+    """`place`: as the part itself calls it; `mount`: the mount in which it lies; `path`: as this process reaches it."""
+
+    path: Path
+    place: str
+    mount: str
+    name: str
+    mode: int  # the kind of entry alone, as in stat.S_IFMT
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the entry is a regular file."""
+        return stat.S_ISREG(self.mode)
+
+
+class EntryObserver(Protocol):
+    """An object that is shown every entry of a walk."""
+
+    def observe_entry(self, entry: SeenEntry) -> None: ...
+
+
+@dataclass
+class WalkResult:
+    """How much was seen. `complete` is False where there was more than could be looked at."""
+
+    looked_at: int = 0
+    closed: int = 0
+    complete: bool = True
+
+    @property
+    def summary(self) -> str:
+        """How much was seen, for the report."""
+        closed = f", {count_noun(self.closed, 'folder')} closed to it" if self.closed else ""
+        looked = f"{count_noun(self.looked_at, 'entry', 'entries')} looked at{closed}"
+        return looked if self.complete else f"{looked} and more left"
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether what was not found may be called absent."""
+        return self.complete and self.looked_at > 0
+
+
+def walk_entries(root: Path, lookers: Sequence[EntryObserver], mounts: Iterable[str] = ()) -> WalkResult:
+    """Show every entry beneath `root` to each of the lookers. `mounts`: places at which something else is mounted."""
+    result, top, known = WalkResult(), Path(os.path.abspath(root)), {*mounts}
+    waiting: list[tuple[Path, str, str]] = [(top, "/", "/")]
+    while waiting and result.complete:
+        folder, place, mount = waiting.pop()
+        for entry in _list_entries(folder, result):
+            result.looked_at += 1
+            inner = f"{place.rstrip('/')}/{entry.name}"
+            within = inner if inner in known else mount
+            seen = SeenEntry(folder / entry.name, inner, within, entry.name, _entry_mode(entry))
+            for looker in lookers:
+                looker.observe_entry(seen)
+            if stat.S_ISDIR(seen.mode) and not (folder == top and entry.name in SKIPPED):
+                waiting.append((seen.path, inner, within))
+        result.complete = result.looked_at <= MOST_ENTRIES
+    return result
+
+
+def _list_entries(folder: Path, result: WalkResult) -> Iterator[os.DirEntry[str]]:
+    """The entries of a folder; none where it may not be read, as its contents may not be read either."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError:
+        result.closed += 1
+
+
+def _entry_mode(entry: os.DirEntry[str]) -> int:
+    """The kind of an entry, as in stat.S_IFMT. A folder's listing does not show what is mounted over a file, hence the
+    stat."""
+    if entry.is_symlink():
+        return stat.S_IFLNK
+    if entry.is_dir(follow_symlinks=False):
+        return stat.S_IFDIR
+    try:
+        return stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
+    except OSError:
+        return 0
+
 
 KIND = "files"
 PRIVATE = ("interactions.parquet", "ledger.jsonl")

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from audit.evidence import ProbeResult, make_result
+from audit.evidence.evidence import ProbeResult, make_result
 from audit.probes import bodies
 from audit.probes.masked import probe_bodies
 from audit.probes.uploads import JSON, Intruder, RoundPlace

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from audit.evidence import Role
-from audit.probes import confinement, contents, gate, mounts, own_gate, sockets, uploads
+from audit.evidence.evidence import Role
+from audit.probes import confinement, contents, gate, own_gate, sockets, uploads
+from audit.probes import containers as mounts
 
 OUTSIDE = ("outside by TCP", "outside by UDP", "outside by DNS")
 FILES = ("files",)

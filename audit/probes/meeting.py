@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from audit.evidence import Role
+from audit.evidence.evidence import Role
 from shared.errors import DataError, SettingsError, UnavailableError
 from shared.message import Message
 from shared.protocol.schemas import ClientName

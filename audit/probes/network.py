@@ -1,18 +1,124 @@
-"""The parts of the system and the outside -> attempts to reach the parts that this one must not reach, and those that
-it must."""
+"""Tries to reach parts of the system and the outside that a part must not reach."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import secrets
+import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Interface
 
-from audit.evidence import ProbeResult, Role, make_result
+from audit.evidence.evidence import ProbeResult, Role, make_result
 from audit.probes import reach
 from audit.probes.meeting import SystemPart
-from audit.probes.proxy import probe_gateway, probe_way_out
-from audit.probes.reach import Reach
+from audit.probes.reach import BYTES, SECONDS, Reach, address_of, exchange_bytes
+
+GET_ADDRESS, GET_NETMASK = 0x8915, 0x891B  # SIOCGIFADDR, SIOCGIFNETMASK of Linux
+LONGEST_NAME = 15  # bytes of an interface's name
+
+
+def own_interfaces() -> tuple[IPv4Interface, ...]:
+    """One address for each interface that has one, without loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        interfaces = [_interface_address(asking, name) for _, name in socket.if_nameindex()]
+    return tuple(interface for interface in interfaces if interface is not None and not interface.is_loopback)
+
+
+def machine_addresses(interfaces: tuple[IPv4Interface, ...]) -> tuple[str, ...]:
+    """The first address of each network, which a bridge gives to the machine that the containers run on."""
+    wide = [interface for interface in interfaces if interface.network.num_addresses > 2]
+    firsts = [(interface.ip, interface.network.network_address + 1) for interface in wide]
+    return tuple(dict.fromkeys(str(first) for ip, first in firsts if first != ip))
+
+
+def _interface_address(asking: socket.socket, name: str) -> IPv4Interface | None:
+    """None for an interface without an IPv4 address."""
+    try:
+        address, mask = (_query_interface(asking, what, name) for what in (GET_ADDRESS, GET_NETMASK))
+    except OSError:
+        return None
+    return IPv4Interface(f"{address}/{mask}")
+
+
+def _query_interface(asking: socket.socket, what: int, name: str) -> str:
+    request = struct.pack("256s", name.encode()[:LONGEST_NAME])
+    return socket.inet_ntoa(fcntl.ioctl(asking.fileno(), what, request)[20:24])
+
+
+HANDSHAKE_SECONDS = 20.0  # of a control: a busy machine answers late
+SUCCESS = range(200, 300)
+
+
+async def http_status(host: str, port: int, request: bytes) -> int | None:
+    """The HTTP status of one request as written; None where nobody answers, or with something else."""
+    if (address := await address_of(host)) is None:
+        return None
+    try:
+        async with asyncio.timeout(SECONDS):
+            return _parse_status(await exchange_bytes(address, port, request, socket.SOCK_STREAM))
+    except (OSError, TimeoutError):
+        return None
+
+
+async def http_status_by_tls(address: str, port: int, request: bytes, name: str, tls: ssl.SSLContext) -> int | None:
+    """As `http_status`, by TLS with a server whose certificate names `name`."""
+    try:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            reader, writer = await asyncio.open_connection(address, port, ssl=tls, server_hostname=name)
+            writer.write(request)
+            answer = await reader.read(BYTES)
+            writer.close()
+            return _parse_status(answer)
+    except (OSError, TimeoutError):
+        return None
+
+
+def _parse_status(answer: bytes) -> int | None:
+    protocol, _, rest = answer.partition(b" ")
+    return int(rest[:3]) if protocol.startswith(b"HTTP/") and rest[:3].isdigit() else None
+
+
+async def probe_way_out(
+    addresses: Sequence[str], port: int, outside: tuple[str, int]
+) -> tuple[ProbeResult, ProbeResult]:
+    """Ask the own gateway for a tunnel, and for somebody else's page."""
+    host, far = outside
+    tunnel = f"CONNECT {host}:{far} HTTP/1.1\r\nHost: {host}:{far}\r\n\r\n"
+    path = f"/probe-{secrets.token_hex(8)}"  # at a name that nobody has: the gateway's own part has no such page
+    page = f"GET http://{host}:{far}{path} HTTP/1.1\r\nHost: {host}:{far}\r\nConnection: close\r\n\r\n"
+    return await _refusal_probe("CONNECT", addresses, port, tunnel), await _refusal_probe("GET", addresses, port, page)
+
+
+async def _refusal_probe(what: str, addresses: Sequence[str], port: int, request: str) -> ProbeResult:
+    statuses = [await http_status(address, port, request.encode()) for address in addresses]
+    answers = [status for status in statuses if status is not None]
+    held = not any(status in SUCCESS for status in answers)
+    return make_result("out through its own gateway", what, "no success", _join_statuses(answers), held=held)
+
+
+def _join_statuses(answers: Sequence[int]) -> str:
+    return " and ".join(map(str, answers)) or "no answer"
+
+
+async def probe_gateway(
+    name: str, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None = None
+) -> ProbeResult:
+    """The control: what a gateway must reach, it reaches; with `tls` where it answers by TLS.
+
+    All addresses at once: those on other networks do not answer, and each is waited for.
+    """
+    request = b"GET /health/live HTTP/1.1\r\nHost: health\r\nConnection: close\r\n\r\n"
+    attempts = (
+        http_status(address, port, request) if tls is None else http_status_by_tls(address, port, request, name, tls)
+        for address in addresses
+    )
+    answers = [status for status in await asyncio.gather(*attempts) if status is not None]
+    return make_result("control: its own part", name, "200", _join_statuses(answers), held=200 in answers)
+
 
 SIDE_BY_SIDE = 64
 Try = Coroutine[None, None, ProbeResult]

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 from pydantic import ValidationError
 
-from audit.evidence import ProbeResult, make_result
-from audit.probes.standing import PartLocation
+from audit.evidence.evidence import ProbeResult, make_result
+from audit.probes.part import PartLocation
 from client_service.boundary.gate_self_test import (
     CONTROL,
     FORBIDDEN,

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit.evidence import ProbeResult, make_result
+from audit.evidence.evidence import ProbeResult, make_result
+from audit.probes.containers import list_places
 from audit.probes.expected import is_among
-from audit.probes.mounts import list_places
-from audit.probes.walk import SeenEntry, WalkResult
+from audit.probes.files import SeenEntry, WalkResult
 
 KIND = "sockets"
 SECONDS = 2.0

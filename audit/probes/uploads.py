@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
-from audit.evidence import PartEvidence, ProbeResult, ProbeSending, make_result
+from audit.evidence.evidence import PartEvidence, ProbeResult, ProbeSending, make_result
 from audit.probes import bodies
 from audit.probes.masked import probe_bodies, sums_body
 from client_service.boundary.call_attempts import attempts

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from audit.entry import run_command_line
+from audit.terminal import run_command_line
 from simulation.cli.lazy import LazyCommands
 from simulation.cli.service_logs import tell_plainly
 from simulation.command import version_line

@@ -15,7 +15,7 @@ from simulation.cli.options import AsJson, print_json
 from simulation.reports.terminal import OUT
 
 if TYPE_CHECKING:
-    from audit.signatures import RemadeSignatures
+    from audit.checks.signatures import RemadeSignatures
     from shared.protocol.schemas import ArrivalOut
     from shared.protocol.signing.keys import PrivateKey
 
@@ -54,7 +54,7 @@ def verify(
 
     With `--arrivals`, or an operator's token, each signature that the aggregator has kept is made again and compared.
     """
-    from audit.signatures import read_arrivals
+    from audit.checks.signatures import read_arrivals
     from client_service.refresh.record_check import verify_records
 
     key = _read_signing_key(state_directory, signing_key_file)
@@ -82,7 +82,7 @@ def _ask_arrivals(url: str, token_file: Path, authority: Path | None) -> tuple[A
     """What arrived, by the operator's API. SettingsError for an address or a token that is none."""
     import httpx
 
-    from audit.collect import read_all_arrivals
+    from audit.evidence.collect import read_all_arrivals
     from shared.web.address import require_url
     from shared.web.calling import Calling
     from simulation.operating.text_files import read_small_file
@@ -101,7 +101,7 @@ def _ask_arrivals(url: str, token_file: Path, authority: Path | None) -> tuple[A
 
 
 def _remake_signatures(arrived: list[ArrivalOut], places: str, key: PrivateKey | None) -> RemadeSignatures:
-    from audit.signatures import find_signer, remake_signatures
+    from audit.checks.signatures import find_signer, remake_signatures
 
     if key is None:
         raise SettingsError(

@@ -16,7 +16,7 @@ import httpx
 from pydantic import ValidationError
 from rich.text import Text
 
-from audit.evidence import PartEvidence, gather_evidence
+from audit.evidence.evidence import PartEvidence, gather_evidence
 from client_service.schemas import GroupOut, QualityOut
 from shared.errors import DataError, FederationError, UnavailableError
 from shared.protocol.schemas import RunHistoryOut

@@ -25,11 +25,11 @@ from http_message_signatures import algorithms
 from typer.testing import CliRunner
 
 from aggregator_service.app import create_app as create_aggregator
-from audit.case import open_case
-from audit.collect import read_aggregator_evidence, read_client_evidence
-from audit.evidence import PartEvidence, write_evidence
+from audit.checks.signatures import remake_signatures
+from audit.evidence.case import open_case
+from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence.evidence import PartEvidence, write_evidence
 from audit.report import make_report
-from audit.signatures import remake_signatures
 from client_service.boundary import gate
 from shared.errors import DataError, SettingsError
 from shared.protocol.secure.group import ORDER, multiply_base

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from audit import collect
-from audit.case import open_case
+from audit.evidence import collect
+from audit.evidence.case import open_case
 from audit.report import make_report
 from tests.attacks.damaging import chain
 from tests.support.questions import finished

@@ -10,8 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from audit.entry import run_command_line
-from audit.terminal import SHOWN, as_one_line, show_controls
+from audit.terminal import SHOWN, as_one_line, run_command_line, show_controls
 from lpsfed import Recommendations, RecommendedItem
 from shared.errors import DataError
 from simulation import progress

@@ -15,9 +15,9 @@ import httpx
 import numpy as np
 import pytest
 
-from audit.case import open_case
-from audit.collect import read_aggregator_evidence, read_client_evidence
-from audit.evidence import PartEvidence
+from audit.evidence.case import open_case
+from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence.evidence import PartEvidence
 from audit.report import PrivacyReport, make_report
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.ledger import Ledger

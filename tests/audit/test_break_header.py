@@ -16,8 +16,8 @@ import pytest
 
 from aggregator_service.app import create_app
 from aggregator_service.http.request_heads import Heads
-from audit.case import open_case
-from audit.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence.case import open_case
+from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
 from audit.report import PrivacyReport, make_report
 from shared.method.settings import MethodSettings
 from tests.support.serving import serve

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from audit.case import open_case
-from audit.evidence import PartEvidence, ProbeResult
-from audit.live import _with_probes
-from audit.presence import ReportRequirements
+from audit.checks.presence import ReportRequirements
+from audit.evidence.case import open_case
+from audit.evidence.evidence import PartEvidence, ProbeResult
 from audit.probes import kinds
+from audit.probes.inquiry import _with_probes
 from audit.report import make_report
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from audit.probes import own_gate
 from audit.probes.own_gate import CODE, GATE, WORD
-from audit.probes.standing import PartLocation
+from audit.probes.part import PartLocation
 from client_service.boundary import gate_self_test as self_check
 from client_service.boundary.gate import GateTransport
 from client_service.boundary.gate_self_test import WAY_OUT, folder_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import httpx
     from conftest import Opened, Silos
 
-    from audit.evidence import ProbeResult
+    from audit.evidence.evidence import ProbeResult
 
 pytestmark = pytest.mark.anyio
 

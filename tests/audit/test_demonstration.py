@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from audit import console, evidence
+from audit import console
 from audit.cli import privacy_report
 from audit.demonstration import BREAK, plant_break
-from audit.evidence import PartEvidence, ProbeResult, ProbeSending
+from audit.evidence import evidence
+from audit.evidence.evidence import PartEvidence, ProbeResult, ProbeSending
 from audit.probes import bodies, gate, uploads
 from shared.errors import DataError
 

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from audit.console import OUT
-from audit.entry import CLOSED_PIPE, run_command_line
+from audit.terminal import CLOSED_PIPE, run_command_line
 from shared.errors import DataError, FederationError, SettingsError
 
 

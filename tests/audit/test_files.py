@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from audit.evidence import ProbeResult
-from audit.probes import standing, walk
-from audit.probes.standing import PartLocation
+from audit.evidence.evidence import ProbeResult
+from audit.probes import files as walk
+from audit.probes import part as standing
+from audit.probes.part import PartLocation
 
 
 def made(root: Path, *paths: str) -> Path:

@@ -12,14 +12,15 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from audit import cli, collect, console
-from audit import inquiry as subject
-from audit.case import open_case
-from audit.evidence import PartEvidence, ProbeSending, gather_evidence, merge_evidence
-from audit.inquiry import Inquiry, Services, run_inquiry
+from audit import cli, console
+from audit.evidence import collect
+from audit.evidence.case import open_case
+from audit.evidence.evidence import PartEvidence, ProbeSending, gather_evidence, merge_evidence
+from audit.probes import inquiry as subject
+from audit.probes.inquiry import Inquiry, Services, run_inquiry
 from audit.probes.meeting import SystemPart
 from audit.probes.network import OutsideHost
-from audit.probes.standing import PartLocation
+from audit.probes.part import PartLocation
 from audit.report import make_report
 from shared.errors import DataError, FederationError, ProtocolError, SettingsError, TooLargeError, UnavailableError
 from shared.protocol.signing.enrolment import KeyFiles
@@ -50,7 +51,7 @@ def out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("audit.probes.reach.open_and_close", no_route)
     monkeypatch.setattr("audit.probes.reach.exchange_bytes", no_route)
-    monkeypatch.setattr("audit.probes.proxy.exchange_bytes", no_route)
+    monkeypatch.setattr("audit.probes.network.exchange_bytes", no_route)
     monkeypatch.setattr("audit.probes.reach.look_up_addresses", unknown)
 
 
@@ -226,7 +227,7 @@ def test_what_earlier_probes_sent_stays_told(tmp_path: Path) -> None:
 def test_a_probe_without_a_record_ends_with_its_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: Parts
 ) -> None:
-    monkeypatch.setattr("audit.probes.addresses.own_interfaces", lambda: ())
+    monkeypatch.setattr("audit.probes.network.own_interfaces", lambda: ())
     code, said = run("probe", "gateway", "--name", "gateway-7", "--json")
     assert code == 0 and {one["held"] for one in json.loads(said)["probes"]} == {True}
     peer = ("--peer", "client-7=client@192.0.2.7:8801")  # out of reach for its own gateway: the control fails
@@ -244,7 +245,7 @@ def test_a_probe_without_a_record_ends_with_its_verdict(
 def test_parts_that_meet_are_probed_and_those_that_do_not_come_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("audit.probes.addresses.own_interfaces", lambda: ())
+    monkeypatch.setattr("audit.probes.network.own_interfaces", lambda: ())
     (tmp_path / "client-7.json").write_text(PARTS["client-2"].model_copy(update={"name": "client-7"}).model_dump_json())
     monkeypatch.setenv("LPSFED_PROBE_MEET", str(tmp_path))
     monkeypatch.setenv("LPSFED_PROBE_EXPECT", "gateway-6,client-7")

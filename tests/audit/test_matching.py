@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from audit.evidence import ProbeSending
-from audit.matching import ReportedBody, bodies_from_ledger, bodies_from_probes, match_bodies
+from audit.checks.records import ReportedBody, bodies_from_ledger, bodies_from_probes, match_bodies
+from audit.evidence.evidence import ProbeSending
 from client_service.boundary.call_attempts import Attempt
 from shared.protocol.schemas import ArrivalOut
 

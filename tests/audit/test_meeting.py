@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from audit import flags
-from audit.flags import RoleName
+from audit import cli as flags
+from audit.cli import RoleName
 from audit.probes import meeting
 from audit.probes.meeting import SystemPart, leave_meeting, meet_parts, parse_peer, part_behind, wait_for_others
 from shared.errors import DataError, SettingsError, UnavailableError

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from audit.probes import network, proxy, reach
+from audit.probes import network, reach
+from audit.probes import network as proxy
 from audit.probes.meeting import SystemPart
 from audit.probes.network import OutsideHost, Surroundings
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from audit.case import open_case
-from audit.evidence import PartEvidence
+from audit.evidence.case import open_case
+from audit.evidence.evidence import PartEvidence
 from audit.report import PrivacyReport, make_report
 from client_service.boundary.aggregator_api import Aggregator
 from client_service.federation.training_run import TrainingRun

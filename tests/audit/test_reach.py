@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from audit.evidence import ProbeResult
-from audit.probes import addresses, proxy, reach
+from audit.evidence.evidence import ProbeResult
+from audit.probes import network as addresses
+from audit.probes import network as proxy
+from audit.probes import reach
 from shared.web.relay import Relay
 from tests.support.questions import LONGEST_SECONDS
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aggregator_service.storage.arrivals import MOST_REFUSED as RECORDED
-from audit.case import open_case
-from audit.evidence import PartEvidence, ProbeResult, ProbeSending
+from audit.checks.records import MOST_REFUSED
+from audit.evidence.case import open_case
+from audit.evidence.evidence import PartEvidence, ProbeResult, ProbeSending
 from audit.probes import bodies
-from audit.records import MOST_REFUSED
 from audit.report import PrivacyReport
 from shared.errors import DataError
 from shared.method.declaration import Declaration

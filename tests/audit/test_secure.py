@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from audit import ledgers
-from audit.case import open_case
-from audit.collect import read_aggregator_evidence, read_client_evidence
+from audit.checks import ledgers
+from audit.evidence.case import open_case
+from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
 from audit.probes import gate, uploads
 from audit.report import make_report
 from shared.protocol.signing.keys import read_private

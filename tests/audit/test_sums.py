@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from audit import ledgers
-from audit.case import open_case
-from audit.collect import read_aggregator_evidence, read_client_evidence
-from audit.evidence import PartEvidence
+from audit.checks import ledgers
+from audit.evidence.case import open_case
+from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence.evidence import PartEvidence
 from audit.probes import uploads
 from audit.report import PrivacyReport, make_report
 from shared.method.settings import BasisSettings

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from audit.case import open_case
-from audit.collect import read_client_evidence, read_ledger
-from audit.evidence import PartEvidence, ProbeResult
+from audit.evidence.case import open_case
+from audit.evidence.collect import read_client_evidence, read_ledger
+from audit.evidence.evidence import PartEvidence, ProbeResult
 from audit.probes import bodies, gate, uploads
 from audit.probes.uploads import Intruder, RoundPlace
 from audit.report import make_report

@@ -12,8 +12,8 @@ import anyio
 import httpx
 
 from aggregator_service.app import create_app as create_aggregator
-from audit.case import open_case
-from audit.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence.case import open_case
+from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
 from audit.report import PrivacyReport, make_report
 from client_service.app import create_app as create_client
 from client_service.schemas import QualityOut, StatusOut

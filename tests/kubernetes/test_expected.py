@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from audit.evidence import Role
+from audit.evidence.evidence import Role
 from audit.probes.expected import read_expected
 
 if TYPE_CHECKING:

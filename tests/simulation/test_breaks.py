@@ -15,7 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from audit.findings import make_finding
+from audit.checks.findings import make_finding
 from audit.report import PrivacyReport
 from shared.errors import SettingsError, UnavailableError
 from simulation.breaks import engine as subject

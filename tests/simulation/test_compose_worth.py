@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from audit.collect import read_aggregator_evidence, read_client_evidence
-from audit.evidence import write_evidence
+from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence.evidence import write_evidence
 from client_service.federation.run_records import earlier_runs
 from client_service.schemas import EarlierRun, QualityOut
 from shared.method.settings import BasisSettings

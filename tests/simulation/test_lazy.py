@@ -19,7 +19,7 @@ from tests.support.questions import LONGEST_SECONDS
 
 HEAVY = (
     *("torch", "numpy", "scipy", "polars", "optuna", "matplotlib", "fastapi", "sqlalchemy", "alembic", "jinja2", "ray"),
-    *("aggregator_service", "client_service.settings", "client_service.data", "audit.case", "audit.probes"),
+    *("aggregator_service", "client_service.settings", "client_service.data", "audit.evidence.case", "audit.probes"),
 )
 EVERY_HELP = f"""
 import sys, time

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from audit.probes.proxy import probe_gateway
+from audit.probes.network import probe_gateway
 from shared.web.listening import Listening
 from shared.web.relay import Relay, main
 from tests.support.questions import LONGEST_SECONDS

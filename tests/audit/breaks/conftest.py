@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from audit.case import open_case
-from audit.evidence import PartEvidence, ProbeResult, Role
-from audit.probes import standing
+from audit.evidence.case import open_case
+from audit.evidence.evidence import PartEvidence, ProbeResult, Role
+from audit.probes import part as standing
 from audit.probes.expected import read_expected
-from audit.probes.standing import PartLocation
+from audit.probes.part import PartLocation
 from audit.report import make_report
 
 TIME = "2026-01-01T00:00:00+00:00"

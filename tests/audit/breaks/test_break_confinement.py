@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from audit.probes import confinement, standing
+from audit.probes import confinement
+from audit.probes import part as standing
 from audit.probes.confinement import DeviceObserver
-from audit.probes.standing import PartLocation
-from audit.probes.walk import SeenEntry
+from audit.probes.files import SeenEntry
+from audit.probes.part import PartLocation
 
 if TYPE_CHECKING:
     from conftest import Made

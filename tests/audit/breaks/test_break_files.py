@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from safetensors.numpy import save
 
-from audit.probes import contents, recognised
-from audit.probes.recognised import recognise_content
+from audit.probes import contents
+from audit.probes import contents as recognised
+from audit.probes.contents import recognise_content
 
 if TYPE_CHECKING:
     from conftest import Made

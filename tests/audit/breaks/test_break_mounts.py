@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from audit.probes.containers import read_mounts
 from audit.probes.expected import read_expected
-from audit.probes.mountinfo import read_mounts
 from shared.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import httpx
 
-from audit.case import AuditCase
-from audit.findings import AuditFinding, make_finding
-from audit.matching import MatchedBodies, ReportedBody
+from audit.checks.findings import AuditFinding, make_finding
+from audit.checks.records import MatchedBodies, ReportedBody
+from audit.evidence.case import AuditCase
 from audit.probes import bodies
 from client_service.boundary.call_attempts import Attempt
 from shared.errors import HeadError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from audit.evidence import PartEvidence, ProbeSending
+from audit.evidence.evidence import PartEvidence, ProbeSending
 from client_service.boundary.call_attempts import Attempt
 from client_service.boundary.call_attempts import attempts as ledger_attempts
 from shared.errors import DataError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from audit.case import AuditCase
-from audit.evidence import ProbeResult
-from audit.findings import AuditFinding, make_finding
+from audit.checks.findings import AuditFinding, make_finding
+from audit.evidence.case import AuditCase
+from audit.evidence.evidence import ProbeResult
 from audit.probes import masked
 from audit.probes.bodies import body_digests
 from shared.message import Message

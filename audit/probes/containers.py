@@ -1,13 +1,44 @@
-"""What is mounted in a part's container -> whether it is only what its role needs, and what every engine gives."""
+"""Mounts of a part's container, and whether they are what its role needs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from audit.evidence import ProbeResult, make_result
+from audit.evidence.evidence import ProbeResult, make_result
 from audit.probes.expected import Expected, is_among
-from audit.probes.mountinfo import Mount
 from shared.words import count_noun
+
+ESCAPED = re.compile(r"\\([0-7]{3})")  # a space, a tab, a line's end and a backslash
+SEPARATOR = "-"  # between the fields of a mount and those of its file system
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Mount:
+    """`system`: the kind of file system, such as overlay, ext4, tmpfs."""
+
+    place: str
+    system: str
+    writable: bool
+
+
+def read_mounts(process: Path) -> tuple[Mount, ...]:
+    """The mounts of one process of the part (/proc/N); empty where the kernel does not show them."""
+    try:
+        with (process / "mountinfo").open(encoding="utf-8", errors="replace") as file:
+            lines = file.read(MOST_BYTES).splitlines()
+    except OSError:
+        return ()
+    return tuple(_parse_mount(line.split(" ")) for line in lines if f" {SEPARATOR} " in line)
+
+
+def _parse_mount(fields: Sequence[str]) -> Mount:
+    system = fields[fields.index(SEPARATOR, 6) + 1]
+    return Mount(ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]), system, "rw" in fields[5].split(","))
+
 
 KIND = "mounts"
 ENGINE_S = {

@@ -1,19 +1,22 @@
-"""Which part is being probed, and from where -> all its probes, and what it shows of itself, as evidence."""
+"""All probes of one part, from where it stands, and what running services show of themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
-from audit import collect
-from audit.evidence import PartEvidence, ProbeResult, Role, make_result, utc_now
-from audit.probes import addresses, bodies, gate, network, own_gate, standing, uploads
+from audit.evidence import collect
+from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
+from audit.evidence.evidence import PartEvidence, ProbeResult, Role, make_result, utc_now
+from audit.probes import bodies, gate, network, own_gate, uploads
+from audit.probes import network as addresses
+from audit.probes import part as standing
 from audit.probes.meeting import SystemPart
 from audit.probes.network import OutsideHost, Surroundings
-from audit.probes.standing import PartLocation
+from audit.probes.part import PartLocation
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.requests import Signatory
@@ -148,3 +151,39 @@ def read_token(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"operator token: expected a readable text file ({error})") from None
+
+
+@dataclass(frozen=True)
+class ServicePlaces:
+    """Where the services answer, and the files with the secrets of their operators."""
+
+    aggregator: str
+    token: Path
+    clients: Mapping[str, str]
+    keys: Mapping[str, Path]
+    calling: Calling
+
+
+async def read_services(places: ServicePlaces, probed: Sequence[PartEvidence] = ()) -> tuple[PartEvidence, ...]:
+    """The clients' ledgers first: what they call accepted by then, the aggregator has on record."""
+    parts = []
+    for name, place in places.clients.items():
+        key = read_token(places.keys[name]) if name in places.keys else None
+        async with open_http(place, key, calling=places.calling) as http:
+            parts.append(await read_client_evidence(http, name))
+    async with open_http(places.aggregator, read_token(places.token), calling=places.calling) as http:
+        parts.append(await read_aggregator_evidence(http, "aggregator"))
+    return _with_probes(parts, probed)
+
+
+def _with_probes(parts: Sequence[PartEvidence], probed: Sequence[PartEvidence]) -> tuple[PartEvidence, ...]:
+    """Each part with the probes of the evidence of its name; parts that serve nothing themselves as they are."""
+    earlier, names = {part.name: part for part in probed}, {part.name for part in parts}
+    updated = (_add_probes(part, earlier[part.name]) if part.name in earlier else part for part in parts)
+    return (*updated, *(part for part in probed if part.name not in names))
+
+
+def _add_probes(part: PartEvidence, probed: PartEvidence) -> PartEvidence:
+    """The part with the results of earlier probes, and the time of these."""
+    probed_at = probed.probed_at or probed.taken_at
+    return part.model_copy(update={"probes": probed.probes, "sent": probed.sent, "probed_at": probed_at})

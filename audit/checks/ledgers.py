@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from audit.case import AuditCase, AuditedClient
-from audit.findings import AuditFinding, make_finding
+from audit.checks.findings import AuditFinding, make_finding
+from audit.evidence.case import AuditCase, AuditedClient
 from client_service.boundary.call_attempts import Attempt
 from client_service.boundary.call_records import POLLS
 from client_service.boundary.gate import declared_calls

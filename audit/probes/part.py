@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.evidence import ProbeResult, make_result
-from audit.probes import confinement, files, mounts
+from audit.evidence.evidence import ProbeResult, make_result
+from audit.probes import confinement, files
+from audit.probes import containers as mounts
 from audit.probes.confinement import DeviceObserver
+from audit.probes.containers import Mount, read_mounts
 from audit.probes.contents import ContentObserver
 from audit.probes.expected import Expected
-from audit.probes.files import NameObserver
-from audit.probes.mountinfo import Mount, read_mounts
+from audit.probes.files import NameObserver, walk_entries
 from audit.probes.sockets import SocketObserver
-from audit.probes.walk import walk_entries
 
 
 @dataclass(frozen=True)

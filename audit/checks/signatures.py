@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from audit.case import AuditCase
-from audit.evidence import read_evidence
-from audit.findings import AuditFinding, make_finding
-from audit.records import describe_arrival
+from audit.checks.findings import AuditFinding, make_finding
+from audit.checks.records import describe_arrival
+from audit.evidence.case import AuditCase
+from audit.evidence.evidence import read_evidence
 from shared.errors import DataError, SettingsError
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut
 from shared.protocol.signing.keys import PrivateKey

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from shared.words import count_noun
 
 if TYPE_CHECKING:
-    from audit.case import AuditCase
-    from audit.evidence import PartEvidence
-    from audit.findings import AuditFinding
+    from audit.checks.findings import AuditFinding
+    from audit.evidence.case import AuditCase
+    from audit.evidence.evidence import PartEvidence
 
 WITHIN_SECONDS = 3600.0  # between the oldest and the newest evidence
 CLOCKS_SECONDS = 120.0  # by which the clocks of two parts may differ
@@ -33,7 +33,7 @@ RECORDS_ONLY = ReportRequirements(probed=False)
 
 def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
     """Every part that must give evidence has given it."""
-    from audit.findings import make_finding
+    from audit.checks.findings import make_finding
 
     there = {part.name for part in case.parts}
     faults = [f"{name}: no evidence" for name in case.known_clients if name not in case.clients]
@@ -51,7 +51,7 @@ def check_presence(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
 def check_freshness(case: AuditCase, asked: ReportRequirements) -> AuditFinding:
     """All evidence is of one time, after the last round had closed: older evidence describes a part that may have
     changed since."""
-    from audit.findings import make_finding
+    from audit.checks.findings import make_finding
 
     return make_finding(
         "freshness",
@@ -98,7 +98,7 @@ def _epoch_seconds(text: str) -> float | None:
 
 def check_coverage(case: AuditCase) -> AuditFinding:
     """Every part has made each kind of probe that its role demands: a probe that was not made cannot fail."""
-    from audit.findings import make_finding
+    from audit.checks.findings import make_finding
     from audit.probes import kinds
 
     anybody_s = {probe.kind for part in case.parts for probe in part.probes}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from audit.evidence import PartEvidence, utc_now
+from audit.evidence.evidence import PartEvidence, utc_now
 from shared.errors import FederationError, ProtocolError, TooLargeError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalOut, ArrivalsOut, RunHistoryOut

@@ -1,0 +1,1 @@
+"""Checks of the privacy report: ledgers, records, signatures, heads, presence."""
