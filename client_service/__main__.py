@@ -1,4 +1,7 @@
-"""Environment and arguments -> a running client: `python -m client_service [settings.toml]`."""
+"""Starts a client, or with --replica a process that only answers: `python -m client_service [--replica] [settings.toml]`.
+
+A replica has the settings of the client whose model it serves, and answers applications at the serving port.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from pathlib import Path
 
 import anyio
 
-from client_service.app import create_app
+from client_service.app import create_app, create_replica
+from client_service.http.replica import Replica
 from client_service.http.service import ClientService
-from client_service.replicas.processes import keep_replicas
 from client_service.runtime.logs import LOGGER
+from client_service.runtime.replica_processes import keep_replicas
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
 from shared.files import close_to_others, write_privately
@@ -18,6 +22,7 @@ from shared.web.logs import configure
 from shared.web.server import TETHERED, end_with_parent, run_server
 
 BAD_SETTINGS = 2
+REPLICA = "--replica"
 SWITCH_SECONDS = 0.0005  # how long training may keep the interpreter from a request; the default is ten times it
 
 
@@ -55,12 +60,42 @@ async def _serve(settings: ClientSettings) -> None:
         )
 
 
+def serve_replica(settings: ClientSettings, *, tethered: bool) -> None:
+    """Answer applications at the serving port, and nothing else. `tethered`: beside a process that trains."""
+    settings = settings.for_replica()
+    configure("client_service", settings.log_level)
+    if tethered:
+        settings = settings.model_copy(update={"ready_file": None})  # the training process's own
+    with write_privately():
+        anyio.run(_serve_replica, settings)
+
+
+async def _serve_replica(settings: ClientSettings) -> None:
+    app = create_replica(settings)
+    LOGGER.info("starting_replica", client=settings.name, host=settings.host, port=settings.port)
+    service: Replica = app.state.service
+    await run_server(
+        app,
+        settings,
+        identities=app.state.identities,
+        wind_down=lambda: None,
+        hindrance=lambda: service.hindrance,
+        logger=LOGGER,
+        shared_port=True,
+    )
+
+
 def main() -> int:
-    arguments = [word for word in sys.argv[1:] if word != TETHERED]
-    if TETHERED in sys.argv[1:]:
+    arguments = [word for word in sys.argv[1:] if word not in (TETHERED, REPLICA)]
+    tethered, replica = TETHERED in sys.argv[1:], REPLICA in sys.argv[1:]
+    if tethered:
         end_with_parent()
     try:
-        serve(client_settings(Path(arguments[0]) if arguments else None))
+        settings = client_settings(Path(arguments[0]) if arguments else None)
+        if replica:
+            serve_replica(settings, tethered=tethered)
+        else:
+            serve(settings)
     except FederationError as error:
         sys.stderr.write(f"client: {error}\n")
         return BAD_SETTINGS if isinstance(error, SettingsError) else 1

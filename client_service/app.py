@@ -13,9 +13,9 @@ from client_service.http import operator_routes as routes
 from client_service.http import recommendation_routes as asking
 from client_service.http.authentication import CallerKeys
 from client_service.http.cross_origin import CrossOrigin
+from client_service.http.replica import Replica
 from client_service.http.service import ClientService
 from client_service.pages import routes as pages
-from client_service.replicas.service import Replica
 from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings
 from shared.web import openapi as reference

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from client_service.data.sessions import TEST, TRAIN, VALID, Prefixes, SessionShard
+from client_service.evaluation.session_baselines import floors_of
 from client_service.evaluation.session_metrics import measure_prefixes
-from client_service.models.closed_form.session_counts import floors_of
 from simulation.experiments.session_floors import measure_own_floors
 from simulation.sessions.cut import cut_sessions, measure_divergence
 from simulation.sessions.read import read_sessions

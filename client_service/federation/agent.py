@@ -12,16 +12,14 @@ from typing import ParamSpec, TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
 from client_service.boundary.anchors import AnchorQuestion
-from client_service.federation.client_run import RunPart, Silo
+from client_service.federation.client_run import RebuildResult, RefreshResult, RunPart, Silo
 from client_service.federation.killed_runs import KilledRuns
 from client_service.federation.run_records import kept_quality
 from client_service.federation.run_setup import RunOpening, list_cautions
 from client_service.federation.training_run import TrainingRun
 from client_service.federation.upload import UpdateSender
-from client_service.refresh.rebuild import Rebuilt
-from client_service.refresh.scheduler import Refreshed, describe_failure, describe_place
 from client_service.runtime.interruption import GaveWay, Interrupted, RoundPatience
-from client_service.runtime.logs import LOGGER
+from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
 from client_service.schemas import QualityOut, RoundCosts
 from client_service.tasks.task import Place
@@ -147,7 +145,7 @@ class Agent:
                 self._steps.notify_all()
         self._sequence, self._asked = state.sequence, None
 
-    async def change_silo(self, change: Callable[[Silo], Rebuilt]) -> Refreshed:
+    async def change_silo(self, change: Callable[[Silo], RebuildResult]) -> RefreshResult:
         """Wait for the end of the round at hand, at most `LONGEST_ROUND` seconds, and go on with another shard.
 
         Then whoever waits for other clients stops after the poll at hand, and training after the step at hand; the

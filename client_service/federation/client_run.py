@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,6 +50,30 @@ class Silo:
     guard: Guard | None = None
     basis_guard: BasisGuard | None = None
     masking: Masking | None = None
+
+
+@dataclass(frozen=True)
+class RefreshResult:
+    """What a refresh did. `changed`: False where nothing had happened that the shard absorbs; then it stays as it is.
+
+    waiting: likings that stay in the log until the catalogue of the federation lists their items. dropped: interactions
+    that would have stayed, and for which the log had no room.
+    """
+
+    changed: bool
+    model: str | None
+    erased: int
+    waiting: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class RebuildResult:
+    """The silo as it goes on, and what is left to do once it does: `settle` clears the log, and says what the refresh
+    did. It is slow; where it fails it is done by the next refresh."""
+
+    silo: Silo
+    settle: Callable[[], RefreshResult]
 
 
 def basis_folder(settings: ClientSettings) -> Path:

@@ -18,16 +18,16 @@ from client_service.boundary.gate_self_test import GateOut, check_gate, code_dig
 from client_service.boundary.ledger_heads import HeadedLedger
 from client_service.common_basis.storage import kept_at, kept_head
 from client_service.federation.agent import Agent, Standing
-from client_service.federation.client_run import Silo
+from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
 from client_service.federation.run_records import kept_quality, kept_spectra, quality_warnings
 from client_service.http.answering import Answering
 from client_service.metrics import ClientMetrics
 from client_service.privacy.guard import Guard, notices
-from client_service.refresh.rebuild import ModelRenewal, Rebuilt, rebuild_silo
-from client_service.refresh.scheduler import Refreshed, Refresher, describe_place
+from client_service.refresh.rebuild import ModelRenewal, rebuild_silo
+from client_service.refresh.scheduler import Refresher
 from client_service.refresh.startup import OpenRecords, open_records, take_up_stored
 from client_service.runtime.interruption import Interrupt
-from client_service.runtime.logs import LOGGER
+from client_service.runtime.logs import LOGGER, describe_place
 from client_service.runtime.memory import return_free_memory
 from client_service.runtime.workers import TrainingWorker
 from client_service.schemas import BasisOut, PrivacyOut, QualityOut, SpectrumOut, StatusOut
@@ -160,10 +160,10 @@ class ClientService(Answering):
         renewal = ModelRenewal(self.settings, self.task, shard, self.device, interrupt)
         return take_up_stored(renewal, store)
 
-    async def _refresh(self, agent: Agent, begins: Callable[[], None]) -> Refreshed:
+    async def _refresh(self, agent: Agent, begins: Callable[[], None]) -> RefreshResult:
         """Answers, agent and records go on with what the shard and the log are together."""
 
-        def change(silo: Silo) -> Rebuilt:
+        def change(silo: Silo) -> RebuildResult:
             begins()
             return rebuild_silo(silo, self.feedback, self._publish)
 

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.data.sessions import TRAIN, SessionShard
+from client_service.evaluation.session_baselines import score_by_popularity, score_by_successors
 from client_service.evaluation.session_metrics import LABELS, PRIMARY, ScoreItems, rank_prefixes
 from client_service.joining_value.comparison import FEW_USERS, mean_interval
-from client_service.models.closed_form.session_counts import score_by_popularity, score_by_successors
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.schemas import ComparisonOut, GroupOut
 from shared.method.graph import Float64

@@ -15,11 +15,10 @@ from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import Feedback
 from client_service.event_log.shard_update import Absorbed, absorb_feedback
 from client_service.federation.best_model import as_kept, find_kept
-from client_service.federation.client_run import Silo, basis_folder
+from client_service.federation.client_run import RebuildResult, RefreshResult, Silo, basis_folder
 from client_service.refresh.cleanup import clear_earlier
-from client_service.refresh.scheduler import Refreshed, describe_failure, describe_place
 from client_service.runtime.interruption import Interrupt, Interrupted
-from client_service.runtime.logs import LOGGER
+from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
 from client_service.serving.model_store import REFRESH, ModelHead, kept_rows, load_tensors, read_head
 from client_service.serving.model_versions import keep_version, next_number
@@ -148,16 +147,7 @@ class ModelRenewal:
 Publish = Callable[[Recommender], None]
 
 
-@dataclass(frozen=True)
-class Rebuilt:
-    """The silo as it goes on, and what is left to do once it does: `settle` clears the log, and says what the refresh
-    did. It is slow; where it fails it is done by the next refresh."""
-
-    silo: Silo
-    settle: Callable[[], Refreshed]
-
-
-def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> Rebuilt:
+def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> RebuildResult:
     """Absorb the log, compute the model of the new shard, write both, and answer by them. Slow.
 
     DataError, and nothing is changed, where the shard cannot be written or nobody would be left in it.
@@ -173,7 +163,7 @@ def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> Rebuilt:
         else:
             _write(settings, absorbed)
             after = silo
-    return Rebuilt(after, partial(_settle, after, feedback, absorbed, changed=moves))
+    return RebuildResult(after, partial(_settle, after, feedback, absorbed, changed=moves))
 
 
 def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: Feedback, publish: Publish) -> Silo:
@@ -213,14 +203,14 @@ def _write(settings: ClientSettings, absorbed: Absorbed) -> None:
         save_shard(settings.shard, absorbed.after)
 
 
-def _settle(silo: Silo, feedback: Feedback, absorbed: Absorbed, *, changed: bool) -> Refreshed:
+def _settle(silo: Silo, feedback: Feedback, absorbed: Absorbed, *, changed: bool) -> RefreshResult:
     digest, store = silo.shard.digest, feedback.store
     feedback.forget_absorbed(absorbed.handed, silo.shard.lists_digest, absorbed.kept)
     clear_earlier(silo.settings, store, digest, erased=store.erasures.are_open())
     erased = store.erasures.complete()
     served = silo.answers.served
     version = None if served is None else served.version
-    return Refreshed(changed, version, erased, absorbed.waiting, absorbed.dropped)
+    return RefreshResult(changed, version, erased, absorbed.waiting, absorbed.dropped)
 
 
 def _move_silo(silo: Silo, shard: Shard, served: AtRest | None, feedback: Feedback, publish: Publish) -> Silo:

@@ -8,44 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from client_service.event_log.service import Feedback
-from client_service.runtime.logs import LOGGER
+from client_service.federation.client_run import RefreshResult
+from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.schemas import RefreshOut
 from client_service.settings import ClientSettings
-from shared.errors import ConflictError, FederationError
+from shared.errors import ConflictError
 
 LOOK_SECONDS = 1.0  # between two looks at whether there are interactions enough
 AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one that nobody asked for
-
-
-@dataclass(frozen=True)
-class Refreshed:
-    """What a refresh did. `changed`: False where nothing had happened that the shard absorbs; then it stays as it is.
-
-    waiting: likings that stay in the log until the catalogue of the federation lists their items. dropped: interactions
-    that would have stayed, and for which the log had no room.
-    """
-
-    changed: bool
-    model: str | None
-    erased: int
-    waiting: int
-    dropped: int
 
 
 class Refresher:
     """One at a time. `work`: does it, and says when it begins to; `standing` may be read at any time."""
 
     def __init__(
-        self, settings: ClientSettings, feedback: Feedback, work: Callable[[Callable[[], None]], Awaitable[Refreshed]]
+        self,
+        settings: ClientSettings,
+        feedback: Feedback,
+        work: Callable[[Callable[[], None]], Awaitable[RefreshResult]],
     ) -> None:
         self._every, self._after = settings.refresh_seconds, settings.refresh_interactions
         self._feedback, self._store, self._work = feedback, feedback.store, work
@@ -149,21 +135,3 @@ class Refresher:
 
     def _tell(self, **changes: object) -> None:
         self.standing = self.standing.model_copy(update=changes)
-
-
-def describe_failure(error: Exception) -> str:
-    """An error in words, without a path and without what an unforeseen one says, which may be an id."""
-    if isinstance(error, FederationError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"expected room to write, got {error.strerror}"
-    name = type(error).__name__
-    if isinstance(error, MemoryError) or "OutOfMemory" in name:
-        return f"expected memory enough for its settings, got {name}"
-    return f"expected no error in the silo's own computation, got {name}; the log says where"
-
-
-def describe_place(error: Exception) -> str:
-    """Where an error was raised: the files and lines of its last calls."""
-    calls = traceback.extract_tb(error.__traceback__)[-4:]
-    return ", ".join(f"{Path(call.filename).name}:{call.lineno}" for call in calls)

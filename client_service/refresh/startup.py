@@ -14,9 +14,8 @@ from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
 from client_service.refresh.cleanup import clear_earlier, keep_alone
 from client_service.refresh.rebuild import ModelRenewal
-from client_service.refresh.scheduler import describe_failure, describe_place
 from client_service.runtime.interruption import Interrupted
-from client_service.runtime.logs import LOGGER
+from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.secure_rounds.round_memory import NAME as ROUNDS
 from client_service.serving.model_store import read_head
 from client_service.serving.predictor import AtRest

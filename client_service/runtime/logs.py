@@ -1,5 +1,29 @@
-"""The client's event log."""
+"""The client's event log, and errors described for it without ids or paths."""
 
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from shared.errors import FederationError
 from shared.web.logs import logger
 
 LOGGER = logger("client_service")
+
+
+def describe_failure(error: Exception) -> str:
+    """An error in words, without a path and without what an unforeseen one says, which may be an id."""
+    if isinstance(error, FederationError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"expected room to write, got {error.strerror}"
+    name = type(error).__name__
+    if isinstance(error, MemoryError) or "OutOfMemory" in name:
+        return f"expected memory enough for its settings, got {name}"
+    return f"expected no error in the silo's own computation, got {name}; the log says where"
+
+
+def describe_place(error: Exception) -> str:
+    """Where an error was raised: the files and lines of its last calls."""
+    calls = traceback.extract_tb(error.__traceback__)[-4:]
+    return ", ".join(f"{Path(call.filename).name}:{call.lineno}" for call in calls)

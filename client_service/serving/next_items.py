@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from client_service.data.sessions import LONGEST_PREFIX, TRAIN, Int64, Prefixes, SessionShard
-from client_service.models.closed_form.session_counts import score_by_popularity, score_by_successors
+from client_service.evaluation.session_baselines import score_by_popularity, score_by_successors
 from client_service.models.sequence.srgnn import SRGNN
 from client_service.models.top_items import top_columns
 from client_service.serving.next_messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut

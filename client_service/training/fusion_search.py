@@ -28,7 +28,7 @@ from shared.method.spectrum import Spectrum
 MOST_SCORES = 40_000_000  # users x items that a choice is made on: bounds memory at 160 MB a candidate
 ERRORS = 1.0  # standard errors by which a setting must be better than the usual one
 
-Candidate = TypeVar("Setting")
+Candidate = TypeVar("Candidate")
 Option = TypeVar("Option")
 Blends = Callable[[slice], Iterable[Float32]]
 """Places among a judge's users -> the scores of several candidates for them in turn: see `Candidates`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from client_service.data.session_files import read_session_shard
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import Measures
+from client_service.evaluation.session_baselines import floors_of
 from client_service.evaluation.session_metrics import measure_prefixes
-from client_service.models.closed_form.session_counts import floors_of
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.floors import Bounds
 from simulation.progress import count_bar

@@ -22,7 +22,7 @@ from client_service.app import create_replica
 from client_service.event_log.database import VERSION
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.store import FeedbackStore
-from client_service.replicas import service
+from client_service.http import replica as service
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_client

@@ -24,9 +24,9 @@ from client_service.data import Shard, change_shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import erase_users
 from client_service.event_log.store import FeedbackStore
+from client_service.http import replica as service
 from client_service.refresh.cleanup import keep_alone
-from client_service.replicas import processes as beside
-from client_service.replicas import service
+from client_service.runtime import replica_processes as beside
 from client_service.serving import precomputed_lists as lists
 from client_service.serving.precomputed_lists import ListKeeper
 from client_service.serving.recommender import Recommender

@@ -142,7 +142,7 @@ def test_a_replica_of_a_secure_silo_on_a_gpu_starts_too(
 
 def test_a_replica_is_started_as_one(replica: Document, client: Document) -> None:
     (own,), (other,) = replica["spec"]["containers"], client["spec"]["containers"]
-    assert own["command"] == ["python", "-m", "client_service.replicas"] and "command" not in other
+    assert own["command"] == ["python", "-m", "client_service", "--replica"] and "command" not in other
     assert own["image"] == other["image"]  # both read the same files
 
 

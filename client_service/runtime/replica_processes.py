@@ -43,7 +43,7 @@ async def _keep(number: int, arguments: Sequence[str]) -> None:
 
 async def _run(arguments: Sequence[str]) -> int:
     """Its exit status. Cancelled, it is asked to end, and killed where it does not."""
-    command = (sys.executable, "-m", "client_service.replicas", *arguments, TETHERED)
+    command = (sys.executable, "-m", "client_service", "--replica", *arguments, TETHERED)
     process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
     try:
         return await process.wait()

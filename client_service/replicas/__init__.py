@@ -1,1 +1,0 @@
-"""Serving processes beside the client that trains."""
