@@ -24,8 +24,8 @@ from benchmarks.common import render_table
 from client_service.data import Shard, read_shard
 from client_service.evaluation.metrics import LABELS, PRIMARY
 from client_service.event_log.messages import InteractionIn
-from client_service.event_log.shard_update import absorb_feedback
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.shard_update import merge_log_into_shard
+from client_service.event_log.store import EventStore
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
 from client_service.serving.model_store import read_head
@@ -51,9 +51,9 @@ def measure_silo(shard: Path, state: Path, events: int) -> tuple[str, ...]:
         settings = copy_silo(shard, state, Path(place))
         before, head = read_shard(settings.shard), read_head(settings.models_directory)
         assert head is not None, "expected a silo of a finished run"
-        store = FeedbackStore(settings.state_directory)
+        store = EventStore(settings.state_directory)
         store.append(drawn_events(before, events))
-        after = absorb_feedback(before, store, settings.least_rating).after
+        after = merge_log_into_shard(before, store, settings.least_rating).after
         renewal = ModelRenewal(settings, ITEMS, after, CPU, NEVER)
         found = [one for erased in (True, False) if (one := renewal.renew(erased=erased)) is not None]
         store.close()

@@ -12,7 +12,7 @@ from audit.evidence.case import AuditCase
 from audit.probes import bodies
 from client_service.boundary.call_attempts import Attempt
 from shared.errors import HeadError
-from shared.protocol.request_heads import Said
+from shared.protocol.request_heads import RequestHead
 from shared.protocol.schemas import ArrivalOut
 from shared.protocol.wire import MEDIA_TYPE
 from shared.words import count_noun
@@ -21,13 +21,13 @@ JSON = "application/json"
 PROBED = ((bodies.HEADER, len(bodies.HEADER) + len(bodies.WORD)),)  # what the probes themselves add to a head
 
 
-def expected_head(client: str, attempt: Attempt) -> Said:
+def expected_head(client: str, attempt: Attempt) -> RequestHead:
     """The head of a request with a body, as the one form of it makes it."""
     host = httpx.URL(attempt.to).netloc.decode("ascii")
     if attempt.call == "join":
-        return Said("POST", "/v1/clients", host, JSON, attempt.bytes)
+        return RequestHead("POST", "/v1/clients", host, JSON, attempt.bytes)
     target = f"/v1/runs/{attempt.run}/rounds/{attempt.round}/clients/{client}/{attempt.call}"
-    return Said("PUT", target, host, MEDIA_TYPE if attempt.call == "update" else JSON, attempt.bytes)
+    return RequestHead("PUT", target, host, MEDIA_TYPE if attempt.call == "update" else JSON, attempt.bytes)
 
 
 def check_heads(case: AuditCase, matches: Mapping[str, MatchedBodies]) -> AuditFinding:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from client_service.data import Shard
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from client_service.training.training_state import TrainingState
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.declaration import TensorSpec
@@ -61,10 +61,10 @@ class AttackedRun:
         """The parameters that every client starts with."""
         return Parameters(initial_parameters(self.strategy.tensors(self.method), self.seed, exact=training.exact))
 
-    def make_moment(self, number: int) -> Moment:
+    def make_moment(self, number: int) -> RoundContext:
         """The place in training of round `number`, with the anchor's kernel."""
         kernel = draw_anchor(self.method, declared_size(self.method.anchor), seed=self.seed, number=number)
-        return Moment(number, self.rounds, self.seed, kernel)
+        return RoundContext(number, self.rounds, self.seed, kernel)
 
 
 @dataclass(frozen=True, eq=False)

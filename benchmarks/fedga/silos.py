@@ -22,7 +22,7 @@ from benchmarks.fedga.methods import build_method
 from benchmarks.fedga.rows import Row, keep_row
 from benchmarks.fedga.sets import SessionSet, divide, measure_silo_floors, parse_setting
 from client_service.training.session_trainer import MODELS, SessionTraining
-from client_service.training.training_state import Moment
+from client_service.training.training_state import RoundContext
 from shared.method.parameters import Parameters
 from simulation.experiments.devices import DevicePlan, DeviceRound, LastingSilos, loss_of, train_devices
 from simulation.sessions.read import read_sessions
@@ -54,7 +54,7 @@ def run_silos(found: SessionSet, changes: dict[str, Any], rounds: int, seed: int
 
 def _with_state(crew: LastingSilos, name: str, one: DeviceRound, seed: int) -> SessionTraining:
     """The silo's model with the mean of the round."""
-    training = crew.visit(name, Moment(one.number, one.number, seed))
+    training = crew.visit(name, RoundContext(one.number, one.number, seed))
     assert isinstance(training, SessionTraining)
     training.load(Parameters(one.state.arrays))
     return training

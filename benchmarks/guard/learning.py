@@ -10,7 +10,7 @@ from benchmarks.guard.calibration import matrix_product
 from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
 from benchmarks.guard.silo import CPU, METHOD, GeneratedSilo, keep_first_model, matrix_mib
 from client_service.data import read_shard
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from client_service.training.start_choice import COMMON_START
 from shared.method.parameters import Parameters
 from shared.method.spectrum import low_spectrum
@@ -41,7 +41,7 @@ async def prepare_epoch(silo: GeneratedSilo, folder: Path) -> Preparing:
     training = _begin_training(silo)
     objective, pairs = Objective(bias_aware=True), training.shard.train.nnz
     training.train(objective)
-    training.moment = Moment(round=ROUNDS, rounds=ROUNDS, seed=0)
+    training.moment = RoundContext(round=ROUNDS, rounds=ROUNDS, seed=0)
 
     async def work() -> None:
         training.train(objective)
@@ -56,5 +56,5 @@ def _begin_training(silo: GeneratedSilo) -> LocalTraining:
     shard, method = read_shard(silo.shard), METHOD.model_copy(update={"fusion": False})
     training = LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, CPU, COMMON_START)
     training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))
-    training.moment = Moment(round=1, rounds=ROUNDS, seed=0)
+    training.moment = RoundContext(round=1, rounds=ROUNDS, seed=0)
     return training

@@ -19,7 +19,7 @@ from client_service.data import Shard, read_shard
 from client_service.evaluation.metrics import PRIMARY
 from client_service.evaluation.ranking import TopItems, on_test, on_validation, validation_users
 from client_service.serving.model_store import freeze
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
@@ -58,7 +58,7 @@ def train_whole(
     strategy, best, spent = build_strategy("local", method), _better_round(training, views, 0, None), 0.0
     for number in range(1, rounds + 1):
         began = time.perf_counter()
-        training.moment = Moment(number, rounds, seed)
+        training.moment = RoundContext(number, rounds, seed)
         strategy.fit(training, Parameters({}))
         spent += time.perf_counter() - began
         best = _better_round(training, views, number, best)

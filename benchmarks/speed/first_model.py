@@ -31,7 +31,7 @@ from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import pin_threads
 from client_service.serving.recommender import Recommender
 from client_service.tasks import items
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from client_service.training import start_choice as beginning
 from shared.cores import available_cores
 from shared.method.parameters import Parameters
@@ -127,7 +127,7 @@ def read(folder: Path) -> Shard:
 def begin(shard: Shard, folder: Path, watch: Stopwatch) -> tuple[Recommender, TrainingRun]:
     """As a client begins a run of its own settings: the model of round 0 is served at its end."""
     method = method_settings()
-    place, recommender = Place(shard.name, "run-1", 0, method, folder), Recommender(shard)
+    place, recommender = RunContext(shard.name, "run-1", 0, method, folder), Recommender(shard)
     with watch.phase("model"):
         run = TrainingRun(place, items.ITEMS, shard, recommender, torch.device("cpu"))
     tensors = sorted(EXCHANGES[method.model].tensors(method))

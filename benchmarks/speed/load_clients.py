@@ -18,7 +18,7 @@ import numpy as np
 from client_service.boundary.aggregator_api import CURRENT
 from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
-from shared.protocol.request_heads import Said
+from shared.protocol.request_heads import RequestHead
 from shared.protocol.schemas import JoinIn, RunOut
 from shared.protocol.signing.requests import RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE, encode
@@ -106,7 +106,7 @@ class LoadClient:
 
     def _request(self, method: str, target: str, body: bytes, media: str | None) -> httpx.Request:
         host = self.http.base_url.netloc.decode()
-        said = Said(method, target, host, media, len(body) if media else None)
+        said = RequestHead(method, target, host, media, len(body) if media else None)
         signed = sign(
             RequestTarget.of(method, target.encode()),
             body,

@@ -26,8 +26,8 @@ from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, untrained_settings
 from client_service.data import Shard, hold_shard, read_shard, save_shard
 from client_service.event_log.messages import InteractionIn
-from client_service.event_log.shard_update import absorb_feedback
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.shard_update import merge_log_into_shard
+from client_service.event_log.store import EventStore
 from client_service.federation.training_run import TrainingRun
 from client_service.models.ranker import Rows
 from client_service.refresh.rebuild import ModelRenewal
@@ -36,7 +36,7 @@ from client_service.serving.model_store import Served
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings, client_settings
 from client_service.tasks.items import ITEMS
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from shared.method.parameters import Parameters
 from shared.method.tensors import initial_parameters, mlp_specification
 
@@ -63,16 +63,16 @@ def open_silo(shard: Path, folder: Path) -> ClientSettings:
 def first_model(settings: ClientSettings, shard: Shard) -> Served:
     """The model of a run that begins, kept and judged."""
     recommender = Recommender(shard)
-    place = Place(settings.name, "run-1", SEED, settings.method, settings.models_directory)
+    place = RunContext(settings.name, "run-1", SEED, settings.method, settings.models_directory)
     arrays = initial_parameters(mlp_specification(settings.method), SEED, exact=True)
     TrainingRun(place, ITEMS, shard, recommender, CPU).begin(Parameters(arrays), 0)
     assert recommender.served is not None
     return recommender.served
 
 
-def log_events(settings: ClientSettings, shard: Shard, count: int) -> FeedbackStore:
+def log_events(settings: ClientSettings, shard: Shard, count: int) -> EventStore:
     """A log of so many events, of known users and items."""
-    draws, store = np.random.default_rng(SEED), FeedbackStore(settings.state_directory)
+    draws, store = np.random.default_rng(SEED), EventStore(settings.state_directory)
     users, items = (draws.choice(ids, count) for ids in (shard.user_ids, shard.item_ids))
     pairs = enumerate(zip(users.tolist(), items.tolist(), strict=True))
     store.append(
@@ -82,12 +82,12 @@ def log_events(settings: ClientSettings, shard: Shard, count: int) -> FeedbackSt
 
 
 def refresh(
-    settings: ClientSettings, store: FeedbackStore, seconds: Seconds, *, choose: bool
+    settings: ClientSettings, store: EventStore, seconds: Seconds, *, choose: bool
 ) -> tuple[Shard, Served, bool]:
     """The next shard, its model, and whether that is what was trained before. choose: as after an erasure."""
     with hold_shard(settings.shard) as before:
         with timed(seconds, "absorb"):
-            absorbed = absorb_feedback(before, store, settings.least_rating)
+            absorbed = merge_log_into_shard(before, store, settings.least_rating)
         renewal = ModelRenewal(settings, ITEMS, absorbed.after, CPU, NEVER)
         with timed(seconds, "model"):
             renewed = renewal.renew(erased=choose)

@@ -30,7 +30,7 @@ from benchmarks.harness.plots import STEADY
 from client_service.data import read_shard
 from client_service.federation.best_model import kept_model
 from client_service.runtime.device import pin_threads
-from client_service.serving.precomputed_lists import ListKeeper
+from client_service.serving.precomputed_lists import ListBuilder
 from client_service.tasks.items import ITEMS
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.datasets.synthetic import generate_dataset
@@ -101,7 +101,7 @@ def _list_all(silo: GeneratedSilo) -> None:
     shard = read_shard(silo.shard)
     served = kept_model(ITEMS, shard, silo.state / "model", CPU)
     with tempfile.TemporaryDirectory() as folder:
-        keeper = ListKeeper(Path(folder), shard, threads=1)
+        keeper = ListBuilder(Path(folder), shard, threads=1)
         keeper.begin(served.ranker)
         while keeper.lists is None or keeper.lists.ready < len(shard.user_ids):
             time.sleep(0.02)

@@ -25,7 +25,7 @@ from client_service.evaluation.ranking import CHUNK, TopItems, ranked_by
 from client_service.models.initial_filter import Filter
 from client_service.serving.model_store import freeze
 from client_service.training.filter_search import best_filter, popularity_top
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from shared.method.graph import interaction_matrix
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
@@ -110,7 +110,7 @@ def _trained_recommender(method: MethodSettings, start: Filter, seed: int) -> Re
         with the margin."""
         torch.manual_seed(seed)
         training = LocalTraining(now, low_spectrum(now.train, method.cutoff), method, torch.device("cpu"), start)
-        training.moment = Moment(method.warmup_rounds + 1, method.warmup_rounds + 1, seed * 1000 + iteration)
+        training.moment = RoundContext(method.warmup_rounds + 1, method.warmup_rounds + 1, seed * 1000 + iteration)
         training.train(Objective(bias_aware=True))
         return freeze(str(iteration), training).ranker.top
 

@@ -21,7 +21,7 @@ from shared.method.declaration import Declaration
 from shared.method.parameters import Array, form_of
 from shared.protocol.lengths import longest_relayed, longest_update
 from shared.protocol.masked_wire import declare_answer
-from shared.protocol.request_heads import HOST, LENGTH, NUMBER, TYPE, UNSIGNED, WORDS, Said
+from shared.protocol.request_heads import HOST, LENGTH, NUMBER, TYPE, UNSIGNED, WORDS, RequestHead
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.vectors import SCALARS
@@ -283,18 +283,18 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise PrivacyError("expected no part of a noised sum, because this silo has no account for it, got one")
         return {"noise": self._boundary.permit_basis()}
 
-    def _head(self, request: httpx.Request) -> Said:
+    def _head(self, request: httpx.Request) -> RequestHead:
         """What leaves in place of the head that came: the same, written in the one way."""
         media, length = request.headers.get(TYPE), request.headers.get(LENGTH)
         target = request.url.raw_path.decode("ascii")
-        return Said(request.method, target, self._host, media, None if length is None else int(length))
+        return RequestHead(request.method, target, self._host, media, None if length is None else int(length))
 
-    def _head_entry(self, head: Said) -> dict[str, Any]:
+    def _head_entry(self, head: RequestHead) -> dict[str, Any]:
         """What the ledger says of a head: its query, and its bytes with the signature that follows from the entry."""
         query = head.target.partition("?")[2]
         return {"head": {"bytes": head.size(self._boundary.client)} | ({"query": query} if query else {})}
 
-    def _sign(self, request: httpx.Request, head: Said, body: bytes, crossing: Crossing) -> httpx.Request:
+    def _sign(self, request: httpx.Request, head: RequestHead, body: bytes, crossing: Crossing) -> httpx.Request:
         target = RequestTarget.of(request.method, request.url.raw_path)
         made = sign(target, body, self._signatory, created=crossing.created, nonce=crossing.nonce)
         if not is_made_by(made, target, self._signatory.key):  # made by a library that was changed

@@ -32,7 +32,7 @@ class LoggedInteraction:
 
 
 @dataclass(frozen=True)
-class Told:
+class LogSnapshot:
     """All but the interactions, at one moment.
 
     erased: marks of erased users, made with `key`. rewritten: how often interactions were taken away, after which a
@@ -57,12 +57,12 @@ class Told:
 
 
 @dataclass(frozen=True)
-class HandedOver:
+class AbsorbedBatch:
     """What a shard is to absorb: all interactions, and what was told at that moment. `upto`: the last sequence number
     that any interaction had by then."""
 
     interactions: list[LoggedInteraction]
-    told: Told
+    told: LogSnapshot
     upto: int
 
 
@@ -112,7 +112,7 @@ CREATE TABLE place (
 );
 """
 """place, one row: `last` sequence number; interactions `held`; up to which one a shard may have them (`handed`), up to
-which one has looked (`looked`); items `told` of; is the file to be compacted (`loose`)? The others: see `Told`."""
+which one has looked (`looked`); items `told` of; is the file to be compacted (`loose`)? The others: see `LogSnapshot`."""
 EARLIER = ("interactions", "items", "erased", "erasures", "stale", "place")
 TAKE_OVER = """
 INSERT INTO interactions SELECT sequence, user, item, time, rating FROM earlier_interactions;
@@ -126,7 +126,7 @@ INSERT INTO place (key, last, held, told) SELECT
 """
 
 
-class FeedbackDatabase:
+class EventDatabase:
     """The file, open. `writing` False: for a process that may only read. DataError for another file or version."""
 
     def __init__(self, folder: Path, *, writing: bool) -> None:

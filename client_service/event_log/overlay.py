@@ -16,10 +16,10 @@ from client_service.data import Shard
 from client_service.data.events import row_numbers
 from client_service.data.interaction_files import states_other_lists
 from client_service.data.ratings import choose_least_rating
-from client_service.event_log.database import NAME, LoggedInteraction, Told
+from client_service.event_log.database import NAME, LoggedInteraction, LogSnapshot
 from client_service.event_log.item_metadata import ItemFacts, Mask
 from client_service.event_log.messages import ItemIn
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.models.ranker import Rows
 from client_service.runtime.logs import LOGGER
 from shared.errors import DataError, UnavailableError
@@ -81,7 +81,7 @@ def _find(pairs: tuple[Int64, Int64], pair: int) -> int | None:
     return int(pairs[1][place]) if place < len(pairs[0]) and pairs[0][place] == pair else None
 
 
-class Meeting(NamedTuple):
+class LatestEvent(NamedTuple):
     """The latest interaction with one item. time: seconds since 1970, UTC."""
 
     time: int
@@ -89,7 +89,7 @@ class Meeting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Since:
+class LatestEvents:
     """What one user has met since: rows of the items liked, of those that were liked once and are no more, or never,
     and of all that were seen, each ascending."""
 
@@ -99,17 +99,17 @@ class Since:
 
 
 @dataclass(frozen=True)
-class Later:
+class UserHistory:
     """The latest interaction of one user with each item, by its row. Nothing changes it: another takes its place."""
 
-    meetings: Mapping[int, Meeting]
+    meetings: Mapping[int, LatestEvent]
 
     @cached_property
-    def since(self) -> Since:
+    def since(self) -> LatestEvents:
         """The same object, as long as nothing new has come."""
         rows = np.array(sorted(self.meetings), dtype=np.int64)
         liked = np.array([self.meetings[row].liked for row in rows.tolist()], dtype=bool)
-        return Since(rows[liked], rows[~liked], rows)
+        return LatestEvents(rows[liked], rows[~liked], rows)
 
 
 HIDDEN = ItemIn(hidden=True)  # what is said of most items that are taken away: one object for them all
@@ -119,12 +119,12 @@ class Overlay:
     """What is later than the shard; empty without a store. `least_rating`: below it an item is seen, not liked; None:
     as the shard says. SettingsError where the shard says another."""
 
-    def __init__(self, shard: Shard, store: FeedbackStore | None = None, *, least_rating: float | None = None) -> None:
+    def __init__(self, shard: Shard, store: EventStore | None = None, *, least_rating: float | None = None) -> None:
         self._shard, self._store = shard, store
         self.least_rating = choose_least_rating(least_rating, shard.rating)
         self._pair_times = PairTimes(shard)
-        self._later: dict[str, Later] = {}
-        self._told, self._last, self._base = Told(), 0, 0
+        self._later: dict[str, UserHistory] = {}
+        self._told, self._last, self._base = LogSnapshot(), 0, 0
         self._items: dict[str, ItemIn] = {}
         self.hidden: Mask | None = None
         self.titles: Sequence[str | None] | None = shard.titles
@@ -132,7 +132,7 @@ class Overlay:
         if store is not None:
             self.attach_store(store)
 
-    def of(self, user: str) -> Since | None:
+    def of(self, user: str) -> LatestEvents | None:
         """None for a user of whom nothing has come that could change an answer; else the same object until more has
         come of him."""
         later = self._later.get(user)
@@ -177,7 +177,7 @@ class Overlay:
         """Is there a log that it follows?"""
         return self._store is not None
 
-    def attach_store(self, store: FeedbackStore) -> None:
+    def attach_store(self, store: EventStore) -> None:
         """Follow this log from now on: it is what has happened since this shard was written."""
         self._store, self._later = store, {}
         self._read(store)
@@ -202,11 +202,11 @@ class Overlay:
         assert self._store is not None
         self._read(self._store)
 
-    def _read(self, store: FeedbackStore) -> None:
+    def _read(self, store: EventStore) -> None:
         told, rows = store.read_all(self._told.changed)
         if told.shard == self.shard_digest:
             self._base = told.absorbed
-        before: dict[str, Later] = {}
+        before: dict[str, UserHistory] = {}
         if told.absorbed != self._base:
             told = replace(told, erased=told.erased | self._told.erased)
             before = self._without_erased(told)
@@ -215,13 +215,13 @@ class Overlay:
         self._show(told.items)
         self._told = replace(told, items={})
 
-    def _without_erased(self, told: Told) -> dict[str, Later]:
+    def _without_erased(self, told: LogSnapshot) -> dict[str, UserHistory]:
         """What was known of users who are not erased; nothing where somebody was whose mark came and went unseen."""
         if told.forgotten > self._told.rewritten:
             return {}
         return {user: met for user, met in self._later.items() if not told.erases(user)}
 
-    def _as_known(self, later: dict[str, Later]) -> dict[str, Later]:
+    def _as_known(self, later: dict[str, UserHistory]) -> dict[str, UserHistory]:
         """The same, and of whom nothing has changed the very object that was there: whatever is kept for it stays."""
         known = self._later
         return {user: known[user] if known.get(user) == met else met for user, met in later.items()}
@@ -241,17 +241,17 @@ class Overlay:
         return unknown
 
     def _meet(
-        self, before: Mapping[str, Later], interactions: Iterable[LoggedInteraction]
-    ) -> tuple[dict[str, Later], int]:
+        self, before: Mapping[str, UserHistory], interactions: Iterable[LoggedInteraction]
+    ) -> tuple[dict[str, UserHistory], int]:
         """The users of these interactions with all that they have met, and how many are of items outside the
         catalogue. Of two with one item the later one counts, and of equal times that which came last."""
-        found: dict[str, dict[int, Meeting]] = {}
+        found: dict[str, dict[int, LatestEvent]] = {}
         unknown = 0
         for one in interactions:
             if (row := self._shard.item_row(one.item)) is None:
                 unknown += 1
                 continue
-            meeting = Meeting(one.time, one.rating is None or one.rating >= self.least_rating)
+            meeting = LatestEvent(one.time, one.rating is None or one.rating >= self.least_rating)
             if self._is_outdated(one.user, row, meeting):
                 continue
             if (met := found.get(one.user)) is None:
@@ -259,9 +259,9 @@ class Overlay:
                 met = found[one.user] = {} if known is None else dict(known.meetings)
             if row not in met or met[row].time <= one.time:
                 met[row] = meeting
-        return {user: Later(met) for user, met in found.items()}, unknown
+        return {user: UserHistory(met) for user, met in found.items()}, unknown
 
-    def _is_outdated(self, user: str, row: int, meeting: Meeting) -> bool:
+    def _is_outdated(self, user: str, row: int, meeting: LatestEvent) -> bool:
         """Does the shard say the opposite of this item, and later?"""
         known = self._pair_times.met(user, row) if meeting.liked else self._pair_times.liked(user, row)
         return known is not None and known > meeting.time
@@ -302,7 +302,7 @@ def follow_feedback(folder: Path, most: int, overlay: Overlay, shard: Path) -> b
         if overlay.has_store:
             overlay.follow()
         elif (folder / NAME).is_file():
-            overlay.attach_store(FeedbackStore(folder, most=most, writing=False))
+            overlay.attach_store(EventStore(folder, most=most, writing=False))
         return overlay.is_absorbed_elsewhere and states_other_lists(shard, overlay.shard_digest)
     except (DataError, UnavailableError) as error:  # it is looked at again the next time
         LOGGER.warning("feedback_not_read", reason=str(error))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from client_service.data.interaction_files import states_other_lists
-from client_service.event_log.database import ErasureReceipt, HandedOver, LoggedInteraction
+from client_service.event_log.database import AbsorbedBatch, ErasureReceipt, LoggedInteraction
 from client_service.event_log.messages import (
     FINAL,
     WAITS,
@@ -20,9 +20,9 @@ from client_service.event_log.messages import (
     ItemIn,
 )
 from client_service.event_log.overlay import Overlay
-from client_service.event_log.store import KEPT_DAYS, FeedbackStore
+from client_service.event_log.store import KEPT_DAYS, EventStore
 from client_service.runtime.logs import LOGGER
-from client_service.runtime.workers import Together
+from client_service.runtime.workers import RequestBatcher
 from shared.errors import ConflictError, DataError, FederationError, NotFoundError, UnavailableError
 
 MOST_TOGETHER = 16  # calls that wait for the disk at once
@@ -38,17 +38,20 @@ def _say(receipt: ErasureReceipt) -> dict[str, Any]:
     return {"receipt": receipt.receipt, **times, "remains": WAITS if done is None else FINAL}
 
 
-class Feedback:
+class EventLog:
     """The store and the overlay of one silo, changed together. What is no coroutine waits for the disk: not in an event
     loop.
 
     folder: of the shard, which another process may have rewritten since it was read.
     """
 
-    def __init__(self, store: FeedbackStore, overlay: Overlay, folder: Path) -> None:
+    def __init__(self, store: EventStore, overlay: Overlay, folder: Path) -> None:
         self.store, self.overlay, self._folder = store, overlay, folder
         self._lock = threading.Lock()
-        self._batches, self._facts = Together(self._take_all, MOST_TOGETHER), Together(self._put_all, MOST_TOGETHER)
+        self._batches, self._facts = (
+            RequestBatcher(self._take_all, MOST_TOGETHER),
+            RequestBatcher(self._put_all, MOST_TOGETHER),
+        )
         self.on_erasure: Callable[[], None] = lambda: None  # once one waits for a refresh
 
     async def take_interactions(self, message: InteractionsIn) -> InteractionsOut:
@@ -86,7 +89,7 @@ class Feedback:
         with self._lock:
             gone, given = self.store.erasures.erase_user(user, known=self._may_hold(user))
             self.overlay.begin_anew()
-        self._settle_log()
+        self._compact_log()
         receipt = self.store.erasures.read_receipt(given.receipt) or given
         if receipt.done is None:
             self.on_erasure()
@@ -101,7 +104,7 @@ class Feedback:
         except DataError:
             return True
 
-    def _settle_log(self) -> None:
+    def _compact_log(self) -> None:
         """Where the disk does not allow it now, a refresh tries again: the erasure stands all the same."""
         try:
             self.store.erasures.complete_unmarked()
@@ -123,7 +126,7 @@ class Feedback:
             publish()
             self.overlay = overlay
 
-    def forget_absorbed(self, handed: HandedOver, shard: str, kept: list[int]) -> None:
+    def forget_absorbed(self, handed: AbsorbedBatch, shard: str, kept: list[int]) -> None:
         """Take out of the log what the shard of this digest has, which answers come from."""
         with self._lock:
             self.store.forget_absorbed(handed, shard, kept)

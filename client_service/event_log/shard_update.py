@@ -13,8 +13,8 @@ from client_service.data.events import MET, clean_events, event_table, id_column
 from client_service.data.ids import match_ids, normalise_ids
 from client_service.data.interactions import build_shard
 from client_service.data.ratings import choose_least_rating
-from client_service.event_log.database import HandedOver, Told
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.database import AbsorbedBatch, LogSnapshot
+from client_service.event_log.store import EventStore
 
 
 def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataFrame | None = None) -> Shard:
@@ -101,17 +101,17 @@ class Absorbed:
 
     before: Shard
     after: Shard
-    handed: HandedOver
+    handed: AbsorbedBatch
     kept: list[int]
     waiting: int
     dropped: int
     forgotten: int
 
 
-def absorb_feedback(
-    before: Shard, store: FeedbackStore, least_rating: float | None, listed: Collection[str] | None = None
+def merge_log_into_shard(
+    before: Shard, store: EventStore, least_rating: float | None, listed: Collection[str] | None = None
 ) -> Absorbed:
-    """The next shard, which is not written. The log stays: see `FeedbackStore.forget_absorbed`.
+    """The next shard, which is not written. The log stays: see `EventStore.forget_absorbed`.
 
     Erased users go first, so that one who has come back keeps what is later. Of several interactions of a user with an
     item the latest counts. A liking joins the training pairs, one of an item that is not among those `listed` waits
@@ -136,20 +136,20 @@ def absorb_feedback(
     return Absorbed(before, after, handed, kept, len(waiting), dropped, len(gone))
 
 
-def _latest(handed: HandedOver) -> pl.DataFrame:
+def _latest(handed: AbsorbedBatch) -> pl.DataFrame:
     """Of each user and item the interaction with the latest time, of equal times that which came last."""
     rows = [(one.sequence, one.user, one.item, one.time, one.rating) for one in handed.interactions]
     table = pl.DataFrame(rows, schema=LOG, orient="row").sort("time", "sequence")
     return table.unique(["user", "item"], keep="last", maintain_order=True)
 
 
-def _erased(shard: Shard, told: Told) -> list[str]:
+def _erased(shard: Shard, told: LogSnapshot) -> list[str]:
     if not told.erased:
         return []
     return [user for user in (*shard.user_ids, *shard.met_only_users) if told.erases(user)]
 
 
-def _with_liked(shard: Shard, liked: pl.DataFrame, told: Told, where: Path) -> Shard:
+def _with_liked(shard: Shard, liked: pl.DataFrame, told: LogSnapshot, where: Path) -> Shard:
     if liked.is_empty():
         return shard
     titles = {"item": list(told.items), "title": [facts.title for facts in told.items.values()]}

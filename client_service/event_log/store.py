@@ -12,11 +12,11 @@ from sqlite3 import Connection
 from pydantic import ValidationError
 
 from client_service.event_log.database import (
+    AbsorbedBatch,
     ErasureReceipt,
-    FeedbackDatabase,
-    HandedOver,
+    EventDatabase,
     LoggedInteraction,
-    Told,
+    LogSnapshot,
     event_mark,
     mark_of,
 )
@@ -32,7 +32,7 @@ FORGOTTEN = "done IS NULL AND (mark IS NULL OR mark NOT IN (SELECT mark FROM era
 class ErasureRegister:
     """Marks of erased users, and receipts without their ids."""
 
-    def __init__(self, database: FeedbackDatabase) -> None:
+    def __init__(self, database: EventDatabase) -> None:
         self._database = database
 
     def erase_user(self, user: str, *, known: bool) -> tuple[int, ErasureReceipt]:
@@ -113,7 +113,7 @@ REMEMBERED_SECONDS = 30 * 86_400  # for which the id of an event is known again,
 COLUMNS = "sequence, user, item, time, rating"
 
 
-class FeedbackStore:
+class EventStore:
     """What was told, on the disk. `most`: interactions that it may hold, items, and ids of events that are known again;
     `most_item_bytes`: of all items together; `writing` False: for a process that may only read.
 
@@ -123,7 +123,7 @@ class FeedbackStore:
     def __init__(
         self, folder: Path, *, most: int = MOST, most_item_bytes: int = MOST_ITEM_BYTES, writing: bool = True
     ) -> None:
-        self._database, self._most = FeedbackDatabase(folder, writing=writing), most
+        self._database, self._most = EventDatabase(folder, writing=writing), most
         self._most_item_bytes, self._item_bytes = most_item_bytes, _KeptSum(ITEM_BYTES, "items")
         self._id_bytes = _KeptSum(ID_BYTES, "interactions")
         self.path, self.erasures = self._database.path, ErasureRegister(self._database)
@@ -178,7 +178,7 @@ class FeedbackStore:
         with self._database.reading() as rows:
             return _select(rows, after)
 
-    def read_all(self, changed: int = -1) -> tuple[Told, list[LoggedInteraction]]:
+    def read_all(self, changed: int = -1) -> tuple[LogSnapshot, list[LoggedInteraction]]:
         """What was told, and all interactions, of one moment. Of items those that were told of after so many were."""
         with self._database.reading() as rows:
             return self._read_told(rows, changed), _select(rows, 0)
@@ -190,19 +190,19 @@ class FeedbackStore:
             return changed, self._read_items(rows, after)
 
     def count_changes(self) -> tuple[int, int]:
-        """`rewritten` and `changed`: see `Told`."""
+        """`rewritten` and `changed`: see `LogSnapshot`."""
         with self._database.reading() as rows:
             rewritten, changed = rows.execute("SELECT rewritten, changed FROM place").fetchone()
             return rewritten, changed
 
-    def hand_over(self) -> HandedOver:
+    def hand_over(self) -> AbsorbedBatch:
         """All that a shard is to absorb. From now on it may have it: who is erased then is erased from it too."""
         with self._database.transaction() as rows:
             rows.execute("UPDATE place SET handed = last")
             (upto,) = rows.execute("SELECT last FROM place").fetchone()
-            return HandedOver(_select(rows, 0), self._read_told(rows), upto)
+            return AbsorbedBatch(_select(rows, 0), self._read_told(rows), upto)
 
-    def forget_absorbed(self, handed: HandedOver, shard: str, kept: Iterable[int]) -> None:
+    def forget_absorbed(self, handed: AbsorbedBatch, shard: str, kept: Iterable[int]) -> None:
         """Take away what the shard of this digest holds now, or holds no more. What was told later stays, and so do the
         interactions of the sequence numbers `kept`."""
         upto, oldest = handed.upto, int(time.time()) - REMEMBERED_SECONDS
@@ -280,10 +280,10 @@ class FeedbackStore:
         """No file holds what was taken away, once this returns. UnavailableError where the disk does not allow it."""
         self._database.compact()
 
-    def _read_told(self, rows: Connection, changed: int = -1) -> Told:
+    def _read_told(self, rows: Connection, changed: int = -1) -> LogSnapshot:
         marks = frozenset(mark for (mark,) in rows.execute("SELECT mark FROM erased"))
         place = rows.execute("SELECT key, rewritten, absorbed, shard, changed, forgotten FROM place").fetchone()
-        return Told(self._read_items(rows, changed), marks, *place)
+        return LogSnapshot(self._read_items(rows, changed), marks, *place)
 
     def _read_items(self, rows: Connection, after: int) -> dict[str, ItemIn]:
         found = rows.execute(

@@ -12,18 +12,18 @@ from typing import ParamSpec, TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
 from client_service.boundary.anchors import AnchorQuestion
-from client_service.federation.client_run import RebuildResult, RefreshResult, RunPart, Silo
+from client_service.federation.client_run import ClientRun, RebuildResult, RefreshResult, Silo
 from client_service.federation.killed_runs import KilledRuns
 from client_service.federation.run_records import kept_quality
-from client_service.federation.run_setup import RunOpening, list_cautions
+from client_service.federation.run_setup import RunOpening, list_warnings
 from client_service.federation.training_run import TrainingRun
 from client_service.federation.upload import UpdateSender
-from client_service.runtime.interruption import GaveWay, Interrupted, RoundPatience
+from client_service.runtime.interruption import Interrupted, RoundAborted, RoundDeadline
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
 from client_service.schemas import QualityOut, RoundCosts
-from client_service.tasks.task import Place
-from client_service.training.item_trainer import Moment
+from client_service.tasks.task import RunContext
+from client_service.training.item_trainer import RoundContext
 from shared.errors import FederationError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.method.graph import Float64
@@ -49,7 +49,7 @@ class GivenUp:
 
 
 @dataclass(frozen=True)
-class Standing:
+class AgentStatus:
     """Where the client is, in words that its own API may show."""
 
     phase: str = "starting"
@@ -68,7 +68,7 @@ class Agent:
         self.silo, self._aggregator, self._worker = silo, aggregator, worker
         self._declaration: Declaration = silo.settings.declaration()
         self._sequence: int | None = None
-        self._joined, self._patience = False, RoundPatience()
+        self._joined, self._patience = False, RoundDeadline()
         self._signature_seconds: float | None = None
         self._sending = UpdateSender(
             silo.settings,
@@ -82,9 +82,9 @@ class Agent:
         )
         self._killed = KilledRuns(silo.settings.state_directory)
         self._opening = RunOpening(silo, aggregator, self._work, self._patience)
-        self.standing = Standing(shared_digest=self._earlier_quality().shared_digest)
+        self.standing = AgentStatus(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
-        self._part: RunPart | None = None
+        self._part: ClientRun | None = None
         self._done: str | None = None  # the run that is over for this client
         self._asked: str | None = None  # the run that is worked on at the moment
         self._given_up: GivenUp | None = None
@@ -99,13 +99,13 @@ class Agent:
             try:
                 await self._step()
                 self._aggregator.pace.went_on()
-                self._note(problem=None if self._given_up is None else self._given_up.reason)
+                self._set_status(problem=None if self._given_up is None else self._given_up.reason)
             except FederationError as error:
-                self._held_up(error)
+                self._schedule_retry(error)
             except OSError as error:  # of the disk: the aggregator's are FederationErrors
-                self._begin_anew(self.silo)  # from what is on the disk, as after a kill
-                self._held_up(UnavailableError(describe_failure(error)))
-            except (GaveWay, Interrupted):
+                self._reset_run(self.silo)  # from what is on the disk, as after a kill
+                self._schedule_retry(UnavailableError(describe_failure(error)))
+            except (RoundAborted, Interrupted):
                 if self._patience.seconds_left > 0.0:  # the silo ends
                     raise
                 LOGGER.info("round_gave_way", run=self.standing.run, round=self.standing.round)
@@ -118,18 +118,18 @@ class Agent:
         """Compute nothing more of the run at hand. The error's own words may hold an id, and are not repeated."""
         run, reason = self._asked, describe_failure(error)
         LOGGER.error("run_given_up", run=run, error=type(error).__name__, at=describe_place(error))
-        self._begin_anew(self.silo)
+        self._reset_run(self.silo)
         if run is not None:
             words = "this silo takes no part in the rest of it, and goes on with the next run"
             self._given_up = GivenUp(run, f"{run}: {reason}; {words}")
             reason = self._given_up.reason
-        self._held_up(FederationError(reason))
+        self._schedule_retry(FederationError(reason))
 
-    def _held_up(self, error: FederationError) -> None:
+    def _schedule_retry(self, error: FederationError) -> None:
         """The next call waits: see `Pace`."""
         LOGGER.warning("held_up", code=error.code, reason=str(error))
         self.silo.metrics.held_up.labels(error.code).inc()
-        self._note(problem=str(error))
+        self._set_status(problem=str(error))
         self._sequence = None  # whatever was missed meanwhile is asked for again
         self._aggregator.pace.held_up(error)
 
@@ -162,20 +162,20 @@ class Agent:
                     overdue.cancel()
                     silo = self.silo
                     try:
-                        rebuilt = await self._off_loop(change, silo)
+                        rebuilt = await self._in_worker(change, silo)
                         silo = rebuilt.silo
                     finally:  # an opening that was told to give way is of no use even where nothing has changed
-                        self._go_on_with(silo)
-                    return await self._off_loop(rebuilt.settle)
+                        self._switch_silo(silo)
+                    return await self._in_worker(rebuilt.settle)
         finally:
             overdue.cancel()
 
-    def _go_on_with(self, silo: Silo) -> None:
+    def _switch_silo(self, silo: Silo) -> None:
         if silo is not self.silo or self._opening.interrupt.is_set:
-            self._begin_anew(silo)
+            self._reset_run(silo)
             self._given_up = None  # with another shard it may be possible
 
-    def _begin_anew(self, silo: Silo) -> None:
+    def _reset_run(self, silo: Silo) -> None:
         """Go on with this silo and with what is kept of the run at hand, as a new process would."""
         self.silo = silo
         self._opening = RunOpening(silo, self._aggregator, self._work, self._patience)
@@ -183,14 +183,14 @@ class Agent:
         self._amid, self._joined, self._asked = False, False, None  # the silo's counts may be others
 
     async def _join(self) -> None:
-        self._note(phase="joining")
+        self._set_status(phase="joining")
         silo = self.silo
         counts = silo.task.count(silo.shard) if silo.settings.policy.counts else None
         answer = await self._aggregator.join(self._declaration, counts)
         LOGGER.info("joined", clients=answer.clients)
         self._joined = True
         self._signature_seconds = answer.signature_seconds
-        self._note(phase="waiting")
+        self._set_status(phase="waiting")
 
     async def _take_part(self, state: RunOut, run: str) -> None:
         over, part = state.phase in ENDED, self._part
@@ -199,16 +199,16 @@ class Agent:
         if self._is_given_up(run):
             if over:
                 self._sending.forget()
-            return self._note(phase="refused", run=run, round=state.round, rounds=state.rounds)
+            return self._set_status(phase="refused", run=run, round=state.round, rounds=state.rounds)
         if part is None or part.place.run != run:
-            if over and not self._left_off(state, run):
+            if over and not self._was_interrupted(state, run):
                 self._sending.forget()
-                return self._note(phase="waiting")
+                return self._set_status(phase="waiting")
             part = await self._begin(state, run)
-        self._note(run=run, round=state.round, rounds=state.rounds)
+        self._set_status(run=run, round=state.round, rounds=state.rounds)
         if state.phase == "open":
             method, late = part.place.method, self._signature_seconds
-            self._warn(list_cautions(self.silo.settings, state, method, late))
+            self._warn(list_warnings(self.silo.settings, state, method, late))
         if over and part.finished:
             return
         await self._catch_up(part, state)
@@ -223,7 +223,7 @@ class Agent:
             self._given_up = None
         return self._given_up is not None
 
-    def _left_off(self, state: RunOut, run: str) -> bool:
+    def _was_interrupted(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
         if state.part == "basis":
             return state.phase == "finished" and not self._opening.has_basis(run)
@@ -234,9 +234,9 @@ class Agent:
         """What an earlier process knew of its last run."""
         return kept_quality(self.silo.settings.models_directory, self.silo.settings.name)
 
-    async def _begin(self, state: RunOut, run: str) -> RunPart:
+    async def _begin(self, state: RunOut, run: str) -> ClientRun:
         """This run as an earlier process left it, or with the run's parameters: initial ones, or latest."""
-        self._note(phase="preparing", run=run)
+        self._set_status(phase="preparing", run=run)
         part = await self._opening.open_run(state, run)
         number = _last_closed_round(state)
         if not await self._work(part.resume, number):
@@ -244,13 +244,13 @@ class Agent:
             found = await self._personalised(part, number) if number else await self._opening.starting_parameters(part)
             received = await self._sending.received(part, None, found, number)
             await self._work(part.begin, received, number)
-        self._note(shared_digest=part.shared_digest)
+        self._set_status(shared_digest=part.shared_digest)
         self._part = part
         if isinstance(part, TrainingRun):
             self.training_run = part
         return part
 
-    async def _catch_up(self, part: RunPart, state: RunOut) -> None:
+    async def _catch_up(self, part: ClientRun, state: RunOut) -> None:
         """Be after the last round that has closed.
 
         A round that this client has trained in, or may have before it was restarted, is done again, so that it ends
@@ -263,16 +263,16 @@ class Agent:
             await self._opening.fetch_missing(part, number)
             received = await self._sending.received(part, None, await self._personalised(part, number), number)
             await self._work(part.skip_round, received, number)
-            self._note(shared_digest=part.shared_digest)
+            self._set_status(shared_digest=part.shared_digest)
 
-    async def _round(self, part: RunPart, state: RunOut, number: int) -> None:
+    async def _round(self, part: ClientRun, state: RunOut, number: int) -> None:
         """Algorithm 1's body at the client. What the aggregator holds already, or cannot take, is not sent."""
         self._amid = True
         began, before = time.perf_counter(), replace(self._aggregator.traffic)
         update, seconds = await self._fit(part, state, number)
         fitting = min(seconds, time.perf_counter() - began)  # what was trained before takes none of it
         if number == state.round and state.phase == "open" and state.standing == "expected":
-            self._note(phase="uploading")
+            self._set_status(phase="uploading")
             await self._sending.send(part, update, state)
         received = await self._sending.received(part, update, await self._personalised(part, number), number)
         traffic = self._aggregator.traffic
@@ -284,47 +284,47 @@ class Agent:
             bytes_up=traffic.up - before.up,
             bytes_down=traffic.down - before.down,
         )
-        self._note(phase="evaluating")
+        self._set_status(phase="evaluating")
         await self._work(part.apply, received, costs)
-        self._note(phase="waiting", shared_digest=part.shared_digest)
+        self._set_status(phase="waiting", shared_digest=part.shared_digest)
         self.silo.metrics.end_round()
         self._amid = False
 
-    async def _fit(self, part: RunPart, state: RunOut, number: int) -> tuple[Parameters, float]:
+    async def _fit(self, part: ClientRun, state: RunOut, number: int) -> tuple[Parameters, float]:
         strategy = strategy_of_part(part.part, self.silo.settings.strategy, part.place.method)
         anchor = await self._anchor(part.place, state, number) if strategy.spectral_scalar else None
-        moment = Moment(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
-        self._note(phase="training" if part.part == "training" else "summing")
+        moment = RoundContext(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
+        self._set_status(phase="training" if part.part == "training" else "summing")
         return await self._work(part.fit, strategy, moment, part.received)
 
-    async def _anchor(self, place: Place, state: RunOut, number: int) -> Float64:
+    async def _anchor(self, place: RunContext, state: RunOut, number: int) -> Float64:
         """K^R of the round, as this client draws it. PrivacyError where the aggregator says another one, and where rho
         would be compared with more anchors than the silo's policy allows."""
         said = await self._aggregator.anchor(place.run, number)
         anchors, question = self.silo.anchors, AnchorQuestion(place.method, state.seed, number, place.run)
         return await self._work(anchors.accept, question, said)
 
-    async def _personalised(self, part: RunPart, number: int) -> Parameters:
+    async def _personalised(self, part: ClientRun, number: int) -> Parameters:
         """Wait for the round to be aggregated."""
-        self._note(phase="waiting for the round")
+        self._set_status(phase="waiting for the round")
         return await self._opening.personalised(part, number)
 
-    async def _finish(self, part: RunPart, phase: Phase | None) -> None:
-        self._note(phase="evaluating")
+    async def _finish(self, part: ClientRun, phase: Phase | None) -> None:
+        self._set_status(phase="evaluating")
         self._sending.forget()
         await self._work(part.finish, FAILURES.get(phase or "failed"))
-        self._note(phase=phase or "failed")
+        self._set_status(phase=phase or "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
         self._part, self.training_run, self._done, self._amid = None, None, part.place.run, False
-        await self._off_loop(return_free_memory)
+        await self._in_worker(return_free_memory)
 
     async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Work of the run at hand, likewise. SettingsError where the system has killed too many processes amid it."""
         assert self._asked is not None, "expected a run at hand"
         with self._killed.amid(self._asked, WORK.get(name := getattr(function, "__name__", "preparing"), name)):
-            return await self._off_loop(function, *args, **kwargs)
+            return await self._in_worker(function, *args, **kwargs)
 
-    async def _off_loop(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In the worker thread: requests go on being answered meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, lambda: function(*args, **kwargs))
 
@@ -332,9 +332,9 @@ class Agent:
         """Show warnings, and log each when it first holds."""
         for warning in set(warnings) - set(self.standing.warnings):
             LOGGER.warning("warning", reason=warning)
-        self._note(warnings=warnings)
+        self._set_status(warnings=warnings)
 
-    def _note(self, **changes: object) -> None:
+    def _set_status(self, **changes: object) -> None:
         self.standing = replace(self.standing, **changes)  # type: ignore[arg-type]
 
 

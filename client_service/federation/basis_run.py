@@ -43,8 +43,8 @@ from client_service.common_basis.subspace_iteration import (
 )
 from client_service.data.files import settle, write_arrays
 from client_service.schemas import RoundCosts
-from client_service.tasks.task import Place, SummedDigests
-from client_service.training.item_trainer import Moment
+from client_service.tasks.task import RunContext, SummedDigests
+from client_service.training.item_trainer import RoundContext
 from shared.errors import ProtocolError
 from shared.method.declaration import Part
 from shared.method.parameters import Parameters, digest
@@ -66,7 +66,7 @@ class BasisRun:
 
     def __init__(
         self,
-        place: Place,
+        place: RunContext,
         interactions: sparse.csr_array,
         folder: Path,
         clients: int,
@@ -81,7 +81,7 @@ class BasisRun:
         self._settings = place.method.basis
         self._sums: dict[int, Sums] = {}
         self.applied = 0
-        self.moment = Moment(0, self._settings.rounds_needed, place.seed, None)
+        self.moment = RoundContext(0, self._settings.rounds_needed, place.seed, None)
         self.basis: CommonBasis | None = None
 
     @property
@@ -136,7 +136,7 @@ class BasisRun:
         del number
         return False
 
-    def fit(self, strategy: Strategy, moment: Moment, received: Parameters) -> tuple[Parameters, float]:
+    def fit(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> tuple[Parameters, float]:
         """This silo's part of a round, and the seconds that it took; again, the same."""
         began = time.perf_counter()
         self.moment = moment

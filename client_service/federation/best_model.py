@@ -18,7 +18,7 @@ from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.model_store import ModelHead, load_parameters, load_tensors, name_version, read_head
 from client_service.serving.model_versions import keep_version, kept_of_run
 from client_service.serving.predictor import Answerer, AtRest
-from client_service.tasks.task import Place, Refitted, Task, TaskShard, Training
+from client_service.tasks.task import Refitted, RunContext, Task, TaskShard, Training
 from shared.errors import DataError
 
 A = TypeVar("A", bound=AtRest)
@@ -33,7 +33,7 @@ class BestModel:
 
     def __init__(
         self,
-        place: Place,
+        place: RunContext,
         task: Task[Any, Any],
         shard: TaskShard,
         answers: Answerer,

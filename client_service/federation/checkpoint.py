@@ -20,7 +20,7 @@ from client_service.models.score_fusion import Recipe
 from client_service.runtime.logs import LOGGER
 from client_service.schemas import QualityOut
 from client_service.serving.model_versions import kept_of_run
-from client_service.tasks.task import Place, Training
+from client_service.tasks.task import RunContext, Training
 from client_service.training.training_state import TrainingState
 from shared.message import Message
 from shared.method.parameters import Arrays, digest
@@ -117,7 +117,7 @@ def _checksum(head: str, arrays: Arrays) -> str:
 class Recovery:
     """Of one run: its checkpoint is written after each round, before the next one begins."""
 
-    def __init__(self, place: Place, training: Training, best: BestModel) -> None:
+    def __init__(self, place: RunContext, training: Training, best: BestModel) -> None:
         self._place, self._training, self._best = place, training, best
 
     @property

@@ -22,8 +22,8 @@ from client_service.secure_rounds.masking import Masking
 from client_service.serving.model_versions import number_of_run
 from client_service.serving.predictor import Answerer
 from client_service.settings import ClientSettings
-from client_service.tasks.task import Place, SummedDigests, Task, TaskShard
-from client_service.training.item_trainer import Moment
+from client_service.tasks.task import RunContext, SummedDigests, Task, TaskShard
+from client_service.training.item_trainer import RoundContext
 from shared.errors import PrivacyError
 from shared.method.declaration import Part
 from shared.method.parameters import Parameters
@@ -81,13 +81,13 @@ def basis_folder(settings: ClientSettings) -> Path:
     return settings.state_directory / FOLDER
 
 
-def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> Place:
+def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> RunContext:
     """The place of a run without a common basis."""
     kind = build_strategy(settings.strategy, method).model
     folder, cache = settings.models_directory, settings.cache_directory
     number = number_of_run(folder, run)
     kept, everything = settings.kept_models, settings.fit_everything
-    return Place(
+    return RunContext(
         settings.name, run, seed, method, folder, kind, cache, versions=kept, number=number, fit_everything=everything
     )
 
@@ -121,7 +121,7 @@ def _require_as_careful(own: BasisSettings, asked: BasisSettings) -> None:
 
 
 def open_basis_run(
-    settings: ClientSettings, task: Task[Any, Any], shard: TaskShard, place: Place, clients: int
+    settings: ClientSettings, task: Task[Any, Any], shard: TaskShard, place: RunContext, clients: int
 ) -> BasisRun:
     """The silo's part of the sums of a basis run that has room for so many clients, before any round. Slow.
 
@@ -136,17 +136,17 @@ def open_basis_run(
     return BasisRun(place, interactions, folder, clients, summed, everything=everything)
 
 
-class RunPart(Protocol):
+class ClientRun(Protocol):
     """Its methods are slow and belong in a worker thread. See `training_run.TrainingRun` and `basis_run.BasisRun`."""
 
     part: Part
-    place: Place
+    place: RunContext
     applied: int
     summed: SummedDigests | None
     """Of what is summed; None of a model in training."""
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> RoundContext:
         """Of the round that was fitted last."""
 
     @property
@@ -173,7 +173,7 @@ class RunPart(Protocol):
     def trained_in(self, number: int) -> bool:
         """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
 
-    def fit(self, strategy: Strategy, moment: Moment, received: Parameters) -> tuple[Parameters, float]:
+    def fit(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> tuple[Parameters, float]:
         """The client's half of a round, and the seconds that it took."""
 
     def keep_fitted(self, number: int) -> None:

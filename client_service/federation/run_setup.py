@@ -11,13 +11,13 @@ from client_service.boundary.aggregator_api import Aggregator
 from client_service.common_basis.basis import CommonBasis
 from client_service.common_basis.storage import kept_head, load_basis
 from client_service.federation.basis_run import BasisRun
-from client_service.federation.client_run import RunPart, Silo, agree_method, basis_folder, open_basis_run, place_run
+from client_service.federation.client_run import ClientRun, Silo, agree_method, basis_folder, open_basis_run, place_run
 from client_service.federation.run_cost import require_affordable
 from client_service.federation.training_run import TrainingRun
 from client_service.privacy.settings import PrivacySettings
-from client_service.runtime.interruption import RoundPatience
+from client_service.runtime.interruption import RoundDeadline
 from client_service.settings import ClientSettings
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from shared.method.declaration import Declaration, Part
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
@@ -30,7 +30,7 @@ from shared.strategies.strategy import Strategy
 QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
 
-def list_cautions(
+def list_warnings(
     settings: ClientSettings, state: RunOut, method: MethodSettings, signature_seconds: float | None
 ) -> tuple[str, ...]:
     """Of an open run. signature_seconds: by which a request may be late; None before the aggregator has said it."""
@@ -98,11 +98,11 @@ class OffLoop(Protocol):
 class RunOpening:
     """Opens the runs of one silo, and fetches what each needs to begin."""
 
-    def __init__(self, silo: Silo, aggregator: Aggregator, off_loop: OffLoop, patience: RoundPatience) -> None:
-        self._silo, self._aggregator, self._off_loop, self._patience = silo, aggregator, off_loop, patience
+    def __init__(self, silo: Silo, aggregator: Aggregator, off_loop: OffLoop, patience: RoundDeadline) -> None:
+        self._silo, self._aggregator, self._in_worker, self._patience = silo, aggregator, off_loop, patience
         self.interrupt = silo.interrupt.within()  # ends the training of these runs alone
 
-    async def open_run(self, state: RunOut, run: str) -> RunPart:
+    async def open_run(self, state: RunOut, run: str) -> ClientRun:
         """The run before anything of it is taken up. PrivacyError where it would send what was not declared."""
         return await (self._basis_run(state, run) if state.part == "basis" else self._training_run(state, run))
 
@@ -110,13 +110,13 @@ class RunOpening:
         silo, method = self._silo, self._agree(state, "training")
         basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis)
-        return await self._off_loop(
+        return await self._in_worker(
             TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
         )
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
         silo, place = self._silo, self._place(state, run, self._agree(state, "basis"))
-        return await self._off_loop(open_basis_run, silo.settings, silo.task, silo.shard, place, state.joined)
+        return await self._in_worker(open_basis_run, silo.settings, silo.task, silo.shard, place, state.joined)
 
     def _agree(self, state: RunOut, part: Part) -> MethodSettings:
         """The run's settings, once they are neither more telling nor more costly than the silo's policy allows."""
@@ -127,7 +127,7 @@ class RunOpening:
         require_affordable(strategy, method, settings.policy, counts, declaration, part)
         return method
 
-    def _place(self, state: RunOut, run: str, method: MethodSettings) -> Place:
+    def _place(self, state: RunOut, run: str, method: MethodSettings) -> RunContext:
         return place_run(self._silo.settings, run, state.seed, method)
 
     @property
@@ -143,31 +143,31 @@ class RunOpening:
         """The basis that a training run uses: the one that is kept, or made from the sums of its basis run."""
         head = kept_head(self._basis_folder)
         if head is not None and head.run == run:
-            found = await self._off_loop(load_basis, self._basis_folder, head.digest)
+            found = await self._in_worker(load_basis, self._basis_folder, head.digest)
             if found is not None:
                 return found
         part = await self._basis_run(state.model_copy(update={"method": method}), run)
         last = method.basis.rounds_needed
         await self.fetch_missing(part, last)
-        await self._off_loop(part.skip_round, await self.personalised(part, last), last)
-        await self._off_loop(part.finish)
+        await self._in_worker(part.skip_round, await self.personalised(part, last), last)
+        await self._in_worker(part.finish)
         assert part.basis is not None
         return part.basis
 
-    async def starting_parameters(self, part: RunPart) -> Parameters:
+    async def starting_parameters(self, part: ClientRun) -> Parameters:
         """What a run begins with; statistics begin with zeros, which nobody needs to send."""
         return part.received if part.part == "basis" else await self._aggregator.model(part.place.run)
 
-    async def fetch_missing(self, part: RunPart, number: int) -> None:
+    async def fetch_missing(self, part: ClientRun, number: int) -> None:
         """What is needed beside the parameters of round `number`. PrivacyError for other ones than were told first:
         the others would multiply with other directions than this client."""
         while (before := part.missing_round(number)) is not None:
             found, masking = await self.personalised(part, before), self._silo.masking
             if masking is not None:
                 masking.remember_start(part.place.run, before + 1, found)
-            await self._off_loop(part.remember, found, before)
+            await self._in_worker(part.remember, found, before)
 
-    async def personalised(self, part: RunPart, number: int) -> Parameters:
+    async def personalised(self, part: ClientRun, number: int) -> Parameters:
         """Wait for the round to be aggregated. The aggregator's deadline bounds the wait, because a failed run is
         refused; and GaveWay, where a change of the shard has waited long enough."""
         wait = self._silo.settings.wait_seconds

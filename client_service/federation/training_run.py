@@ -14,8 +14,8 @@ from client_service.federation.run_records import keep_spectra, kept_spectra
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.schemas import QualityOut, RoundCosts, SpectrumOut
 from client_service.serving.predictor import Answerer
-from client_service.tasks.task import Place, SummedDigests, Task, TaskShard, Training
-from client_service.training.item_trainer import Moment
+from client_service.tasks.task import RunContext, SummedDigests, Task, TaskShard, Training
+from client_service.training.item_trainer import RoundContext
 from shared.method.declaration import Part
 from shared.method.parameters import Parameters, digest
 from shared.strategies.strategy import Strategy
@@ -41,7 +41,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        place: Place,
+        place: RunContext,
         task: Task[Any, Any],
         shard: TaskShard,
         answers: Answerer,
@@ -75,7 +75,7 @@ class TrainingRun:
         return self._training.received
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> RoundContext:
         """Of the round that was trained last."""
         return self._training.moment
 
@@ -116,7 +116,7 @@ class TrainingRun:
         """Has this client trained in the round after the one applied, or might it have before it was restarted?"""
         return self._resumed or (self._fitted is not None and self._fitted.round == number)
 
-    def fit(self, strategy: Strategy, moment: Moment, received: Parameters) -> tuple[Parameters, float]:
+    def fit(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> tuple[Parameters, float]:
         """The client's half of a round: what the strategy wants to send, and the seconds it took.
 
         A round that was fitted already is not trained again: what it gave could not be sent, or not be answered.
@@ -148,7 +148,7 @@ class TrainingRun:
             self._best.finish(failure, self.shared_digest)
             self._recovery.drop()
 
-    def _train(self, strategy: Strategy, moment: Moment, received: Parameters) -> Fitted:
+    def _train(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> Fitted:
         began = time.perf_counter()
         self._training.moment = moment
         update = strategy.fit(self._training, received)

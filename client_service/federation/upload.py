@@ -8,11 +8,11 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
-from client_service.federation.client_run import RunPart
+from client_service.federation.client_run import ClientRun
 from client_service.metrics import ClientMetrics
 from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard, Occasion
-from client_service.runtime.interruption import RoundPatience
+from client_service.runtime.interruption import RoundDeadline
 from client_service.runtime.logs import LOGGER
 from client_service.secure_rounds.exchange import BasisPart, SecureExchange
 from client_service.secure_rounds.masking import Masking
@@ -29,7 +29,7 @@ from shared.strategies.strategy import Strategy
 T = TypeVar("T")
 
 
-def require_trained_so(run_part: RunPart, state: RunOut) -> None:
+def require_trained_so(run_part: ClientRun, state: RunOut) -> None:
     """PrivacyError where a run has by now another seed or length, which the others are told, than was trained for."""
     moment = run_part.moment
     if (run_part.place.seed, moment.seed, moment.rounds) != (state.seed, state.seed, state.rounds):
@@ -44,7 +44,7 @@ def require_similar(mixing: Mixing | None, least: float) -> None:
         raise PrivacyError(f"{words} (policy.least_similarity), got {mixing.least_share:g}")
 
 
-def _basis_part(run_part: RunPart, masking: Masking) -> BasisPart | None:
+def _basis_part(run_part: ClientRun, masking: Masking) -> BasisPart | None:
     """What a silo says of its data in a basis run, and what it demands of the others."""
     if run_part.summed is None:
         return None
@@ -66,7 +66,7 @@ class UpdateSender:
         guard: Guard | None,
         masking: Masking | None,
         basis_guard: BasisGuard | None = None,
-        patience: RoundPatience | None = None,
+        patience: RoundDeadline | None = None,
     ) -> None:
         self._patience = patience
         self._aggregator, self._guard, self._basis_guard = aggregator, guard, basis_guard
@@ -79,7 +79,7 @@ class UpdateSender:
         """What a run's training draws from beside its seed; nothing in an open federation."""
         return b"" if self._masking is None else self._masking.draws(run)
 
-    async def send(self, run_part: RunPart, update: Parameters, state: RunOut) -> None:
+    async def send(self, run_part: ClientRun, update: Parameters, state: RunOut) -> None:
         """The update or, with differential privacy, its release alone; nothing where the silo's budget is spent.
 
         A round that was closed without this client is no error: it goes on with what it gives. Nor is it one that the
@@ -99,15 +99,15 @@ class UpdateSender:
             LOGGER.warning(event, run=run, round=number, reason=str(error))
             self._metrics.uploads_refused.labels(error.code).inc()
 
-    async def _leaving(self, run_part: RunPart, update: Parameters) -> Parameters | None:
+    async def _leaving(self, run_part: ClientRun, update: Parameters) -> Parameters | None:
         """What may leave of the update; asked again, the same."""
         if self._guard is None:
             return update
         place, moment, release = run_part.place, run_part.moment, self._guard.release
         at = (place.run, place.seed, place.method, moment.round, moment.rounds, run_part.received, moment.anchor)
-        return await self._off_loop(lambda: release(update, Occasion(*at)))
+        return await self._in_worker(lambda: release(update, Occasion(*at)))
 
-    async def _send(self, run_part: RunPart, update: Parameters, state: RunOut) -> ReceiptOut:
+    async def _send(self, run_part: ClientRun, update: Parameters, state: RunOut) -> ReceiptOut:
         """As it is, or masked where the silo demands that; never the one for the other."""
         declaration = self._declared.of_part(run_part.part)
         run, number = run_part.place.run, run_part.moment.round
@@ -133,23 +133,23 @@ class UpdateSender:
         )
         return await exchange.send(terms, update)
 
-    async def _with_reports(self, run_part: RunPart, leaving: Parameters, masking: Masking) -> Parameters:
+    async def _with_reports(self, run_part: ClientRun, leaving: Parameters, masking: Masking) -> Parameters:
         """What leaves, after its noise, with the reports that the run's strategy makes of it."""
         report, number = self._strategy(run_part).report, run_part.moment.round
         if report is None:
             return leaving
-        base = await self._off_loop(lambda: masking.start_of(run_part.place.run, number))
-        return await self._off_loop(lambda: report(leaving, base.arrays))
+        base = await self._in_worker(lambda: masking.start_of(run_part.place.run, number))
+        return await self._in_worker(lambda: report(leaving, base.arrays))
 
-    async def _noised_part(self, run_part: RunPart, update: Parameters, terms: RoundTerms) -> Parameters:
+    async def _noised_part(self, run_part: ClientRun, update: Parameters, terms: RoundTerms) -> Parameters:
         """With this silo's part of the noise; asked again, the same."""
         guard, basis = self._basis_guard, run_part.place.method.basis
         if guard is None:
             raise PrivacyError("expected an account for noised sums of the common basis (basis.epsilon), got none")
-        return await self._off_loop(lambda: guard.release(update, terms, basis))
+        return await self._in_worker(lambda: guard.release(update, terms, basis))
 
     async def received(
-        self, run_part: RunPart, update: Parameters | None, given: Parameters, number: int
+        self, run_part: ClientRun, update: Parameters | None, given: Parameters, number: int
     ) -> Parameters:
         """What this client goes on with after round `number` (0: where the run begins): what it was given, or in a
         secure federation its own mixture with what it has sent. The round's secrets are of no more use then.
@@ -162,7 +162,7 @@ class UpdateSender:
         mixing = strategy.mixing
         mean = given if mixing is None else mixing.without_told(given)
         run, whole = run_part.place.run, strategy.report is not None
-        await self._off_loop(lambda: masking.remember_start(run, number + 1, mean, whole=whole))
+        await self._in_worker(lambda: masking.remember_start(run, number + 1, mean, whole=whole))
         if number == 0:
             return given
         if mixing is None:
@@ -174,7 +174,7 @@ class UpdateSender:
         self.forget()
         return mean if own is None else mixing.mix(told, mean, own)
 
-    def _strategy(self, run_part: RunPart) -> Strategy:
+    def _strategy(self, run_part: ClientRun) -> Strategy:
         """Of the run."""
         return strategy_of_part(run_part.part, self._declared.strategy, run_part.place.method)
 
@@ -183,5 +183,5 @@ class UpdateSender:
         if self._masking is not None:
             self._masking.vault.forget()
 
-    async def _off_loop(self, function: Callable[[], T]) -> T:
+    async def _in_worker(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function)

@@ -13,17 +13,17 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from client_service.event_log.service import Feedback
+from client_service.event_log.service import EventLog
 from client_service.metrics import RequestMetrics
 from client_service.runtime.device import choose_device
-from client_service.runtime.workers import Together
+from client_service.runtime.workers import RequestBatcher
 from client_service.serving.messages import MOST_USERS, ModelOut, RecommendationsIn, RecommendationsOut
 from client_service.serving.model_store import REFRESH, read_version
 from client_service.serving.next_items import NextItems
 from client_service.serving.next_messages import NextIn, NextListOut
 from client_service.serving.predictor import Answerer
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import MOST_LISTED, Basket, Limits
+from client_service.serving.requests import MOST_LISTED, Basket, ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks import task_named
 from shared.errors import ConflictError, ProtocolError, UnavailableError
@@ -81,11 +81,11 @@ class Answering:
         self.device, self.device_reason = choose_device(settings.device)
         self.models = settings.models_directory
         self._answers: Answerer | None = None
-        self._feedback: Feedback | None = None
+        self._feedback: EventLog | None = None
         self._following: asyncio.Task[None] | None = None
         self._stream_threads = CapacityLimiter(THREADS)
-        self.baskets = Together(self._recommend_baskets)
-        self.visits = Together(self._answer_visits, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
+        self.baskets = RequestBatcher(self._recommend_baskets)
+        self.visits = RequestBatcher(self._answer_visits, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
 
     @property
     def answers(self) -> Answerer:
@@ -110,7 +110,7 @@ class Answering:
         return self.answers
 
     @property
-    def feedback(self) -> Feedback:
+    def feedback(self) -> EventLog:
         """ConflictError in a silo that applications tell nothing."""
         if self._feedback is None and self._answers is not None:
             raise ConflictError(f"expected a silo that can be told of users, this one's task is {self.task.name!r}")
@@ -183,7 +183,7 @@ class Answering:
         return None if self.live else "the agent has ended; the log says why"
 
 
-async def _read_limits(recommender: Recommender, message: RecommendationsIn) -> Limits:
+async def _read_limits(recommender: Recommender, message: RecommendationsIn) -> ListRequest:
     """What a message asks of the catalogue of this recommender, before it is computed with others: its mistakes are
     its own."""
     read = partial(

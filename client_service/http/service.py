@@ -17,14 +17,14 @@ from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.gate_self_test import GateOut, check_gate, code_digests
 from client_service.boundary.ledger_heads import HeadedLedger
 from client_service.common_basis.storage import kept_at, kept_head
-from client_service.federation.agent import Agent, Standing
+from client_service.federation.agent import Agent, AgentStatus
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
 from client_service.federation.run_records import kept_quality, kept_spectra, quality_warnings
 from client_service.http.answering import Answering
 from client_service.metrics import ClientMetrics
 from client_service.privacy.guard import Guard, notices
 from client_service.refresh.rebuild import ModelRenewal, rebuild_silo
-from client_service.refresh.scheduler import Refresher
+from client_service.refresh.scheduler import RefreshScheduler
 from client_service.refresh.startup import OpenRecords, open_records, take_up_stored
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER, describe_place
@@ -56,7 +56,7 @@ class ClientService(Answering):
         self._records: OpenRecords | None = None
         self._outside, self._turns = outside, turns
         self._agent: Agent | None = None
-        self._refresher: Refresher | None = None
+        self._refresher: RefreshScheduler | None = None
         self._gate: GateTransport | None = None
         self._members: KnownMembers | None = None
         self._ended = False
@@ -69,7 +69,7 @@ class ClientService(Answering):
         return self._records.ledger
 
     @property
-    def refresher(self) -> Refresher:
+    def refresher(self) -> RefreshScheduler:
         """ConflictError in a silo that applications tell nothing: its shard has nothing to absorb."""
         if self._refresher is None and self.feedback:
             raise UnavailableError("the client is reading its shard")
@@ -115,7 +115,7 @@ class ClientService(Answering):
                 self._gate = link.gate
                 self._agent = agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
                 if self._feedback is not None:
-                    self._refresher = Refresher(self.settings, self._feedback, partial(self._refresh, agent))
+                    self._refresher = RefreshScheduler(self.settings, self._feedback, partial(self._refresh, agent))
                 self._following = asyncio.create_task(self._follow(shard, worker, interrupt))
                 try:
                     yield
@@ -235,7 +235,7 @@ class ClientService(Answering):
         )
 
     def status(self) -> StatusOut:
-        standing = Standing() if self._agent is None else self._agent.standing
+        standing = AgentStatus() if self._agent is None else self._agent.standing
         served = None if self._answers is None else self._answers.served
         privacy = None if self._guard is None else self._guard.standing
         return StatusOut(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.closed_form.scorers import OwnScorers
+from client_service.models.closed_form.scorers import ClosedFormScorers
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
@@ -111,13 +111,13 @@ def fuse(
     interactions: sparse.csr_array,
     spectrum: Spectrum,
     common: Sequence[Scorer] = (),
-    made: OwnScorers | None = None,
+    made: ClosedFormScorers | None = None,
 ) -> Fusion:
     """The scorers of a training graph that the recipe asks for, and those of a common basis. made: the graph's scorers,
     as far as they are made already."""
     if recipe is None:
         return Fusion()
-    made = made or OwnScorers(interactions, spectrum)
+    made = made or ClosedFormScorers(interactions, spectrum)
     parts: list[tuple[float, Scorer]] = []
     if recipe.filter_loudness > 0:
         parts.append((recipe.filter_loudness, made.filter(recipe.ridge)))

@@ -12,11 +12,11 @@ import torch
 from client_service.common_basis.storage import load_basis
 from client_service.data import Shard, hold_shard, save_shard
 from client_service.event_log.overlay import Overlay
-from client_service.event_log.service import Feedback
-from client_service.event_log.shard_update import Absorbed, absorb_feedback
+from client_service.event_log.service import EventLog
+from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
 from client_service.federation.best_model import as_kept, find_kept
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo, basis_folder
-from client_service.refresh.cleanup import clear_earlier
+from client_service.refresh.cleanup import delete_outdated_files
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
@@ -26,7 +26,7 @@ from client_service.serving.predictor import AtRest
 from client_service.serving.recommender import Recommender, open_recommender
 from client_service.settings import ClientSettings
 from client_service.tasks.items import answering_shard, list_shard, listed_items
-from client_service.tasks.task import Place, Task, TaskShard, Training
+from client_service.tasks.task import RunContext, Task, TaskShard, Training
 from shared.errors import DataError, FederationError
 
 CHANGED = 0.1  # share of the training pairs by which their number may differ before validation chooses anew
@@ -34,7 +34,7 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Renewed:
+class RenewedModel:
     """A model at rest, and what it belongs to; not kept yet."""
 
     served: AtRest
@@ -51,7 +51,7 @@ class ModelRenewal:
     device: torch.device
     interrupt: Interrupt
 
-    def renew(self, *, erased: bool) -> Renewed | None:
+    def renew(self, *, erased: bool) -> RenewedModel | None:
         """What is to answer in the place of the served model. Slow. None where no model is kept, where the kept one is
         of this shard, or where nothing of it could be served.
 
@@ -66,13 +66,13 @@ class ModelRenewal:
             candidates = [max((self._judge(one) for one in candidates), key=self._preference)]
         return self._relate(candidates[0]) if candidates else None
 
-    def take_over(self, before: ModelHead, after: ModelHead) -> Renewed | None:
+    def take_over(self, before: ModelHead, after: ModelHead) -> RenewedModel | None:
         """A kept model of another shard on this one, with all that both have, as `after`; None where that cannot be."""
         training = self._rebuild(after)
         found = self._carry(before, training, after)
         return None if found is None else self._relate(self._judge(found))
 
-    def keep(self, renewed: Renewed) -> AtRest:
+    def keep(self, renewed: RenewedModel) -> AtRest:
         """Make it the served one, also after a restart. `keep_version` says what becomes of the others."""
         settings, rows = self.settings, self.task.rows(self.shard)
         refitted = None
@@ -83,7 +83,7 @@ class ModelRenewal:
         LOGGER.info("model_renewed", model=kept.version, carried=kept.carried)
         return as_kept(renewed.served if refitted is None else refitted, kept)
 
-    def _candidates(self, before: ModelHead, *, erased: bool) -> Iterator[Renewed | None]:
+    def _candidates(self, before: ModelHead, *, erased: bool) -> Iterator[RenewedModel | None]:
         pairs, folder = self.task.count(self.shard).edges, self.settings.models_directory
         fresh = {"shard": self.shard.digest, "run": REFRESH, "number": 0, "values": {}, "carried": False}
         head = before.model_copy(update={**fresh, "round": next_number(folder)})
@@ -97,11 +97,11 @@ class ModelRenewal:
         if before.is_trained and not erased:
             yield self._carry(before, self._rebuild(head) if anew else training, head)
 
-    def _at_start(self, training: Training, head: ModelHead) -> Renewed:
+    def _at_start(self, training: Training, head: ModelHead) -> RenewedModel:
         training.initialise(SEED)
-        return Renewed(self.task.freeze(head.version, training), head)
+        return RenewedModel(self.task.freeze(head.version, training), head)
 
-    def _carry(self, before: ModelHead, training: Training, head: ModelHead) -> Renewed | None:
+    def _carry(self, before: ModelHead, training: Training, head: ModelHead) -> RenewedModel | None:
         """None where the kept model, or the ids of its shard's rows, cannot be read, or are of another kind."""
         folder = self.settings.models_directory
         try:
@@ -112,7 +112,7 @@ class ModelRenewal:
         if tensors is None or rows is None or not self.task.carry(training, tensors, rows):
             return None
         carried = head.model_copy(update={"carried": True})
-        return Renewed(self.task.freeze(carried.version, training), carried)
+        return RenewedModel(self.task.freeze(carried.version, training), carried)
 
     def _rebuild(self, head: ModelHead) -> Training:
         settings = self.settings
@@ -124,37 +124,37 @@ class ModelRenewal:
         settings = self.settings
         basis = load_basis(basis_folder(settings), before.basis) if before.basis else None
         folder, cache = settings.models_directory, settings.cache_directory
-        place = Place(settings.name, REFRESH, SEED, before.method, folder, before.kind, cache, basis)
+        place = RunContext(settings.name, REFRESH, SEED, before.method, folder, before.kind, cache, basis)
         training: Training = self.task.begin(place, self.shard, self.device, self.interrupt)[0]
         return training
 
-    def _judge(self, candidate: Renewed) -> Renewed:
+    def _judge(self, candidate: RenewedModel) -> RenewedModel:
         """With its figures on validation items."""
         measures = self.task.judge(self.shard, candidate.served, self.interrupt)
         head = candidate.head.model_copy(update={"values": dict(measures.values)})
-        return Renewed(candidate.served, head)
+        return RenewedModel(candidate.served, head)
 
-    def _preference(self, judged: Renewed) -> tuple[float, bool]:
+    def _preference(self, judged: RenewedModel) -> tuple[float, bool]:
         """Of equal ones, and where nothing can be judged, the one at which training would start."""
         return judged.head.values[self.task.primary], not judged.head.carried
 
-    def _relate(self, best: Renewed) -> Renewed:
+    def _relate(self, best: RenewedModel) -> RenewedModel:
         """With what its scores mean."""
         relevance = self.task.relate(self.shard, best.served, self.interrupt)
-        return Renewed(best.served, best.head.model_copy(update={"relevance": relevance}))
+        return RenewedModel(best.served, best.head.model_copy(update={"relevance": relevance}))
 
 
 Publish = Callable[[Recommender], None]
 
 
-def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> RebuildResult:
+def rebuild_silo(silo: Silo, feedback: EventLog, publish: Publish) -> RebuildResult:
     """Absorb the log, compute the model of the new shard, write both, and answer by them. Slow.
 
     DataError, and nothing is changed, where the shard cannot be written or nobody would be left in it.
     """
     settings = silo.settings
     with hold_shard(settings.shard) as before:
-        absorbed = absorb_feedback(before, feedback.store, settings.least_rating, listed_items(settings))
+        absorbed = merge_log_into_shard(before, feedback.store, settings.least_rating, listed_items(settings))
         shard = list_shard(settings, absorbed.after)
         moves = shard.lists_digest != silo.shard.lists_digest
         if moves:
@@ -166,7 +166,7 @@ def rebuild_silo(silo: Silo, feedback: Feedback, publish: Publish) -> RebuildRes
     return RebuildResult(after, partial(_settle, after, feedback, absorbed, changed=moves))
 
 
-def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: Feedback, publish: Publish) -> Silo:
+def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: EventLog, publish: Publish) -> Silo:
     """Until answers move they come from what is in memory. A model of the shard is there already where an earlier
     refresh was cut off; who has changed the shard beside this process may have erased somebody."""
     settings, known = silo.settings, silo.shard.digest
@@ -180,11 +180,11 @@ def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: Feedback
     _write(settings, absorbed)
     if renewed is not None:
         served = renewal.keep(renewed)
-    clear_earlier(settings, feedback.store, shard.digest, erased=erased)
+    delete_outdated_files(settings, feedback.store, shard.digest, erased=erased)
     return _move_silo(silo, shard, served, feedback, publish)
 
 
-def _renew_model(renewal: ModelRenewal, *, erased: bool) -> Renewed | None:
+def _renew_model(renewal: ModelRenewal, *, erased: bool) -> RenewedModel | None:
     """The model of the new shard. An erasure does not wait for one that cannot be computed: popular items are served
     until a run has made another."""
     try:
@@ -203,17 +203,17 @@ def _write(settings: ClientSettings, absorbed: Absorbed) -> None:
         save_shard(settings.shard, absorbed.after)
 
 
-def _settle(silo: Silo, feedback: Feedback, absorbed: Absorbed, *, changed: bool) -> RefreshResult:
+def _settle(silo: Silo, feedback: EventLog, absorbed: Absorbed, *, changed: bool) -> RefreshResult:
     digest, store = silo.shard.digest, feedback.store
     feedback.forget_absorbed(absorbed.handed, silo.shard.lists_digest, absorbed.kept)
-    clear_earlier(silo.settings, store, digest, erased=store.erasures.are_open())
+    delete_outdated_files(silo.settings, store, digest, erased=store.erasures.are_open())
     erased = store.erasures.complete()
     served = silo.answers.served
     version = None if served is None else served.version
     return RefreshResult(changed, version, erased, absorbed.waiting, absorbed.dropped)
 
 
-def _move_silo(silo: Silo, shard: Shard, served: AtRest | None, feedback: Feedback, publish: Publish) -> Silo:
+def _move_silo(silo: Silo, shard: Shard, served: AtRest | None, feedback: EventLog, publish: Publish) -> Silo:
     """What can fail comes before answers move."""
     settings, old = silo.settings, silo.answers
     answering = answering_shard(settings, shard)

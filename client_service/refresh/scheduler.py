@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
-from client_service.event_log.service import Feedback
+from client_service.event_log.service import EventLog
 from client_service.federation.client_run import RefreshResult
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.schemas import RefreshOut
@@ -24,13 +24,13 @@ LOOK_SECONDS = 1.0  # between two looks at whether there are interactions enough
 AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one that nobody asked for
 
 
-class Refresher:
+class RefreshScheduler:
     """One at a time. `work`: does it, and says when it begins to; `standing` may be read at any time."""
 
     def __init__(
         self,
         settings: ClientSettings,
-        feedback: Feedback,
+        feedback: EventLog,
         work: Callable[[Callable[[], None]], Awaitable[RefreshResult]],
     ) -> None:
         self._every, self._after = settings.refresh_seconds, settings.refresh_interactions
@@ -67,7 +67,7 @@ class Refresher:
 
     async def follow(self) -> None:
         """Until cancelled. What an earlier process has left undone comes first."""
-        if await self._look(self._store.erasures.are_open, otherwise=True):
+        if await self._query_log(self._store.erasures.are_open, otherwise=True):
             self._ask_for_erasure()
         while True:
             await self._wait()
@@ -86,7 +86,7 @@ class Refresher:
         failed = self.standing.problem is not None
         while not self._asked.is_set():
             now = time.monotonic()
-            if now >= self._due or (not failed and await self._enough()):
+            if now >= self._due or (not failed and await self._has_enough_events()):
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), self._longest_wait(now))
@@ -96,14 +96,14 @@ class Refresher:
             return LOOK_SECONDS
         return None if self._due == float("inf") else max(LOOK_SECONDS, self._due - now)
 
-    async def _enough(self) -> bool:
+    async def _has_enough_events(self) -> bool:
         if self._after is None:
             return False
-        return await self._look(
+        return await self._query_log(
             partial(self._store.holds_liked, self._after, self._feedback.overlay.least_rating), otherwise=False
         )
 
-    async def _look(self, ask: Callable[[], bool], *, otherwise: bool) -> bool:
+    async def _query_log(self, ask: Callable[[], bool], *, otherwise: bool) -> bool:
         """What the log says; `otherwise` where it cannot be read now, which is no reason to end."""
         try:
             return await asyncio.to_thread(ask)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from client_service.boundary.anchors import NAME as ANCHORS
 from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.federation.best_model import find_kept
 from client_service.privacy.accounting import ACCOUNT, find_shortfall
 from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
-from client_service.refresh.cleanup import clear_earlier, keep_alone
+from client_service.refresh.cleanup import delete_outdated_files, keep_alone
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
@@ -66,7 +66,7 @@ def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) ->
     return OpenRecords(ledger, anchors, rounds, guard, basis_guard)
 
 
-def take_up_stored(renewal: ModelRenewal, store: FeedbackStore | None) -> AtRest | None:
+def take_up_stored(renewal: ModelRenewal, store: EventStore | None) -> AtRest | None:
     """The kept model, or for a shard that has changed the one that follows from it. Slow.
 
     A damaged model is no reason to stay away, nor one that needs more memory than there is, nor a disk that is full
@@ -83,7 +83,7 @@ def take_up_stored(renewal: ModelRenewal, store: FeedbackStore | None) -> AtRest
             fit_everything=settings.fit_everything,
         ) or _renew(renewal)
         if store is not None:
-            clear_earlier(settings, store, shard.digest, erased=store.erasures.are_open())
+            delete_outdated_files(settings, store, shard.digest, erased=store.erasures.are_open())
             store.erasures.complete()
     except Interrupted:
         raise

@@ -71,11 +71,11 @@ NEVER = Interrupt()
 """For work that nobody interrupts: nothing sets it."""
 
 
-class GaveWay(Exception):
+class RoundAborted(Exception):
     """The round is left where it is, as a kill would leave it. None of the errors' tree: nothing is wrong."""
 
 
-class RoundPatience:
+class RoundDeadline:
     """Looked at by whoever waits for others in a round, between two polls."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,4 +98,4 @@ class RoundPatience:
     def check(self) -> None:
         """Raises GaveWay once the time is over."""
         if self.seconds_left == 0.0:
-            raise GaveWay
+            raise RoundAborted

@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 MOST = 64  # in one group, so that nobody's answer waits for hundreds of others
 
 
-class Together(Generic[Asked, Answer]):
+class RequestBatcher(Generic[Asked, Answer]):
     """Answers requests in a worker thread, a group of them at a time, in the order in which they came.
 
     compute: a group's answers in its order, or an error of one request alone. What it raises reaches everybody in the

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
-from client_service.runtime.interruption import RoundPatience
+from client_service.runtime.interruption import RoundDeadline
 from client_service.runtime.logs import LOGGER
 from client_service.secure_rounds.masking import Masking
 from shared.errors import PrivacyError, RoundClosedError
@@ -61,9 +61,9 @@ class SecureExchange:
         wait: float,
         worker: Executor,
         basis: BasisPart | None = None,
-        patience: RoundPatience | None = None,
+        patience: RoundDeadline | None = None,
     ) -> None:
-        self._patience = patience or RoundPatience()
+        self._patience = patience or RoundDeadline()
         self._own, self._aggregator, self._wait, self._worker = masking, aggregator, wait, worker
         self._stamp = None if basis is None else basis.stamp
         self._catalogue = None if basis is None else basis.catalogue

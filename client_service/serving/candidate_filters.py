@@ -14,8 +14,8 @@ from scipy import sparse
 from client_service.data import Shard
 from client_service.event_log.overlay import Overlay
 from client_service.models.ranker import Rows
-from client_service.serving.recent_lists import Asked
-from client_service.serving.requests import Limits, Mask
+from client_service.serving.recent_lists import ListKey
+from client_service.serving.requests import ListRequest, Mask
 from shared.errors import Fault, ProtocolError
 
 EXPECTED: Final = r"filter: expected KEY:VALUE or KEY:VALUE|VALUE, with \ before a :, | or \ that belongs to one"
@@ -83,25 +83,25 @@ class Exclusions:
         forbidden[self.rows(exclude)[0]] = True
         return forbidden if forbidden.any() else None
 
-    def forbidden(self, limits: Limits) -> Mask:
+    def forbidden(self, limits: ListRequest) -> Mask:
         """Those of the request, and those that are hidden."""
         forbidden, hidden = limits.forbidden, self._overlay.hidden
         if forbidden is None:
             return np.zeros(len(self._shard.item_ids), dtype=bool) if hidden is None else hidden.copy()
         return forbidden.copy() if hidden is None else forbidden | hidden
 
-    def of_basket(self, rows: Rows, limits: Limits) -> Mask:
+    def of_basket(self, rows: Rows, limits: ListRequest) -> Mask:
         """Forbidden items, and those of a basket."""
         excluded = self.forbidden(limits)
         if limits.exclude_seen:
             excluded[rows] = True
         return excluded
 
-    def known_items(self, asked: Asked) -> Rows:
+    def known_items(self, asked: ListKey) -> Rows:
         """Rows of all items that the shard says a user has met: liked, in whichever split, or not."""
         return asked.met if asked.row is None else items_of_row(self._shard.known_pairs, asked.row)
 
-    def of_user(self, asked: Asked, limits: Limits) -> Mask:
+    def of_user(self, asked: ListKey, limits: ListRequest) -> Mask:
         """Forbidden items, and those that the user has met."""
         excluded = self.forbidden(limits)
         if limits.exclude_seen:
@@ -110,7 +110,7 @@ class Exclusions:
                 excluded[asked.since.seen] = True
         return excluded
 
-    def forbid_met(self, asked: Asked, limits: Limits) -> Limits:
+    def forbid_met(self, asked: ListKey, limits: ListRequest) -> ListRequest:
         """With what the user has met among the forbidden items: his basket holds the training items alone."""
         if not limits.exclude_seen or (asked.since is None and not len(self.known_items(asked))):
             return limits

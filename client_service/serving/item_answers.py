@@ -17,7 +17,7 @@ from client_service.models.explanations import contributions
 from client_service.models.ranker import Rows, Side
 from client_service.serving.messages import MOST_REASONS, ItemOut, ReasonOut
 from client_service.serving.model_store import Served
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from shared.errors import ProtocolError
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
@@ -70,7 +70,7 @@ def order_by_variety(values: Float32, directions: Float32, weight: float, count:
 LEAST = 1e-6  # contribution that is no rounding
 
 
-class Asker(NamedTuple):
+class Query(NamedTuple):
     """Whoever is answered, as the served model sees him: one row, and the rows of the items that it is of."""
 
     served: Served
@@ -95,7 +95,7 @@ class Answers:
         self._shard, self._overlay = shard, overlay
 
     def write_page(
-        self, ranked: Ranked, limits: Limits, asker: Callable[[], Asker] | None = None
+        self, ranked: Ranked, limits: ListRequest, asker: Callable[[], Query] | None = None
     ) -> tuple[ItemOut, ...]:
         """Of the best rows, as many as `limits.depth`, those that were asked for; `asker`: whom to give reasons."""
         rows, scores = self._rearrange(ranked, limits) if limits.rearranged else ranked[:2]
@@ -124,7 +124,7 @@ class Answers:
     def _freshness(self) -> Float32 | None:
         return item_freshness(self._shard)
 
-    def _rearrange(self, ranked: Ranked, limits: Limits) -> tuple[NDArray[np.integer], Float32]:
+    def _rearrange(self, ranked: Ranked, limits: ListRequest) -> tuple[NDArray[np.integer], Float32]:
         """The pool, as far as it was asked for, by freshness and variety. Without a model all items are as unlike."""
         found, served = ranked.rows >= 0, ranked.served
         rows, scores = ranked.rows[found], ranked.scores[found]
@@ -140,7 +140,7 @@ class Answers:
             order = np.argsort(-values, kind="stable")[:count]
         return rows[order], scores[order]
 
-    def _give_reasons(self, items: tuple[ItemOut, ...], rows: Rows, asker: Asker) -> tuple[ItemOut, ...]:
+    def _give_reasons(self, items: tuple[ItemOut, ...], rows: Rows, asker: Query) -> tuple[ItemOut, ...]:
         found = contributions(asker.served.ranker, asker.side, asker.basket, rows)
         if found is None:
             return items

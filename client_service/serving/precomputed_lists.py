@@ -41,7 +41,7 @@ ListedRows = tuple[NDArray[np.integer], Float32]
 
 
 @dataclass(eq=False)
-class Lists:
+class PrecomputedLists:
     """Lists of the users' best items, without those that they have met, best first.
 
     items (M, L) int32, -1 where there are no more; scores (M, L) float32; `ready`: the first so many rows are there.
@@ -85,7 +85,7 @@ def begin_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | No
     return BegunList(items, scores, whole)
 
 
-class ListKeeper:
+class ListBuilder:
     """Computes the lists of the latest model in the background, as the least urgent work of this machine.
 
     Before them, for more than `approximate_beyond` items and a model whose scores are inner products, the graph by
@@ -98,7 +98,7 @@ class ListKeeper:
         self._folder, self._shard, self._beyond = folder, shard, approximate_beyond
         self._threads = threads or max(1, (os.cpu_count() or 1) - 1)
         self._interrupt, self._job = Interrupt(), threading.Thread()
-        self.lists: Lists | None = None
+        self.lists: PrecomputedLists | None = None
         self.nearest: Nearest | None = None
 
     def begin(self, ranker: Ranker) -> None:
@@ -145,7 +145,7 @@ class ListKeeper:
         return_free_memory()
 
 
-class ListReader(ListKeeper):
+class ListReader(ListBuilder):
     """Reads the lists that another process computes of the same model, as far as they have come, and its graph."""
 
     def _provide(self, ranker: Ranker, interrupt: Interrupt) -> None:
@@ -155,13 +155,13 @@ class ListReader(ListKeeper):
             interrupt.wait(LOOK_SECONDS)
         if self._wants_nearest(ranker):
             self.nearest = read_nearest(self._folder, ranker)  # it is made before the first list
-        lists = self.lists = Lists(ranker, *_map_files(stem, shape, "r"), ready)
+        lists = self.lists = PrecomputedLists(ranker, *_map_files(stem, shape, "r"), ready)
         while lists.ready < shape[0]:
             interrupt.wait(LOOK_SECONDS)
             lists.ready = max(lists.ready, _known_rows(progress, shape[0]))
 
 
-def open_lists(folder: Path, ranker: Ranker, shard: Shard) -> tuple[Lists, Path]:
+def open_lists(folder: Path, ranker: Ranker, shard: Shard) -> tuple[PrecomputedLists, Path]:
     """The lists of a model as an earlier process left them, or new ones; the files of other models go. And where it is
     written how many rows are ready."""
     stem, shape = _stem_of(folder, ranker, shard), _shape_of(shard)
@@ -171,7 +171,7 @@ def open_lists(folder: Path, ranker: Ranker, shard: Shard) -> tuple[Lists, Path]
             other.unlink(missing_ok=True)
     progress = stem.with_suffix(".json")
     ready = _known_rows(progress, shape[0]) if all(path.is_file() for path, _ in _files_of(stem)) else 0
-    return Lists(ranker, *_map_files(stem, shape, "r+" if ready else "w+"), ready), progress
+    return PrecomputedLists(ranker, *_map_files(stem, shape, "r+" if ready else "w+"), ready), progress
 
 
 def _stem_of(folder: Path, ranker: Ranker, shard: Shard) -> Path:
@@ -220,7 +220,7 @@ def lists_digest(ranker: Ranker, shard: Shard) -> str:
     return found.hexdigest()
 
 
-def fill(lists: Lists, shard: Shard, interrupt: Interrupt, threads: int, progress: Path) -> None:
+def fill(lists: PrecomputedLists, shard: Shard, interrupt: Interrupt, threads: int, progress: Path) -> None:
     """Compute what is missing, block by block, the rows in order. Interrupted once the wish is there."""
     width, items = lists.items.shape[1], len(shard.item_ids)
     step = max(1, BLOCK // items)
@@ -252,7 +252,7 @@ def _known_items(shard: Shard, rows: Rows) -> Mask:
     return known
 
 
-def _settle(lists: Lists, progress: Path) -> None:
+def _settle(lists: PrecomputedLists, progress: Path) -> None:
     """The rows first, then how many there are."""
     for array in (lists.items, lists.scores):
         assert isinstance(array.base, np.memmap)

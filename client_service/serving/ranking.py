@@ -9,13 +9,13 @@ import numpy as np
 from scipy import sparse
 
 from client_service.data import Shard
-from client_service.event_log.overlay import Overlay, Since
+from client_service.event_log.overlay import LatestEvents, Overlay
 from client_service.models.ranker import Rows, Side, join_sides
 from client_service.serving.candidate_filters import Exclusions, items_of_row
 from client_service.serving.model_store import Served
-from client_service.serving.precomputed_lists import BLOCK, LENGTH, BegunList, ListedRows, ListKeeper
-from client_service.serving.recent_lists import Asked, RecentLists
-from client_service.serving.requests import Limits, Mask
+from client_service.serving.precomputed_lists import BLOCK, LENGTH, BegunList, ListBuilder, ListedRows
+from client_service.serving.recent_lists import ListKey, RecentLists
+from client_service.serving.requests import ListRequest, Mask
 
 
 def history_rows(shard: Shard, overlay: Overlay, user: str) -> Rows:
@@ -28,19 +28,19 @@ def history_rows(shard: Shard, overlay: Overlay, user: str) -> Rows:
     return np.concatenate([liked, np.setdiff1d(basket_since(shard, row, since), liked)])
 
 
-def basket_since(shard: Shard, row: int | None, since: Since | None) -> Rows:
+def basket_since(shard: Shard, row: int | None, since: LatestEvents | None) -> Rows:
     """Rows of all items that a user likes, ascending: those of his row, and what has come since, of which the latest
     counts."""
     trained = items_of_row(shard.train, row)
     return trained if since is None else np.union1d(np.setdiff1d(trained, since.disliked), since.liked)
 
 
-def changes_basket(shard: Shard, row: int, since: Since) -> bool:
+def changes_basket(shard: Shard, row: int, since: LatestEvents) -> bool:
     """Does the user like other items than those of his row? What he has seen alone changes nothing of that."""
     return len(since.liked) > 0 or bool(np.isin(since.disliked, items_of_row(shard.train, row)).any())
 
 
-Begun = tuple[Asked, BegunList | None]
+Begun = tuple[ListKey, BegunList | None]
 """A user, and what is at hand of the list that is asked for."""
 
 
@@ -48,10 +48,10 @@ class ListRanking:
     """Over one shard's catalogue. `keeper`: who may have a graph over the items. `recent`: the lists of users with
     later interactions, of which those are kept that follow from nothing that a single request asks for."""
 
-    def __init__(self, shard: Shard, keeper: ListKeeper | None, exclusions: Exclusions, recent: RecentLists) -> None:
+    def __init__(self, shard: Shard, keeper: ListBuilder | None, exclusions: Exclusions, recent: RecentLists) -> None:
         self._shard, self._keeper, self._exclusions, self._recent = shard, keeper, exclusions, recent
 
-    def rank_users(self, served: Served, asked: Sequence[Begun], limits: Limits) -> Iterator[ListedRows]:
+    def rank_users(self, served: Served, asked: Sequence[Begun], limits: ListRequest) -> Iterator[ListedRows]:
         """The best items of each of these users. A list that has begun elsewhere is gone on with as it is, so that no
         page of it repeats or passes over an item, whatever the last bits of its scores are here."""
         by_row = self._rank_rows(served, [one for one in asked if one[0].by_row], limits)
@@ -59,7 +59,7 @@ class ListRanking:
         return (next(by_row if one.by_row else by_basket) for one, _ in asked)
 
     def rank_baskets(
-        self, served: Served, asked: Sequence[tuple[Rows, Limits]], begun: Sequence[BegunList | None] = ()
+        self, served: Served, asked: Sequence[tuple[Rows, ListRequest]], begun: Sequence[BegunList | None] = ()
     ) -> Iterator[ListedRows]:
         """The best items for each of these rows of items, as many as asked for."""
         step = max(1, BLOCK // len(self._shard.item_ids))
@@ -79,7 +79,7 @@ class ListRanking:
         codes = served.ranker.fusion.encoded(_baskets(baskets, len(self._shard.item_ids)))
         return join_sides([served.model.fold_in(one) for one in baskets], codes)
 
-    def _rank_rows(self, served: Served, asked: Sequence[Begun], limits: Limits) -> Iterator[ListedRows]:
+    def _rank_rows(self, served: Served, asked: Sequence[Begun], limits: ListRequest) -> Iterator[ListedRows]:
         step = max(1, BLOCK // len(self._shard.item_ids))
         for first in range(0, len(asked), step):
             block = asked[first : first + step]
@@ -87,7 +87,7 @@ class ListRanking:
             users = served.ranker.users[np.array([one.row for one, _ in block], dtype=np.int64)]
             yield from self._go_on(served, users, excluded, limits.depth, [begun for _, begun in block])
 
-    def _rank_later(self, served: Served, asked: Sequence[Begun], limits: Limits) -> Iterator[ListedRows]:
+    def _rank_later(self, served: Served, asked: Sequence[Begun], limits: ListRequest) -> Iterator[ListedRows]:
         """Of those with later interactions, by a basket of all that each likes."""
         plain = limits.exclude_seen and limits.forbidden is None
         wide = replace(limits, k=max(limits.k, LENGTH - limits.offset)) if plain else limits

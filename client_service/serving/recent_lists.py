@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.event_log.overlay import Since
+from client_service.event_log.overlay import LatestEvents
 from client_service.models.ranker import Ranker, Rows
 from client_service.serving.precomputed_lists import BegunList, Mask, begin_list
 from shared.method.parameters import Float32
@@ -21,7 +21,7 @@ from shared.method.parameters import Float32
 MOST = 20_000  # users, 1.6 kB each
 
 
-class Asked(NamedTuple):
+class ListKey(NamedTuple):
     """A user as he is known at one moment: his row in the shard, and what has come since; None for neither.
 
     by_row: does his list follow from his row? Else it follows from the basket of all that he likes. hidden: the items
@@ -30,18 +30,18 @@ class Asked(NamedTuple):
 
     user: str
     row: int | None
-    since: Since | None
+    since: LatestEvents | None
     by_row: bool
     hidden: Mask | None
     met: Rows
 
-    def agrees_with(self, other: Asked) -> bool:
+    def agrees_with(self, other: ListKey) -> bool:
         """Is the same known? By identity: it is the same object until more has come."""
         return self.row == other.row and self.since is other.since and self.hidden is other.hidden
 
 
 class _Recent(NamedTuple):
-    asked: Asked
+    asked: ListKey
     items: NDArray[np.integer]
     scores: Float32
 
@@ -56,7 +56,7 @@ class RecentLists:
         self._ranker: Ranker | None = None
         self._hidden: Mask | None = None
 
-    def begin(self, ranker: Ranker, asked: Asked, forbidden: Mask | None) -> BegunList | None:
+    def begin(self, ranker: Ranker, asked: ListKey, forbidden: Mask | None) -> BegunList | None:
         """This user's list without forbidden items (N,); None where it is not there."""
         with self._lock:
             found = self._lists.get(asked.user)
@@ -65,7 +65,7 @@ class RecentLists:
             self._lists.move_to_end(asked.user)
         return begin_list(found.items, found.scores, forbidden)
 
-    def keep(self, ranker: Ranker, asked: Asked, items: NDArray[np.integer], scores: Float32) -> None:
+    def keep(self, ranker: Ranker, asked: ListKey, items: NDArray[np.integer], scores: Float32) -> None:
         """The best items of this user, -1 where there are no more, without those that he has met."""
         with self._lock:
             if self._ranker is not ranker or self._hidden is not asked.hidden:

@@ -15,13 +15,13 @@ from client_service.event_log.overlay import Overlay
 from client_service.models.ranker import Rows
 from client_service.serving.candidate_filters import Exclusions
 from client_service.serving.catalogue import Catalogue
-from client_service.serving.item_answers import Answers, Asker, Ranked, best_rows
+from client_service.serving.item_answers import Answers, Query, Ranked, best_rows
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
 from client_service.serving.model_store import Served
-from client_service.serving.precomputed_lists import BegunList, ListedRows, ListKeeper, ListReader, Lists
+from client_service.serving.precomputed_lists import BegunList, ListBuilder, ListedRows, ListReader, PrecomputedLists
 from client_service.serving.ranking import ListRanking, basket_since, changes_basket, history_rows
-from client_service.serving.recent_lists import Asked, RecentLists
-from client_service.serving.requests import Basket, Limits, Listed, Mask
+from client_service.serving.recent_lists import ListKey, RecentLists
+from client_service.serving.requests import Basket, Listed, ListRequest, Mask
 from client_service.settings import ClientSettings
 from shared.errors import NotFoundError
 from shared.method.graph import Float64, degrees
@@ -37,7 +37,7 @@ class Recommender:
     `overlay`: what has happened since the shard was written.
     """
 
-    def __init__(self, shard: Shard, keeper: ListKeeper | None = None, overlay: Overlay | None = None) -> None:
+    def __init__(self, shard: Shard, keeper: ListBuilder | None = None, overlay: Overlay | None = None) -> None:
         self._shard, self._keeper, self._overlay = shard, keeper, overlay or Overlay(shard)
         self._answers, self.catalogue = Answers(shard, self._overlay), Catalogue(shard, self._overlay)
         self._exclusions = Exclusions(shard, self._overlay)
@@ -82,25 +82,25 @@ class Recommender:
         if self._keeper is not None:
             self._keeper.close()
 
-    def for_user(self, user: str, limits: Limits) -> RecommendationsOut:
+    def for_user(self, user: str, limits: ListRequest) -> RecommendationsOut:
         """The user's list; popular items, flagged, for somebody unknown or while there is no model."""
         return self.at_once(user, limits) or self.for_users((user,), limits)[0]
 
-    def at_once(self, user: str, limits: Limits) -> RecommendationsOut | None:
+    def at_once(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
         """The same where it is a look-up; None where it has to be computed, which nobody should do in an event loop."""
         return self._look_up(self._served, self._ask_for(user), limits)
 
     def listed_for(self, user: str, k: int) -> Listed | None:
         """The k best items of a user that he does not have; None where that is no look-up."""
         served = self._served
-        if served is None or (found := self._find_list(served, self._ask_for(user), Limits(k))) is None:
+        if served is None or (found := self._find_list(served, self._ask_for(user), ListRequest(k))) is None:
             return None
         ids, titles = self._shard.item_ids, self._overlay.titles
         rows, scores = found[0].tolist(), served.relevance.of(found[1]).tolist()
         names = repeat(None) if titles is None else (titles[row] for row in rows)
         return Listed(served.version, zip((ids[row] for row in rows), scores, names, strict=False))
 
-    def for_users(self, users: Sequence[str], limits: Limits) -> tuple[RecommendationsOut, ...]:
+    def for_users(self, users: Sequence[str], limits: ListRequest) -> tuple[RecommendationsOut, ...]:
         """Their lists in this order: looked up where they can be, all others computed together."""
         served, asked = self._served, [self._ask_for(user) for user in users]
         found = [self._look_up(served, one, limits) for one in asked]
@@ -113,7 +113,7 @@ class Recommender:
                 found[place] = self._answer(served, asked[place], items, scores, limits)
         return tuple(one for one in found if one is not None)
 
-    def for_basket(self, basket: Iterable[str], limits: Limits) -> RecommendationsOut:
+    def for_basket(self, basket: Iterable[str], limits: ListRequest) -> RecommendationsOut:
         """A list for somebody who is in no graph, from the items given (fold-in)."""
         return self.for_baskets([Basket(tuple(basket), limits)])[0]
 
@@ -163,36 +163,36 @@ class Recommender:
         freshness: float = 0.0,
         explain: bool = False,
         raw: bool = False,
-    ) -> Limits:
+    ) -> ListRequest:
         """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
         further down than any list goes, and for freshness where the shard has no times."""
         forbidden = self._exclusions.forbid(allow, exclude, filters)
-        limits = Limits(k, exclude_seen, forbidden, offset, mmr, freshness, explain, raw)
+        limits = ListRequest(k, exclude_seen, forbidden, offset, mmr, freshness, explain, raw)
         limits.require_reachable()
         if freshness > 0.0:
             self._answers.require_times()
         return limits
 
-    def _ask_for(self, user: str) -> Asked:
+    def _ask_for(self, user: str) -> ListKey:
         """All that is known of a user, once a request: meanwhile he may be erased, or do something."""
         row, since = self._overlay.user_row(user), self._overlay.of(user)
         by_row = row is not None and (since is None or not changes_basket(self._shard, row, since))
         met = NO_ROWS if row is not None else self._overlay.met_rows(user)
-        return Asked(user, row, since, by_row, self._overlay.hidden, met)
+        return ListKey(user, row, since, by_row, self._overlay.hidden, met)
 
-    def _look_up(self, served: Served | None, asked: Asked, limits: Limits) -> RecommendationsOut | None:
+    def _look_up(self, served: Served | None, asked: ListKey, limits: ListRequest) -> RecommendationsOut | None:
         if served is None or not (asked.by_row or len(basket_since(self._shard, asked.row, asked.since))):
             reason: Fallback = "no model yet" if served is None else "unknown user"
             return self._popular(reason, self._exclusions.of_user(asked, limits), limits, user=asked.user)
         found = self._find_list(served, asked, limits)
         return None if found is None else self._answer(served, asked, *found, limits)
 
-    def _find_list(self, served: Served, asked: Asked, limits: Limits) -> ListedRows | None:
+    def _find_list(self, served: Served, asked: ListKey, limits: ListRequest) -> ListedRows | None:
         """The best items of a user whose list is at hand and reaches so far."""
         begun = self._begin_list(served, asked, limits)
         return None if begun is None else begun.first(limits.depth)
 
-    def _begin_list(self, served: Served, asked: Asked, limits: Limits) -> BegunList | None:
+    def _begin_list(self, served: Served, asked: ListKey, limits: ListRequest) -> BegunList | None:
         """What is at hand of a user's list."""
         if not limits.exclude_seen:
             return None
@@ -209,11 +209,11 @@ class Recommender:
             forbidden[asked.since.seen] = True
         return lists.begin(asked.row, forbidden)
 
-    def _lists(self) -> Lists | None:
+    def _lists(self) -> PrecomputedLists | None:
         return None if self._keeper is None else self._keeper.lists
 
     def _without_model(
-        self, served: Served | None, rows: Rows, unknown: int, limits: Limits
+        self, served: Served | None, rows: Rows, unknown: int, limits: ListRequest
     ) -> RecommendationsOut | None:
         """Popular items for a basket that no model can tell anything of; None for any other one."""
         if served is not None and len(rows):
@@ -223,7 +223,7 @@ class Recommender:
         return found.model_copy(update={"unknown_items": unknown})
 
     def _answer(
-        self, served: Served, asked: Asked, items: NDArray[np.integer], scores: Float32, limits: Limits
+        self, served: Served, asked: ListKey, items: NDArray[np.integer], scores: Float32, limits: ListRequest
     ) -> RecommendationsOut:
         lists = self._answers.write_page(_ranked(served, items, scores), limits, partial(self._asker, served, asked))
         return RecommendationsOut(user=asked.user, model=served.version, items=lists)
@@ -233,18 +233,18 @@ class Recommender:
         found: Float64 = np.maximum(counts, 0.0).astype(np.float64) / len(self._shard.user_ids)
         return found
 
-    def _asker(self, served: Served, asked: Asked) -> Asker:
+    def _asker(self, served: Served, asked: ListKey) -> Query:
         """A user as the model sees him: by his row, or with later interactions by a basket of all that he has."""
         basket = basket_since(self._shard, asked.row, asked.since)
         if not asked.by_row:
             return self._asker_of_basket(served, basket)
-        return Asker(served, served.ranker.users[np.array([asked.row])], basket)
+        return Query(served, served.ranker.users[np.array([asked.row])], basket)
 
-    def _asker_of_basket(self, served: Served, basket: Rows) -> Asker:
-        return Asker(served, self._ranking.fold_in(served, [basket]), basket)
+    def _asker_of_basket(self, served: Served, basket: Rows) -> Query:
+        return Query(served, self._ranking.fold_in(served, [basket]), basket)
 
     def _popular(
-        self, reason: Fallback, excluded: Mask, limits: Limits, *, user: str | None = None
+        self, reason: Fallback, excluded: Mask, limits: ListRequest, *, user: str | None = None
     ) -> RecommendationsOut:
         scores = self._popularity.copy()
         scores[excluded] = -np.inf
@@ -258,7 +258,7 @@ def _ranked(served: Served, rows: NDArray[np.integer], scores: Float32) -> Ranke
 
 def open_recommender(settings: ClientSettings, shard: Shard, overlay: Overlay) -> Recommender:
     """It keeps lists of its users."""
-    keeper = ListKeeper(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
+    keeper = ListBuilder(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
     return Recommender(shard, keeper, overlay)
 
 

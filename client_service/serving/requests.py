@@ -18,7 +18,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Limits:
+class ListRequest:
     """What a request asks for: how many, whether to leave out seen items, and a mask (N,) of forbidden items.
 
     offset: how many of the best come before the first that is answered. mmr, freshness: weights in [0, 1] of being
@@ -63,7 +63,7 @@ class Basket:
     """Items of somebody who is in no graph, and what is asked for."""
 
     items: tuple[str, ...]
-    limits: Limits
+    limits: ListRequest
 
 
 @dataclass(frozen=True)

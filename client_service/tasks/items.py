@@ -17,8 +17,8 @@ from client_service.data.interaction_files import read_catalogue, with_places
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
 from client_service.evaluation.ranking import on_test, on_validation, validation_users
 from client_service.event_log.overlay import Overlay, follow_feedback
-from client_service.event_log.service import Feedback
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.service import EventLog
+from client_service.event_log.store import EventStore
 from client_service.joining_value.comparison import compare_with_alone
 from client_service.models.relevance import Relevance
 from client_service.runtime.interruption import Interrupt
@@ -28,7 +28,7 @@ from client_service.serving.recommender import Recommender, open_reader, open_re
 from client_service.serving.refitting import Refit, kept_basis
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import USERS, trial
-from client_service.tasks.task import Followed, Opened, Place, SummedDigests, Task
+from client_service.tasks.task import OpenedTask, ReplicaTask, RunContext, SummedDigests, Task
 from client_service.training.client_measures import compared_kernels
 from client_service.training.item_trainer import LocalTraining, carry_training, rows_of_shard
 from client_service.training.relevance_fit import fit_relevance
@@ -76,7 +76,7 @@ def digest_summed(shard: Shard) -> SummedDigests:
 
 
 def begin_training(
-    place: Place, shard: Shard, device: torch.device, interrupt: Interrupt
+    place: RunContext, shard: Shard, device: torch.device, interrupt: Interrupt
 ) -> tuple[LocalTraining, dict[str, Any]]:
     """A model where its run begins, with the choices that an earlier run made on the same shard."""
     method, folder = place.method, place.cache or place.folder
@@ -94,7 +94,7 @@ def begin_training(
     return training, {**_choices(training), **figures}
 
 
-def _choice_basis(place: Place) -> str:
+def _choice_basis(place: RunContext) -> str:
     """What choices are kept under beside the shard: the basis, and whether the model begins in it."""
     if place.basis is None:
         return ""
@@ -140,7 +140,7 @@ def judge_test_lists(shard: Shard, served: Served, interrupt: Interrupt) -> Meas
     return on_test(shard, interrupt.before(served.ranker.top))
 
 
-def compare_alone(place: Place, shard: Shard, served: Served, interrupt: Interrupt) -> ComparisonOut:
+def compare_alone(place: RunContext, shard: Shard, served: Served, interrupt: Interrupt) -> ComparisonOut:
     """The served model beside popular items and the silo alone, for the silo's operator."""
     return compare_with_alone(shard, served, place.method.cutoff, place.cache or place.folder, interrupt)
 
@@ -158,23 +158,23 @@ def answering_shard(settings: ClientSettings, shard: Shard) -> Shard:
     return shard.everything if settings.fit_everything else shard
 
 
-def open_lists(settings: ClientSettings, shard: Shard) -> Opened:
+def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:
     """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
     shard = answering_shard(settings, shard)
-    store = FeedbackStore(
+    store = EventStore(
         settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
     )
-    feedback = Feedback(store, Overlay(shard, store, least_rating=settings.least_rating), settings.shard)
-    return Opened(open_recommender(settings, shard, feedback.overlay), feedback)
+    feedback = EventLog(store, Overlay(shard, store, least_rating=settings.least_rating), settings.shard)
+    return OpenedTask(open_recommender(settings, shard, feedback.overlay), feedback)
 
 
-def follow_lists(settings: ClientSettings, shard: Shard) -> Followed:
+def follow_lists(settings: ClientSettings, shard: Shard) -> ReplicaTask:
     """Lists that the training process has computed, and the log that it writes."""
     shard = answering_shard(settings, shard)
     overlay = Overlay(shard, least_rating=settings.least_rating)
     follow = partial(follow_feedback, settings.state_directory, settings.most_interactions, overlay, settings.shard)
     follow()
-    return Followed(open_reader(settings, shard, overlay), follow)
+    return ReplicaTask(open_reader(settings, shard, overlay), follow)
 
 
 ITEMS = Task(

@@ -10,7 +10,7 @@ from client_service.serving.messages import ItemOut, RecommendationsOut
 from client_service.serving.next_items import NextItems
 from client_service.serving.next_messages import LONGEST_SESSION, NextIn, NextItemOut
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from shared.errors import NotFoundError, ProtocolError
 from shared.words import count_noun
 
@@ -90,7 +90,7 @@ def _list_trial(question: Question, recommender: Recommender) -> Trial:
     return _for_user(asked, limits, recommender) if asked.user else _for_basket(asked, limits, recommender)
 
 
-def _for_user(asked: Trial, limits: Limits, recommender: Recommender) -> Trial:
+def _for_user(asked: Trial, limits: ListRequest, recommender: Recommender) -> Trial:
     user = asked.user
     found = recommender.for_user(user, limits)
     history, count = recommender.history(user, HISTORY)
@@ -105,7 +105,7 @@ def _for_user(asked: Trial, limits: Limits, recommender: Recommender) -> Trial:
     )
 
 
-def _for_basket(asked: Trial, limits: Limits, recommender: Recommender) -> Trial:
+def _for_basket(asked: Trial, limits: ListRequest, recommender: Recommender) -> Trial:
     items = tuple(item for one in BETWEEN.split(asked.basket) if (item := one.strip()))
     found = recommender.for_basket(items, limits)
     unknown = f" {count_noun(found.unknown_items, 'item')} of it not in the catalogue." if found.unknown_items else ""

@@ -21,7 +21,7 @@ from client_service.serving.model_store import ModelHead
 from client_service.serving.next_items import NextItems, ServedSessions, freeze_sessions
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import VISITS, try_visit
-from client_service.tasks.task import Followed, Opened, Place, Task, follow_nothing
+from client_service.tasks.task import OpenedTask, ReplicaTask, RunContext, Task, follow_nothing
 from client_service.training.session_trainer import SessionTraining, carry_sessions, rows_of_sessions
 from shared.errors import SettingsError
 from shared.files import make_private_folder
@@ -71,7 +71,7 @@ def refuse_refit(*of: object) -> NoReturn:
 
 
 def begin_sessions(
-    place: Place, shard: SessionShard, device: torch.device, interrupt: Interrupt
+    place: RunContext, shard: SessionShard, device: torch.device, interrupt: Interrupt
 ) -> tuple[SessionTraining, dict[str, Any]]:
     """A model where its run begins."""
     training = SessionTraining(shard, place.method, device, interrupt, place.kind)
@@ -106,7 +106,9 @@ def judge_test(shard: SessionShard, served: ServedSessions, interrupt: Interrupt
     return measure_prefixes(served.score, shard.test, len(shard.item_ids), interrupt)
 
 
-def compare_counts(place: Place, shard: SessionShard, served: ServedSessions, interrupt: Interrupt) -> ComparisonOut:
+def compare_counts(
+    place: RunContext, shard: SessionShard, served: ServedSessions, interrupt: Interrupt
+) -> ComparisonOut:
     """The served model beside the silo's own counts, for the silo's operator."""
     del place
     return compare_with_counts(shard, served.score, interrupt)
@@ -123,16 +125,16 @@ def describe_nothing(training: SessionTraining) -> dict[str, Any]:
     return {}
 
 
-def open_next_items(settings: ClientSettings, shard: SessionShard) -> Opened:
+def open_next_items(settings: ClientSettings, shard: SessionShard) -> OpenedTask:
     """Answers alone: applications tell a silo of sessions nothing yet. Replicas that mount the folder find it."""
     make_private_folder(settings.state_directory / FOLDER)
-    return Opened(NextItems(shard), None)
+    return OpenedTask(NextItems(shard), None)
 
 
-def follow_next_items(settings: ClientSettings, shard: SessionShard) -> Followed:
+def follow_next_items(settings: ClientSettings, shard: SessionShard) -> ReplicaTask:
     """The same in another process."""
     del settings
-    return Followed(NextItems(shard), follow_nothing)
+    return ReplicaTask(NextItems(shard), follow_nothing)
 
 
 SESSIONS = Task(

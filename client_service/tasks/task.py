@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from client_service.common_basis.basis import CommonBasis
 from client_service.evaluation.metrics import MeasureLabel, Measures
-from client_service.event_log.service import Feedback
+from client_service.event_log.service import EventLog
 from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows
 from client_service.models.relevance import Relevance
@@ -25,7 +25,7 @@ from client_service.serving.model_store import ModelHead
 from client_service.serving.predictor import Answerer
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import Nouns, Question, Trial
-from client_service.training.item_trainer import Figures, Moment
+from client_service.training.item_trainer import Figures, RoundContext
 from client_service.training.training_state import TrainingState
 from shared.method.declaration import Counts
 from shared.method.graph import Float64
@@ -35,7 +35,7 @@ from shared.strategies.local_client import LocalClient
 
 
 @dataclass(frozen=True)
-class Place:
+class RunContext:
     """Where a training run belongs: the client's name, the run with its seed and settings, the folder of its models.
 
     kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
@@ -82,7 +82,7 @@ class Training(LocalClient, Protocol):
     digest of the common basis, "" where there is none.
     """
 
-    moment: Moment
+    moment: RoundContext
     figures: Figures
     received: Parameters
     start: Filter | None
@@ -97,14 +97,14 @@ class Training(LocalClient, Protocol):
     def restore(self, state: TrainingState) -> None: ...
 
 
-class Opened(NamedTuple):
+class OpenedTask(NamedTuple):
     """answers: without a model yet. feedback: None where applications tell a silo of this task nothing."""
 
     answers: Answerer
-    feedback: Feedback | None
+    feedback: EventLog | None
 
 
-class Followed(NamedTuple):
+class ReplicaTask(NamedTuple):
     """answers: without a model yet. follow: takes up what applications have told the training process since; True once
     another shard than that of the answers has absorbed it, None where nothing could be read."""
 
@@ -164,16 +164,16 @@ class Task(Generic[S, T]):
     carry: Callable[[T, Mapping[str, Tensor], ShardRows], bool]
     count_in_catalogue: Callable[[S, int], sparse.csr_array]
     digest_summed: Callable[[S], SummedDigests]
-    begin: Callable[[Place, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
+    begin: Callable[[RunContext, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
     rebuild: Callable[[ModelHead, S, Path, torch.device], T]
     freeze: Callable[[str, T], Any]
     relate: Callable[[S, Any, Interrupt], Relevance]
     judge: Callable[[S, Any, Interrupt], Measures]
     test: Callable[[S, Any, Interrupt], Measures]
-    compare_alone: Callable[[Place, S, Any, Interrupt], ComparisonOut | None]
+    compare_alone: Callable[[RunContext, S, Any, Interrupt], ComparisonOut | None]
     compare: Callable[[T], tuple[Float64, Float64] | None]
     describe: Callable[[T], dict[str, Any]]
     answer: Callable[[S], Answerer]
-    open: Callable[[ClientSettings, S], Opened]
-    follow: Callable[[ClientSettings, S], Followed]
+    open: Callable[[ClientSettings, S], OpenedTask]
+    follow: Callable[[ClientSettings, S], ReplicaTask]
     try_out: Callable[[Question, Any], Trial]

@@ -15,7 +15,7 @@ from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import TopItems, hits_of_each, ranked_by, split_users, validation_users
 from client_service.models.closed_form.full_spectrum import filter_scores_of_each
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.closed_form.scorers import OwnScorers
+from client_service.models.closed_form.scorers import ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import Recipe, Scorer, fuse, standard_scores, standardise, take_codes
@@ -163,7 +163,7 @@ def best_recipe(
     common: Sequence[Scorer] = (),
     began: Spectrum | None = None,
     directions: int | None = None,
-    made: OwnScorers | None = None,
+    made: ClosedFormScorers | None = None,
 ) -> Recipe:
     """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them.
 
@@ -172,7 +172,7 @@ def best_recipe(
     """
     judge = Judge(shard, interrupt)
     base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
-    made = made or OwnScorers(shard.train, spectrum)
+    made = made or ClosedFormScorers(shard.train, spectrum)
     parts = _own_parts(judge, shard, made, None if began else base)
     usual = _normalise({name: USUAL_WEIGHTS[name] for name in parts.scores})
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
@@ -184,14 +184,14 @@ def best_recipe(
 
 def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence[Scorer] = ()) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
-    made = OwnScorers(shard.train, spectrum)
+    made = ClosedFormScorers(shard.train, spectrum)
     recipe = best_recipe(shard, spectrum, chosen, common=common, made=made)
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
 
 
-def _own_parts(judge: Judge, shard: Shard, made: OwnScorers, base: Float32 | None) -> OwnParts:
+def _own_parts(judge: Judge, shard: Shard, made: ClosedFormScorers, base: Float32 | None) -> OwnParts:
     """Every part is scored with each of its settings, and keeps one. base: its scores, where it is the silo's own."""
     scores = {} if base is None else {BASE: base}
     ridge, scores[FILTER] = _preferred_ridge(judge, made)
@@ -205,7 +205,7 @@ def _own_parts(judge: Judge, shard: Shard, made: OwnScorers, base: Float32 | Non
     return OwnParts(ridge, weighting, ease_ridge, scores)
 
 
-def _preferred_ridge(judge: Judge, made: OwnScorers) -> tuple[float, Float32]:
+def _preferred_ridge(judge: Judge, made: ClosedFormScorers) -> tuple[float, Float32]:
     """Of the filter: all ridges are scored in one pass, in which they have the walk through the graph in common."""
     filters = made.filters(RIDGES)
     found = judge.scored_together(lambda baskets: filter_scores_of_each(filters, baskets), len(filters))

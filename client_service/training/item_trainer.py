@@ -37,7 +37,7 @@ from client_service.training.start_choice import Choice, begin_model
 from client_service.training.training_state import (
     MODEL,
     TABLES,
-    Moment,
+    RoundContext,
     StepValues,
     TrainingState,
     capture,
@@ -95,7 +95,7 @@ def pair_loss(
     return value, level.float().mean().detach()
 
 
-__all__ = ["Figures", "LocalTraining", "Moment", "ObjectiveTerms"]
+__all__ = ["Figures", "LocalTraining", "ObjectiveTerms", "RoundContext"]
 EQUAL_WEIGHTS = (1.0, 1.0)
 
 
@@ -152,7 +152,7 @@ class LocalTraining:
         self.model = begun.model.to(device)
         self.tables = PopularityTables(shard.train, method.width).to(device)
         self.figures = Figures()
-        self.moment = Moment(round=1, rounds=1, seed=0)
+        self.moment = RoundContext(round=1, rounds=1, seed=0)
         self.batches = PairSampler(shard.train, batch_size=method.batch_size, negatives=method.negatives, device=device)
         self._optimisers: dict[str, torch.optim.Optimizer] = {}
         self._received_tensors: dict[str, Tensor] | None = None

@@ -18,7 +18,7 @@ from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.item_trainer import Figures
 from client_service.training.training_state import (
     MODEL,
-    Moment,
+    RoundContext,
     StepValues,
     TrainingState,
     capture,
@@ -68,7 +68,7 @@ class SessionTraining:
             raise SettingsError(f"model: expected one of {', '.join(MODELS)} for sessions, got {name!r}")
         self.method, self.device, self.interrupt, self._kind = method, device, interrupt, name
         self._tensors = EXCHANGES[name].tensors(method)
-        self.figures, self.moment = Figures(), Moment(round=1, rounds=1, seed=0)
+        self.figures, self.moment = Figures(), RoundContext(round=1, rounds=1, seed=0)
         self.received = self._held = Parameters({})
         self._received_tensors: dict[str, Tensor] | None = None
         self.take_up(shard)

@@ -15,7 +15,7 @@ from client_service.common_basis.scorers import Places, common_scorers, common_s
 from client_service.common_basis.statistics import without_held_out
 from client_service.data import Shard
 from client_service.data.files import replace_file
-from client_service.models.closed_form.scorers import OwnScorers
+from client_service.models.closed_form.scorers import ClosedFormScorers
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
 from client_service.models.model import Ingredients, Model, build_model
 from client_service.models.score_fusion import Codes, Fusion, Recipe, Scorer, fuse
@@ -42,7 +42,7 @@ class Choice(Message):
 
 
 @dataclass(frozen=True)
-class Beginning:
+class TrainingStart:
     """A model, the filter at which it begins if it does, and the fusion with its codes of the users' training items."""
 
     model: Model
@@ -60,11 +60,11 @@ def begin_model(
     chosen: Choice,
     interrupt: Interrupt,
     basis: CommonBasis | None = None,
-) -> Beginning:
+) -> TrainingStart:
     """The named model. Only one that begins at a filter (`start` = exact or common) is fused with closed-form scores,
     and with those of a common basis where there is one."""
     start = recipe = began = None
-    made = OwnScorers(shard.train, spectrum)
+    made = ClosedFormScorers(shard.train, spectrum)
     common: tuple[Scorer, ...] = ()
     if method.start != "random" and EXCHANGES[name].starts_at_filter:
         began = common_start(basis, shard, method)
@@ -77,7 +77,7 @@ def begin_model(
     origin = None if start is None else start_at(start, frequencies, shard.train)
     model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))
     fusion = fuse(recipe, shard.train, spectrum, common, made)
-    return Beginning(model, start, recipe, fusion, fusion.encoded(shard.train))
+    return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train))
 
 
 def common_start(basis: CommonBasis | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:

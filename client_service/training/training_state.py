@@ -41,7 +41,7 @@ class StepValues:
 
 
 @dataclass(frozen=True)
-class Moment:
+class RoundContext:
     """Where in a run a client trains: round 1..rounds, the run's seed, the anchor's kernel if there is one.
 
     draws: a secret from which the draws follow too, in a secure federation; without it they follow from the seed alone.
@@ -75,14 +75,14 @@ def tensors_of(received: Parameters, device: torch.device) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(value)).to(device) for name, value in received.arrays.items()}
 
 
-def seed_noise(shard: str, moment: Moment, purpose: str, *, once_a_run: bool) -> np.random.Generator:
+def seed_noise(shard: str, moment: RoundContext, purpose: str, *, once_a_run: bool) -> np.random.Generator:
     """Noise on what leaves must not be guessed: beside what the aggregator knows, the shard's content seeds it."""
     number = 0 if once_a_run else moment.round
     text = f"{shard}/{moment.seed}/{number}/{purpose}"
     return np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()))
 
 
-def seed_draws(client: str, moment: Moment, purpose: str) -> int:
+def seed_draws(client: str, moment: RoundContext, purpose: str) -> int:
     """The seed of one stream a run, client, round and purpose: a round that is run again draws the same."""
     text = f"{moment.seed}/{client}/{moment.round}/{purpose}".encode()
     if not moment.draws:

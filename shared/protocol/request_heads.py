@@ -37,7 +37,7 @@ Header = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Said:
+class RequestHead:
     """What of a head follows from the call: its first line, whom it is sent to, and what its body is."""
 
     method: str

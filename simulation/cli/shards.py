@@ -143,14 +143,14 @@ def absorb(
     from client_service.data.interaction_files import read_catalogue
     from client_service.event_log.database import NAME as FEEDBACK
     from client_service.event_log.database import is_kept
-    from client_service.event_log.shard_update import absorb_feedback
-    from client_service.event_log.store import FeedbackStore
+    from client_service.event_log.shard_update import merge_log_into_shard
+    from client_service.event_log.store import EventStore
 
     if not is_kept(state_directory):
         raise SettingsError(f"{state_directory}: expected a client's state directory with {FEEDBACK}, got none")
     listed = None if catalogue is None else read_catalogue(catalogue).to_list()
-    with step("changing the shard"), closing(FeedbackStore(state_directory)) as store, hold_shard(folder) as before:
-        absorbed = absorb_feedback(before, store, least_rating, listed)
+    with step("changing the shard"), closing(EventStore(state_directory)) as store, hold_shard(folder) as before:
+        absorbed = merge_log_into_shard(before, store, least_rating, listed)
         save_shard(folder, absorbed.after)
         store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
         store.compact()

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from client_service.common_basis.storage import kept_head, load_basis
-from client_service.federation.client_run import RunPart, agree_method, basis_folder, open_basis_run, place_run
+from client_service.federation.client_run import ClientRun, agree_method, basis_folder, open_basis_run, place_run
 from client_service.federation.run_records import kept_quality
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import choose_device
 from client_service.schemas import QualityOut, RoundCosts, StatusOut
 from client_service.settings import ClientSettings
 from client_service.tasks import task_named
-from client_service.training.item_trainer import Moment
+from client_service.training.item_trainer import RoundContext
 from shared.errors import DataError, PrivacyError
 from shared.message import Message
 from shared.method.anchor import declared_size, draw_anchor
@@ -58,7 +58,7 @@ class SiloRun:
         self._answers = self._task.answer(self._shard)
         self._phase, self._applied = "starting", 0
         self._terms: Terms | None = None
-        self._part: RunPart | None = None
+        self._part: ClientRun | None = None
         self._sent: Sent | None = None
 
     def begin(self, terms: Terms, start: bytes, closed: int) -> int:
@@ -79,7 +79,7 @@ class SiloRun:
         part, terms = self._running()
         strategy = strategy_of_part(part.part, self._settings.strategy, part.place.method)
         anchor = self._anchor(terms.request, number) if strategy.spectral_scalar else None
-        moment = Moment(number, terms.request.rounds, terms.request.seed, anchor)
+        moment = RoundContext(number, terms.request.rounds, terms.request.seed, anchor)
         update, seconds = part.fit(strategy, moment, part.received)
         body = pass_gate(self._settings.declaration().of_part(part.part), update)
         self._sent = Sent(round=number, size=len(body), scalars=dict(update.scalars), seconds=seconds)
@@ -140,7 +140,7 @@ class SiloRun:
             device_reason=self._device_reason,
         )
 
-    def _open(self, terms: Terms) -> RunPart:
+    def _open(self, terms: Terms) -> ClientRun:
         settings, request = self._settings, terms.request
         method = agree_method(settings, request.method, request.part)
         place = place_run(settings, terms.run, request.seed, method)
@@ -160,7 +160,7 @@ class SiloRun:
             return head is not None and head.run == terms.run
         return self.quality.run == terms.run and self.quality.finished
 
-    def _running(self) -> tuple[RunPart, Terms]:
+    def _running(self) -> tuple[ClientRun, Terms]:
         assert self._part is not None and self._terms is not None, "expected a run that has begun"
         return self._part, self._terms
 

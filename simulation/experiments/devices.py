@@ -12,7 +12,7 @@ import torch
 from client_service.data.sessions import SessionShard
 from client_service.runtime.device import pin_threads
 from client_service.training.session_trainer import SessionTraining
-from client_service.training.training_state import Moment
+from client_service.training.training_state import RoundContext
 from shared.method.parameters import State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
@@ -28,7 +28,7 @@ class PassingDevices:
         self.names: Sequence[str] = tuple(self._clients)
         self._training = SessionTraining(clients[0], method, device)
 
-    def visit(self, device: str, moment: Moment) -> LocalClient:
+    def visit(self, device: str, moment: RoundContext) -> LocalClient:
         """The one model, with that device's sessions."""
         self._training.take_up(self._clients[device])
         self._training.moment = moment
@@ -42,7 +42,7 @@ class LastingSilos:
         self._trainings = {one.name: SessionTraining(one, method, device) for one in clients}
         self.names: Sequence[str] = tuple(self._trainings)
 
-    def visit(self, device: str, moment: Moment) -> LocalClient:
+    def visit(self, device: str, moment: RoundContext) -> LocalClient:
         """That silo's own model."""
         self._trainings[device].moment = moment
         return self._trainings[device]
@@ -75,7 +75,7 @@ class DeviceCrew(Protocol):
     @property
     def names(self) -> Sequence[str]: ...
 
-    def visit(self, device: str, moment: Moment) -> LocalClient:
+    def visit(self, device: str, moment: RoundContext) -> LocalClient:
         """That device, about to train in a round; it is used until the next visit."""
 
 
@@ -96,7 +96,7 @@ def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalCl
     state, last = State(strategy.start(plan.method, plan.seed)), dict[str, Update]()
     generator = np.random.default_rng(plan.seed)
     for number in range(1, plan.rounds + 1):
-        moment, updates, losses = Moment(number, plan.rounds, plan.seed), list[Update](), list[float]()
+        moment, updates, losses = RoundContext(number, plan.rounds, plan.seed), list[Update](), list[float]()
         for device in _draw(crew.names, plan.sample, generator):
             client = crew.visit(device, moment)
             updates.append(_fit(strategy, client, device, state, last.get(device)))

@@ -14,7 +14,7 @@ from aggregator_service.storage.disk import Disk
 from aggregator_service.storage.nonces import NAME, Nonces
 from client_service.event_log import database
 from client_service.event_log.messages import InteractionIn
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from shared.errors import DataError, UnavailableError
 
 LOG_BYTES = 16 << 20
@@ -39,14 +39,14 @@ def test_events_that_come_while_somebody_holds_the_log_are_refused_and_taken_aft
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: str
 ) -> None:
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
-    log = FeedbackStore(tmp_path)
+    log = EventStore(tmp_path)
     with held(log.path, begin), pytest.raises(UnavailableError, match="cannot be used now"):
         log.append([event(1)])
     assert len(log.append([event(1)])) == 1
 
 
 def test_writers_an_erasure_and_a_refresh_at_once_lose_nothing(tmp_path: Path) -> None:
-    log, others = FeedbackStore(tmp_path), FeedbackStore(tmp_path)
+    log, others = EventStore(tmp_path), EventStore(tmp_path)
 
     def write(first: int) -> int:
         store = log if first % 2 else others
@@ -66,7 +66,7 @@ def test_writers_an_erasure_and_a_refresh_at_once_lose_nothing(tmp_path: Path) -
 
 
 def test_a_full_disk_refuses_events_and_still_lets_erase(tmp_path: Path) -> None:
-    log = FeedbackStore(tmp_path)
+    log = EventStore(tmp_path)
     log._database._rows.execute("PRAGMA max_page_count = 20")
     kept = 0
     with pytest.raises(UnavailableError, match="SQLITE_FULL"):
@@ -78,12 +78,12 @@ def test_a_full_disk_refuses_events_and_still_lets_erase(tmp_path: Path) -> None
 
 
 def test_a_log_whose_head_is_missing_is_refused_when_it_is_opened(tmp_path: Path) -> None:
-    log = FeedbackStore(tmp_path)
+    log = EventStore(tmp_path)
     log.close()
     with closing(sqlite3.connect(log.path)) as other, other:
         other.execute("DELETE FROM place")
     with pytest.raises(DataError, match="expected one row in the table place"):
-        FeedbackStore(tmp_path)
+        EventStore(tmp_path)
 
 
 def test_the_write_ahead_log_shrinks_again_once_no_reader_holds_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import yaml
 from client_service.app import create_replica
 from client_service.event_log.database import VERSION
 from client_service.event_log.messages import InteractionIn, ItemIn
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.http import replica as service
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
@@ -57,7 +57,7 @@ async def test_a_replica_that_mounts_parts_of_the_state_follows_erasures_and_wha
     monkeypatch.setattr(service, "LOOK_SECONDS", 0.02)
     settings = small_client(silos(1)[0], tmp_path, serving_port=9)
     shard, _ = keep_first_model(settings)
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     there = mounted_state(settings.state_directory, tmp_path / "mounted")
     app = create_replica(settings.model_copy(update={"state_directory": there}).for_replica())
     transport = httpx.ASGITransport(app=app)
@@ -99,7 +99,7 @@ async def test_a_replica_that_cannot_read_who_is_erased_is_not_ready(
     monkeypatch.setattr(service, "LOOK_SECONDS", 0.01)
     settings = small_client(silos(1)[0], tmp_path, serving_port=9)
     keep_first_model(settings)
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     say_version(store.path, 99)
     app = create_replica(settings.for_replica())
     transport = httpx.ASGITransport(app=app)

@@ -16,8 +16,8 @@ from client_service.event_log import store as stores
 from client_service.event_log.item_metadata import MOST_MASKS, ItemFacts
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.overlay import HIDDEN, Overlay
-from client_service.event_log.store import BYTES_BESIDE, LONGEST_FACTS, FeedbackStore
-from client_service.serving.recent_lists import Asked, RecentLists
+from client_service.event_log.store import BYTES_BESIDE, LONGEST_FACTS, EventStore
+from client_service.serving.recent_lists import ListKey, RecentLists
 from shared.errors import ConflictError, FederationError, TooLargeError
 from tests.support.given import Opened, Silos
 from tests.support.small import small_client
@@ -27,11 +27,11 @@ TEXT = "x" * 1000
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> FeedbackStore:
-    return FeedbackStore(tmp_path, most=1000, most_item_bytes=MOST_BYTES)
+def log(tmp_path: Path) -> EventStore:
+    return EventStore(tmp_path, most=1000, most_item_bytes=MOST_BYTES)
 
 
-def fill(log: FeedbackStore, letter: str = "x") -> int:
+def fill(log: EventStore, letter: str = "x") -> int:
     """How many items with a thousand bytes of title there is room for."""
     for number in range(1000):
         try:
@@ -42,7 +42,7 @@ def fill(log: FeedbackStore, letter: str = "x") -> int:
     raise AssertionError
 
 
-def kept_bytes(log: FeedbackStore) -> int:
+def kept_bytes(log: EventStore) -> int:
     return sum(
         len(item.encode()) + len(facts.model_dump_json().encode()) for item, facts in log.read_items(-1)[1].items()
     )
@@ -56,7 +56,7 @@ def kept_bytes(log: FeedbackStore) -> int:
         ItemIn(title="\U0001f3ac" * 2000, categories=tuple(f"{number:03d}" + "é" * 100 for number in range(50))),
     ],
 )
-def test_one_item_has_so_many_bytes_and_no_more(log: FeedbackStore, facts: ItemIn) -> None:
+def test_one_item_has_so_many_bytes_and_no_more(log: EventStore, facts: ItemIn) -> None:
     with pytest.raises(TooLargeError, match=f"at most {LONGEST_FACTS} bytes"):
         log.put_item("boots", facts)
     assert log.read_items(-1)[1] == {}
@@ -64,14 +64,14 @@ def test_one_item_has_so_many_bytes_and_no_more(log: FeedbackStore, facts: ItemI
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f3ac"])
-def test_all_items_together_have_so_many_bytes(log: FeedbackStore, letter: str) -> None:
+def test_all_items_together_have_so_many_bytes(log: EventStore, letter: str) -> None:
     count = fill(log, letter)
     size = len(letter.encode()) * 1000
     assert MOST_BYTES - 2 * (size + 600) < kept_bytes(log) + count * BYTES_BESIDE <= MOST_BYTES
     log.close()
 
 
-def test_what_is_said_anew_takes_the_place_of_what_was_said_before(log: FeedbackStore) -> None:
+def test_what_is_said_anew_takes_the_place_of_what_was_said_before(log: EventStore) -> None:
     count = fill(log)
     for _ in range(50):
         log.put_item("item-000", ItemIn(title="y" * 1000))
@@ -84,15 +84,15 @@ def test_what_is_said_anew_takes_the_place_of_what_was_said_before(log: Feedback
 
 
 def test_a_log_that_is_opened_again_counts_what_it_has_and_more_than_it_may_is_still_read(
-    log: FeedbackStore, tmp_path: Path
+    log: EventStore, tmp_path: Path
 ) -> None:
     count = fill(log)
     log.close()
-    again = FeedbackStore(tmp_path, most=1000, most_item_bytes=MOST_BYTES)
+    again = EventStore(tmp_path, most=1000, most_item_bytes=MOST_BYTES)
     with pytest.raises(ConflictError):
         again.put_item("one-more", ItemIn(title=TEXT))
     again.close()
-    smaller = FeedbackStore(tmp_path, most=1000, most_item_bytes=1000)
+    smaller = EventStore(tmp_path, most=1000, most_item_bytes=1000)
     assert len(smaller.read_items(-1)[1]) == count
     smaller.put_item("item-000", ItemIn(hidden=True))  # less than before
     with pytest.raises(ConflictError):
@@ -100,16 +100,16 @@ def test_a_log_that_is_opened_again_counts_what_it_has_and_more_than_it_may_is_s
     smaller.close()
 
 
-def test_what_failed_to_be_written_does_not_count(log: FeedbackStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_to_be_written_does_not_count(log: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     log.put_item("first", ItemIn(title=TEXT))
-    put = FeedbackStore._put
+    put = EventStore._put
 
-    def put_and_fail(self: FeedbackStore, rows: object, item: str, facts: ItemIn) -> int | FederationError:
+    def put_and_fail(self: EventStore, rows: object, item: str, facts: ItemIn) -> int | FederationError:
         put(self, rows, item, facts)  # type: ignore[arg-type]
         raise RuntimeError
 
     with monkeypatch.context() as patched:
-        patched.setattr(FeedbackStore, "_put", put_and_fail)
+        patched.setattr(EventStore, "_put", put_and_fail)
         for _ in range(50):
             with pytest.raises(RuntimeError):
                 log.put_item("second", ItemIn(title=TEXT))
@@ -121,7 +121,7 @@ def test_ids_of_interactions_are_bounded_in_bytes_and_room_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "LEAST_ID_BYTES", 4096)
-    log = FeedbackStore(tmp_path, most=10)
+    log = EventStore(tmp_path, most=10)
 
     def interact(number: int, length: int) -> None:
         user = f"{number:04d}" + "é" * length
@@ -149,7 +149,7 @@ def test_lists_of_other_moments_do_not_keep_what_was_hidden_then() -> None:
     nothing = np.zeros(1)
     for number in range(100):
         hidden = np.zeros(1000, dtype=bool)
-        asked = Asked(f"u{number}", None, None, by_row=False, hidden=hidden, met=np.zeros(0, dtype=np.int64))
+        asked = ListKey(f"u{number}", None, None, by_row=False, hidden=hidden, met=np.zeros(0, dtype=np.int64))
         lists.keep(ranker, asked, nothing, nothing)  # type: ignore[arg-type]
     assert len({id(one.asked.hidden) for one in lists._lists.values()}) == 1
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from aggregator_service.app import create_app
-from shared.protocol.request_heads import CONSTANT, Said
+from shared.protocol.request_heads import CONSTANT, RequestHead
 from shared.protocol.schemas import JoinIn
 from shared.protocol.signing.enrolment import kept_pair, register
 from shared.protocol.signing.keys import read_private
@@ -38,7 +38,7 @@ class Victim:
 
     def lines(self, method: str, target: str, body: bytes) -> Lines:
         media = "application/json" if body else None
-        said = Said(method, target, f"127.0.0.1:{self._port}", media, len(body) if body else None)
+        said = RequestHead(method, target, f"127.0.0.1:{self._port}", media, len(body) if body else None)
         path, _, query = target.partition("?")
         asked, nonce = RequestTarget(method, path, query), secrets.token_hex(16)
         return [*said.headers(), *sign(asked, body, self._who, created=int(time.time()), nonce=nonce).items()]

@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from client_service.data.sessions import Prefixes, SessionShard
-from client_service.runtime.workers import Together
+from client_service.runtime.workers import RequestBatcher
 from client_service.serving.next_items import NextItems, ServedSessions
 from client_service.serving.next_messages import MOST_SESSIONS, NextIn
 from client_service.serving.requests import MOST_LISTED
@@ -73,7 +73,7 @@ async def test_requests_that_wait_share_a_pass_up_to_that_bound() -> None:
         assert go.wait(LONGEST_SECONDS)
         return [len(one.all_sessions) for one in group]
 
-    together = Together(work, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
+    together = RequestBatcher(work, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
     first = asyncio.create_task(together.ask(many(1)))
     async with asyncio.timeout(LONGEST_SECONDS):
         while not groups:

@@ -22,10 +22,10 @@ from client_service.federation.best_model import kept_model
 from client_service.federation.training_run import TrainingRun
 from client_service.serving import model_store as checkpoint
 from client_service.serving.messages import RecommendationsOut
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.start_choice import kept_choice
 from shared.method.declaration import Declaration
@@ -75,7 +75,7 @@ async def test_what_is_no_plain_query_is_checked_by_the_framework(
         for query in ("", "?k=1", "?k=3", "?k=1000"):
             answer = (await http.get(f"/v1/users/{user}/recommendations{query}")).json()
             count = int(query[3:] or 20)
-            assert same_list(answer, before.for_user(user, Limits(count))), query
+            assert same_list(answer, before.for_user(user, ListRequest(count))), query
 
 
 def problem(answer: httpx.Response, status: int) -> str:
@@ -94,7 +94,7 @@ async def test_the_kept_model_answers_after_a_restart_before_any_aggregator_is_t
         await until(lambda: serves(http))
         for user in shard.user_ids:
             answer = (await http.get(f"/v1/users/{user}/recommendations?k=4")).json()
-            assert same_list(answer, before.for_user(user, Limits(4)))
+            assert same_list(answer, before.for_user(user, ListRequest(4)))
             assert answer["model"] == "run-1.0" and "fallback" not in answer
         await until(lambda: held_up(http))
         assert (await http.get("/v1/status")).json()["problem"].startswith("the aggregator cannot be reached")
@@ -237,7 +237,7 @@ def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one
         before = model.encoder.embedding.clone()
         model.encoder.embedding.add_(1.0)
     checkpoint.save_model(folder, model, head)
-    part = TrainingRun(Place(settings.name, "run-1", 0, settings.method, folder), ITEMS, shard, recommender, CPU)
+    part = TrainingRun(RunContext(settings.name, "run-1", 0, settings.method, folder), ITEMS, shard, recommender, CPU)
     received = initial_parameters(mlp_specification(settings.method), 0, exact=False)
     part.begin(Parameters(received), number)
     assert torch.equal(part._training.model.encoder.embedding, before + 1.0 if resumed else before)
@@ -289,7 +289,7 @@ async def test_a_batch_a_basket_and_the_lists_of_allowed_and_excluded_items(
         batch = await asked(users=users, k=4)
         assert [one["user"] for one in batch] == users
         assert [one.get("fallback") for one in batch] == [None, None, None, "unknown user"]
-        assert same_list(batch[0], before.for_user(users[0], Limits(4)))
+        assert same_list(batch[0], before.for_user(users[0], ListRequest(4)))
         [basket] = await asked(basket=["item-00", "mystery"], k=4, exclude=["item-02"])
         assert basket["unknown_items"] == 1 and not {"item-00", "item-02"} & {one["item"] for one in basket["items"]}
         [allowed] = await asked(basket=["item-00"], allow=["item-07", "item-00"])

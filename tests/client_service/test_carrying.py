@@ -17,7 +17,7 @@ from client_service.event_log.shard_update import append_events
 from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows, match_rows
 from client_service.serving.model_store import freeze
-from client_service.training.item_trainer import LocalTraining, Moment, carry_training, rows_of_shard
+from client_service.training.item_trainer import LocalTraining, RoundContext, carry_training, rows_of_shard
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.method.tensors import EXCHANGES
@@ -44,7 +44,7 @@ def begin(shard: Shard, kind: str, start: Filter | None = None) -> LocalTraining
 def train(shard: Shard, kind: str, start: Filter | None = None, rounds: int = 6) -> LocalTraining:
     training = begin(shard, kind, start)
     for number in range(1, rounds + 1):
-        training.moment = Moment(round=number, rounds=rounds, seed=0)
+        training.moment = RoundContext(round=number, rounds=rounds, seed=0)
         training.train(Objective(bias_aware=False))
     return training
 

@@ -18,13 +18,13 @@ from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import Recipe
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from client_service.training.start_choice import Choice, keep_choice, kept_choice
 from shared.method.settings import MethodSettings
 
 MADE = Choice(start=Filter(8, 0.4, 0.3), recipe=Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5))
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4, catalogue=40)
-SMALL_PLACE = Place("shop", "run-1", 0, SMALL, Path("unused"))
+SMALL_PLACE = RunContext("shop", "run-1", 0, SMALL, Path("unused"))
 
 
 def test_what_is_kept_comes_back(planted: Shard, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
 ) -> None:
     def begun(folder: str, **changes: object) -> TrainingRun:
         method = SMALL.model_copy(update=changes)
-        place = Place("shop", "run-1", 0, method, tmp_path / folder, cache=tmp_path / "cache")
+        place = RunContext("shop", "run-1", 0, method, tmp_path / folder, cache=tmp_path / "cache")
         return TrainingRun(place, ITEMS, planted, Recommender(planted), torch.device("cpu"))
 
     first = begun("one")

@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from client_service.data import read_shard
-from client_service.event_log.database import NAME, FeedbackDatabase
+from client_service.event_log.database import NAME, EventDatabase
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay, follow_feedback
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from shared.errors import UnavailableError
 from tests.support.given import Until
@@ -71,7 +71,7 @@ def test_who_comes_back_and_is_erased_again_amid_a_refresh_is_erased_from_its_sh
     shard = read_shard(settings.shard)
     user = shard.user_ids[3]
     settings.state_directory.mkdir(parents=True)
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     _, first = store.erasures.erase_user(user, known=True)
     store.append([InteractionIn(event="e", user=user, item="item-00", time=None, rating=None)])
     absorbed = absorb(settings, store)
@@ -95,7 +95,7 @@ async def test_who_is_in_a_shard_that_was_written_since_is_erased_from_it(
     keep_first_model(settings)
     async with serving() as http:
         await post(http, event(CANARY, "item-00"))
-        other = FeedbackStore(settings.state_directory)
+        other = EventStore(settings.state_directory)
         absorb_and_forget(settings, other)
         other.close()
         answer = (await http.delete(f"/v1/users/{CANARY}")).json()
@@ -114,7 +114,7 @@ async def test_a_file_that_cannot_be_compacted_now_holds_no_erasure_up_and_is_co
     async with serving() as http:
         await post(http, event(CANARY, "item-00"))
         with pytest.MonkeyPatch.context() as full:
-            full.setattr(FeedbackDatabase, "compact", refuse)
+            full.setattr(EventDatabase, "compact", refuse)
             answers = [(await http.delete(f"/v1/users/{one}")).json() for one in (CANARY, user)]
             assert [one["done_at"] for one in answers] == [None, None]
             assert await is_unknown(http, CANARY) and await is_unknown(http, user)
@@ -140,7 +140,7 @@ def test_a_replica_forgets_whom_another_process_has_absorbed_and_erased(
 ) -> None:
     """One on the shard before, and one on the new shard, whenever it has begun to follow the log."""
     settings.state_directory.mkdir(parents=True)
-    store, folder = FeedbackStore(settings.state_directory), settings.state_directory
+    store, folder = EventStore(settings.state_directory), settings.state_directory
     met = [(CANARY, "item-00"), (CANARY, "item-02"), ("other", "item-02")]
     store.append([InteractionIn(event=user + item, user=user, item=item, time=None, rating=None) for user, item in met])
     old = Overlay(read_shard(settings.shard))
@@ -188,7 +188,7 @@ def test_who_is_erased_between_two_looks_of_a_request_is_answered_as_at_the_firs
     settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard, before = keep_first_model(settings)
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     overlay = Overlay(shard, store)
     overlay.add(store.append([InteractionIn(event="e", user=CANARY, item="item-00", time=None, rating=None)]))
     recommender = Recommender(shard, None, overlay)
@@ -202,6 +202,6 @@ def test_who_is_erased_between_two_looks_of_a_request_is_answered_as_at_the_firs
         return found
 
     monkeypatch.setattr(Recommender, "_look_up", look_up_and_erase)
-    assert recommender.for_users((CANARY, shard.user_ids[0]), Limits(3))[0].fallback is None
-    assert recommender.for_users((CANARY,), Limits(3))[0].fallback == "unknown user"
+    assert recommender.for_users((CANARY, shard.user_ids[0]), ListRequest(3))[0].fallback is None
+    assert recommender.for_users((CANARY,), ListRequest(3))[0].fallback == "unknown user"
     store.close()

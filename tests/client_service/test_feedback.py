@@ -23,10 +23,10 @@ from client_service.data import Shard, read_shard
 from client_service.event_log.database import EARLIER_NAME, NAME
 from client_service.event_log.messages import InteractionIn, InteractionsIn, ItemIn
 from client_service.event_log.overlay import Overlay
-from client_service.event_log.service import Feedback
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.service import EventLog
+from client_service.event_log.store import EventStore
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, DataError, UnavailableError
 from tests.support.given import Opened, Until
@@ -248,7 +248,7 @@ async def test_a_number_that_is_none_is_refused_and_bricks_nothing(
 def test_a_stored_row_that_cannot_be_read_is_named_by_its_number_and_not_quoted(
     tmp_path: Path, settings: ClientSettings, damage: bytes
 ) -> None:
-    store = FeedbackStore(tmp_path)
+    store = EventStore(tmp_path)
     for item in ("canary-a", "canary-b"):
         store.put_item(item, ItemIn())
     with sqlite3.connect(tmp_path / NAME) as rows:
@@ -279,7 +279,7 @@ async def test_only_the_application_s_key_may_tell_anything(settings: ClientSett
 
 
 def test_a_log_that_is_full_takes_nothing_and_says_what_to_do(tmp_path: Path) -> None:
-    store = FeedbackStore(tmp_path, most=3)
+    store = EventStore(tmp_path, most=3)
     store.append(told(("u", "a"), ("u", "b")))
     with pytest.raises(ConflictError, match=r"at most 3 .* there are 2: let the shard absorb them"):
         store.append(told(("u", "c"), ("u", "d"), begin=5))
@@ -298,20 +298,20 @@ def test_a_log_that_is_full_takes_nothing_and_says_what_to_do(tmp_path: Path) ->
 def test_a_file_that_is_no_such_database_or_of_a_later_version_is_refused_and_stays(tmp_path: Path) -> None:
     (tmp_path / EARLIER_NAME).write_bytes(b"something else" * 100)
     with pytest.raises(DataError, match="expected a database of interactions"):
-        FeedbackStore(tmp_path, most=3)
+        EventStore(tmp_path, most=3)
     assert (tmp_path / NAME).read_bytes() == b"something else" * 100
     later = tmp_path / "later"
     (later / NAME).parent.mkdir(parents=True)
     with sqlite3.connect(later / NAME) as rows:
         rows.execute("PRAGMA user_version = 7")
     with pytest.raises(DataError, match="expected version 3, got 7"):
-        FeedbackStore(later, most=3)
+        EventStore(later, most=3)
 
 
 def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(tmp_path: Path, settings: ClientSettings) -> None:
     shard = read_shard(settings.shard)
-    store = FeedbackStore(tmp_path, most=100)
-    feedback = Feedback(store, Overlay(shard, store), settings.shard)
+    store = EventStore(tmp_path, most=100)
+    feedback = EventLog(store, Overlay(shard, store), settings.shard)
     message = InteractionsIn(interactions=tuple(told((CANARY, shard.item_ids[0]))))
     with sqlite3.connect(tmp_path / NAME, isolation_level=None) as other:
         store._database._rows.execute("PRAGMA busy_timeout = 50")
@@ -327,8 +327,8 @@ def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(tmp_path: Path,
 
 def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: ClientSettings) -> None:
     shard = read_shard(settings.shard)
-    writer = FeedbackStore(tmp_path, most=100)
-    follower = Overlay(shard, FeedbackStore(tmp_path, most=100, writing=False))
+    writer = EventStore(tmp_path, most=100)
+    follower = Overlay(shard, EventStore(tmp_path, most=100, writing=False))
     writer.append(told(("new", shard.item_ids[0])))
     follower.follow()
     since = follower.of("new")
@@ -343,15 +343,15 @@ def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: Cl
     assert follower.of("new") is None and follower.hidden is not None and follower.hidden.nonzero()[0].tolist() == [4]
     assert follower.titles is not None and follower.titles[4] == "Five"
     with pytest.raises(UnavailableError):
-        FeedbackStore(tmp_path, most=100, writing=False).append(told(("x", "y")))
+        EventStore(tmp_path, most=100, writing=False).append(told(("x", "y")))
 
 
 def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed(settings: ClientSettings) -> None:
     """A replica that has not read the new shard yet, or a client beside which `lpsfed shard absorb` ran."""
     old = read_shard(settings.shard)
     settings.state_directory.mkdir(parents=True)
-    writer = FeedbackStore(settings.state_directory, most=100)
-    follower = Overlay(old, FeedbackStore(settings.state_directory, most=100, writing=False))
+    writer = EventStore(settings.state_directory, most=100)
+    follower = Overlay(old, EventStore(settings.state_directory, most=100, writing=False))
     writer.append(told(("new", old.item_ids[0])))
     gone, later = old.user_ids[:2]
     writer.erasures.erase_user(gone, known=True)
@@ -369,7 +369,7 @@ def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed
 
 
 def test_times_are_kept_in_seconds_of_utc(tmp_path: Path) -> None:
-    store = FeedbackStore(tmp_path, most=10)
+    store = EventStore(tmp_path, most=10)
     given = InteractionIn(event="e", user="u", item="i", time=datetime(2026, 1, 1, 2, tzinfo=UTC), rating=None)
     before = time.time()
     now = InteractionIn(event="f", user="u", item="i", time=None, rating=None)
@@ -385,14 +385,14 @@ def test_whoever_had_lists_looked_up_still_has_them_without_feedback(settings: C
     plain = Recommender(shard, None, overlay)
     plain.served = recommender.served
     user = shard.user_ids[0]
-    assert plain.for_user(user, Limits(5)) == recommender.for_user(user, Limits(5))
+    assert plain.for_user(user, ListRequest(5)) == recommender.for_user(user, ListRequest(5))
 
 
 def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(settings: ClientSettings) -> None:
     old = read_shard(settings.shard)
     gone, back = old.user_ids[0], old.user_ids[1]
     settings.state_directory.mkdir(parents=True)
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     store.append(told(("new", old.item_ids[0]), (gone, old.item_ids[0]), ("new", "fresh")))
     store.append(told(("low", old.item_ids[1]), rating=2.0, begin=10))
     store.put_item("fresh", ItemIn(title="A fresh one"))
@@ -417,7 +417,7 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
 def test_a_kill_between_shard_and_log_is_made_good_by_absorbing_again(settings: ClientSettings) -> None:
     old = read_shard(settings.shard)
     settings.state_directory.mkdir(parents=True)
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     store.erasures.erase_user(old.user_ids[0], known=True)
     store.append(told(("new", old.item_ids[0]), (old.user_ids[0], old.item_ids[3])))
     halfway = absorb(settings, store).after
@@ -456,7 +456,7 @@ def test_what_was_answered_outlives_a_kill_and_is_there_once(tmp_path: Path) -> 
     answered += process.stdout.readlines()[:-1]  # the last may be half a line
     process.wait()
     process.stdout.close()
-    store = FeedbackStore(tmp_path, most=10**6)
+    store = EventStore(tmp_path, most=10**6)
     users = [one.user for one in store.interactions()]
     assert len(answered) >= 200 and {line.strip() for line in answered if line.endswith("\n")} <= {*users}
     assert len(users) == len({*users})

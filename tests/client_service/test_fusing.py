@@ -16,13 +16,13 @@ from client_service.evaluation.ranking import on_test, on_validation, ranked_by
 from client_service.models.closed_form.ease import ease
 from client_service.models.closed_form.item_popularity import item_frequency
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.closed_form.scorers import OwnScorers
+from client_service.models.closed_form.scorers import ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import Fusion, Recipe, fuse, standard_scores, standardise, take_codes
 from client_service.runtime.interruption import NEVER
 from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.training.filter_search import EASE_RIDGES, best_filter, filter_scores
 from client_service.training.fusion_search import (
     USUAL_EASE_RIDGE,
@@ -103,8 +103,8 @@ def test_a_stranger_with_a_user_s_basket_is_served_by_the_fused_score_like_the_u
     recommender = Recommender(planted)
     recommender.served = freeze("run-1.0", training)
     own = planted.train[[3]].indices
-    user = recommender.for_user("u3", Limits(5, exclude_seen=False))
-    stranger = recommender.for_basket([f"i{item}" for item in own], Limits(5, exclude_seen=False))
+    user = recommender.for_user("u3", ListRequest(5, exclude_seen=False))
+    stranger = recommender.for_basket([f"i{item}" for item in own], ListRequest(5, exclude_seen=False))
     assert [item.item for item in user.items] == [item.item for item in stranger.items]
 
 
@@ -262,7 +262,7 @@ def test_a_large_graph_has_ease_with_one_ridge_and_a_very_large_one_has_none(
 
 def test_the_scorers_that_a_choice_has_made_are_those_that_would_be_made_anew(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, 12)
-    made = OwnScorers(planted.train, spectrum)
+    made = ClosedFormScorers(planted.train, spectrum)
     recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3), made=made)
     kept, anew = (fuse(recipe, planted.train, spectrum, made=one) for one in (made, None))
     assert len(kept.parts) == len(anew.parts) == 4

@@ -16,9 +16,9 @@ from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from client_service.training import margins as mean_margin
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from shared.errors import FederationError
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
@@ -50,7 +50,7 @@ class Counted(Interrupt):
 def client_of(shard: Shard, interrupt: Interrupt, **changes: Any) -> LocalTraining:
     method = METHOD.model_copy(update=changes)
     found = LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, CPU, interrupt=interrupt)
-    found.moment = Moment(round=3, rounds=9, seed=0)
+    found.moment = RoundContext(round=3, rounds=9, seed=0)
     return found
 
 
@@ -86,7 +86,7 @@ def test_training_looks_once_a_batch_and_ends_in_the_middle_of_an_epoch(planted:
 def test_the_tables_look_once_a_step(planted: Shard) -> None:
     through, cut = Counted(), Counted(last=7)
     client = client_of(planted, through, warmup_trains="tables")
-    client.moment = Moment(round=1, rounds=9, seed=0)
+    client.moment = RoundContext(round=1, rounds=9, seed=0)
     client.train(Objective(bias_aware=True))
     assert through.looks == client.figures.table_steps > 0
     with pytest.raises(Interrupted):
@@ -131,7 +131,7 @@ def part(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[Inter
     shard = read_shard(silos(1)[0])
 
     def build(interrupt: Interrupt) -> TrainingRun:
-        place = Place("client-1", "run-1", 0, small, tmp_path / "model")
+        place = RunContext("client-1", "run-1", 0, small, tmp_path / "model")
         found = TrainingRun(place, ITEMS, shard, Recommender(shard), CPU, interrupt)
         found.begin(received(small), 0)
         return found
@@ -160,7 +160,7 @@ def test_a_training_run_that_is_interrupted_leaves_what_it_keeps_and_serves_as_i
     interrupt = Interrupt()
     here = part(interrupt)
     calls: dict[str, Callable[[], object]] = {
-        "fit": lambda: here.fit(build_strategy("lpsfed", small), Moment(1, 2, 0), received(small)),
+        "fit": lambda: here.fit(build_strategy("lpsfed", small), RoundContext(1, 2, 0), received(small)),
         "apply": lambda: here.apply(received(small), RoundCosts(round=1)),
         "finish": here.finish,
     }

@@ -8,7 +8,7 @@ import pytest
 
 from client_service.data import read_shard
 from client_service.event_log.messages import InteractionIn
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.settings import ClientSettings
 from client_service.tasks.items import read_listed_shard
 from tests.support.given import Opened, Silos, Until
@@ -50,7 +50,7 @@ async def test_an_item_that_is_not_listed_waits_and_neither_a_refresh_nor_a_rest
 
 def test_once_it_is_listed_it_joins_the_shard(listed: ClientSettings) -> None:
     listed.state_directory.mkdir(parents=True)
-    store = FeedbackStore(listed.state_directory)
+    store = EventStore(listed.state_directory)
     store.append([InteractionIn(**event("new", item), time=None, rating=None) for item in ("misspelt", "item-00")])
     assert absorb_and_forget(listed, store, LISTED).waiting == 1
     assert not store.holds_liked(1, 4.0)

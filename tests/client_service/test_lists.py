@@ -15,9 +15,9 @@ from client_service.models.ranker import Ranker
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
 from client_service.serving import precomputed_lists as module
 from client_service.serving.model_store import freeze
-from client_service.serving.precomputed_lists import ListKeeper, fill, lists_digest, open_lists
+from client_service.serving.precomputed_lists import ListBuilder, fill, lists_digest, open_lists
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.training.item_trainer import LocalTraining
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
@@ -46,7 +46,7 @@ def blocks(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
 def listed(folder: Path, shard: Shard, small: MethodSettings) -> tuple[Recommender, Recommender]:
     """One that has its lists, and one that computes each."""
     training = LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
-    ahead, computing = Recommender(shard, ListKeeper(folder, shard)), Recommender(shard)
+    ahead, computing = Recommender(shard, ListBuilder(folder, shard)), Recommender(shard)
     ahead.served = computing.served = freeze("run-1.0", training)
     until = time.monotonic() + LONGEST_SECONDS
     while ahead.lists_share < 1.0:
@@ -77,8 +77,8 @@ def test_what_a_list_does_not_reach_is_computed(
     monkeypatch.setattr(module, "LENGTH", 3)
     ahead, computing = listed(tmp_path, shard, small)
     user = shard.user_ids[3]
-    first = [one.item for one in computing.for_user(user, Limits(1)).items]
-    for limits in (Limits(4), Limits(2, exclude_seen=False), ahead.limits(3, True, None, first)):
+    first = [one.item for one in computing.for_user(user, ListRequest(1)).items]
+    for limits in (ListRequest(4), ListRequest(2, exclude_seen=False), ahead.limits(3, True, None, first)):
         assert ahead.at_once(user, limits) is None
         assert [one.item for one in ahead.for_user(user, limits).items] == [
             one.item for one in computing.for_user(user, limits).items
@@ -94,10 +94,12 @@ def test_a_batch_is_answered_in_its_order_looked_up_or_computed(
     assert ahead._keeper is not None and ahead._keeper.lists is not None
     ahead._keeper.lists.ready = 3
     users = (*reversed(shard.user_ids), "nobody")
-    answers = ahead.for_users(users, Limits(4))
+    answers = ahead.for_users(users, ListRequest(4))
     assert [one.user for one in answers] == [*users] and answers[-1].fallback == "unknown user"
     for user, answer in zip(users, answers, strict=True):
-        assert [one.item for one in answer.items] == [one.item for one in computing.for_user(user, Limits(4)).items]
+        assert [one.item for one in answer.items] == [
+            one.item for one in computing.for_user(user, ListRequest(4)).items
+        ]
     ahead.close()
 
 
@@ -147,8 +149,8 @@ def test_another_model_ends_the_lists_of_the_one_before(tmp_path: Path, shard: S
     expected = Recommender(shard)
     expected.served = ahead.served
     user, until = shard.user_ids[0], time.monotonic() + LONGEST_SECONDS
-    while (found := ahead.at_once(user, Limits(5))) is None:
+    while (found := ahead.at_once(user, ListRequest(5))) is None:
         assert time.monotonic() < until
     assert found.model == "run-1.1"
-    assert [one.item for one in found.items] == [one.item for one in expected.for_user(user, Limits(5)).items]
+    assert [one.item for one in found.items] == [one.item for one in expected.for_user(user, ListRequest(5)).items]
     ahead.close()

@@ -14,7 +14,7 @@ from client_service.event_log import store as stores
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.shard_update import append_events
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.settings import ClientSettings
 from tests.support.given import Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
@@ -23,9 +23,9 @@ from tests.support.telling import Serving, event, items_of, post, refresh
 
 
 @pytest.fixture
-def log(settings: ClientSettings) -> FeedbackStore:
+def log(settings: ClientSettings) -> EventStore:
     settings.state_directory.mkdir(parents=True)
-    return FeedbackStore(settings.state_directory, most=8)
+    return EventStore(settings.state_directory, most=8)
 
 
 def told(event: str, user: str, item: str, rating: float | None = None, at: int | None = None) -> InteractionIn:
@@ -49,7 +49,7 @@ async def test_an_event_counts_once_however_often_the_log_was_absorbed(
 
 
 def test_ids_are_remembered_for_so_many_events_and_so_long(
-    settings: ClientSettings, log: FeedbackStore, monkeypatch: pytest.MonkeyPatch
+    settings: ClientSettings, log: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.append([told("first", "a", "item-00")])
     absorb_and_forget(settings, log)
@@ -66,7 +66,7 @@ def test_ids_are_remembered_for_so_many_events_and_so_long(
     log.close()
 
 
-def test_no_id_of_an_event_is_on_the_disk(settings: ClientSettings, log: FeedbackStore) -> None:
+def test_no_id_of_an_event_is_on_the_disk(settings: ClientSettings, log: EventStore) -> None:
     log.append([told("canary-order-4711", "a", "item-00")])
     assert b"canary-order" not in log.path.read_bytes() and b"item-00" in log.path.read_bytes()
     del settings
@@ -98,7 +98,7 @@ async def test_a_log_full_of_low_ratings_has_room_after_a_refresh_and_takes_repe
 )
 def test_the_latest_of_a_pair_decides_in_answers_and_in_the_shard(
     settings: ClientSettings,
-    log: FeedbackStore,
+    log: EventStore,
     first: tuple[float, int],
     second: tuple[float, int],
     liked: bool,
@@ -119,7 +119,7 @@ def test_the_latest_of_a_pair_decides_in_answers_and_in_the_shard(
 
 @pytest.mark.parametrize(("known", "stays"), [(None, False), (100, False), (300, True)])
 def test_a_low_rating_takes_an_earlier_liking_from_the_shard_and_no_later_one(
-    settings: ClientSettings, log: FeedbackStore, known: int | None, stays: bool
+    settings: ClientSettings, log: EventStore, known: int | None, stays: bool
 ) -> None:
     rows = pl.DataFrame({"user": ["u", "u"], "item": ["item-00", "item-02"], "time": [known, 50]})
     change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
@@ -133,11 +133,11 @@ def test_a_low_rating_takes_an_earlier_liking_from_the_shard_and_no_later_one(
     log.close()
 
 
-def test_the_last_likings_of_all_are_not_taken_from_a_shard(settings: ClientSettings, log: FeedbackStore) -> None:
+def test_the_last_likings_of_all_are_not_taken_from_a_shard(settings: ClientSettings, log: EventStore) -> None:
     """Otherwise one application could stop every refresh and every erasure."""
     shard = read_shard(settings.shard)
     pairs = shard.events_with_ids().select("user", "item").rows()
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     store.append([told(str(number), user, item, 1.0) for number, (user, item) in enumerate(pairs)])
     assert absorb(settings, store).after.digest == shard.digest
     store.close()

@@ -15,16 +15,16 @@ from client_service.data import Shard, change_shard, read_shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay, follow_feedback
 from client_service.event_log.shard_update import append_events
-from client_service.event_log.store import FeedbackStore
-from client_service.serving.precomputed_lists import ListKeeper
+from client_service.event_log.store import EventStore
+from client_service.serving.precomputed_lists import ListBuilder
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Basket, Limits
+from client_service.serving.requests import Basket, ListRequest
 from client_service.settings import ClientSettings
 from tests.support.kept import absorb_and_forget, keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 
 GRUMP, NOBODY = "user-grump", "user-nobody"
-ALL = Limits(1000)
+ALL = ListRequest(1000)
 Met = dict[str, set[str]]
 
 
@@ -61,7 +61,7 @@ def test_no_list_has_what_its_user_has_met(settings: ClientSettings, shard: Shar
     """Looked up, computed, in a batch, without a model; and each has everything else."""
     met, everything = met_by_user(shard), set(shard.item_ids)
     assert shard.valid.nnz and shard.test.nnz and shard.met.nnz
-    ahead, computing = Recommender(shard, ListKeeper(tmp_path, shard)), Recommender(shard)
+    ahead, computing = Recommender(shard, ListBuilder(tmp_path, shard)), Recommender(shard)
     modelless = Recommender(shard)
     ahead.served = computing.served = keep_first_model(settings)[1].served
     wait_for(lambda: ahead.lists_share == 1.0)
@@ -73,7 +73,7 @@ def test_no_list_has_what_its_user_has_met(settings: ClientSettings, shard: Shar
             assert set(items_of(answer)) == everything - met.get(user, set())
             assert (answer.fallback == "unknown user") == (recommender is not modelless and user in (GRUMP, NOBODY))
     user = shard.user_ids[0]
-    assert set(items_of(computing.for_user(user, Limits(1000, exclude_seen=False)))) == everything
+    assert set(items_of(computing.for_user(user, ListRequest(1000, exclude_seen=False)))) == everything
     first = ahead.listed_for(user, 3)
     assert first is not None and not {item for item, _, _ in first.items} & met[user]
     ahead.close()
@@ -88,7 +88,7 @@ def test_a_user_who_has_met_everything_gets_an_empty_list(settings: ClientSettin
         recommender = Recommender(last)
         recommender.served = model
         assert items_of(recommender.for_user(user, ALL)) == rest[:1]
-        assert items_of(recommender.for_user(user, Limits(10, offset=1))) == []
+        assert items_of(recommender.for_user(user, ListRequest(10, offset=1))) == []
 
 
 def test_a_basket_s_items_are_left_out_without_a_model_too(shard: Shard) -> None:
@@ -101,7 +101,7 @@ class Told:
 
     def __init__(self, settings: ClientSettings, shard: Shard) -> None:
         settings.state_directory.mkdir(parents=True, exist_ok=True)
-        self.store, self.settings = FeedbackStore(settings.state_directory), settings
+        self.store, self.settings = EventStore(settings.state_directory), settings
         self.events = 0
         self.answer_from(shard)
 

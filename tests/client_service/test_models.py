@@ -13,7 +13,7 @@ from client_service.data import Shard
 from client_service.models import encoders
 from client_service.models.model import Model
 from client_service.runtime.interruption import NEVER
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from client_service.training.start_choice import Choice, begin_model
 from shared.errors import SettingsError
 from shared.method.parameters import Parameters
@@ -66,7 +66,7 @@ def test_fedavg_and_its_kin_exchange_the_item_table_of_a_model_that_has_one(list
     client = LocalTraining(listed, low_spectrum(listed.train, 8), method, torch.device("cpu"), kind=algorithm.model)
     received = Parameters(client.arrays())
     for number in range(1, 21):
-        client.moment = Moment(number, 20, 0)
+        client.moment = RoundContext(number, 20, 0)
         received = algorithm.fit(client, received)
     assert set(received.arrays) == {tensor.name for tensor in algorithm.tensors(method)} == {ITEM_TABLE}
     ranked = client.model.freeze().top(np.arange(40), listed.train, 4)  # four items of the own ten are left

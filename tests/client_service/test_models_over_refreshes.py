@@ -19,7 +19,7 @@ from client_service.data import change_shard, read_shard
 from client_service.evaluation.metrics import Measures
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import append_events
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.federation.checkpoint import FITTED
 from client_service.refresh import rollback
 from client_service.refresh.rebuild import ModelRenewal
@@ -206,7 +206,7 @@ async def test_a_shard_that_was_begun_and_never_written_goes_with_an_erasure_tha
     settings: ClientSettings, serving: Serving, until: Until
 ) -> None:
     keep_first_model(settings)
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     store.append([InteractionIn(event="e", user=CANARY, item="item-00", time=None, rating=None)])
     store.hand_over()
     store.close()

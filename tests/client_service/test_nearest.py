@@ -20,9 +20,9 @@ from client_service.serving import precomputed_lists as lists
 from client_service.serving import ranking
 from client_service.serving.ann_index import Nearest, lengthened, make_nearest, read_nearest, searchable
 from client_service.serving.model_store import Served, freeze
-from client_service.serving.precomputed_lists import ListKeeper, ListReader
+from client_service.serving.precomputed_lists import ListBuilder, ListReader
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.training.item_trainer import LocalTraining
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
@@ -191,21 +191,21 @@ def test_the_service_answers_by_the_graph_beyond_the_threshold_alone(
         return search(self, users, count)
 
     monkeypatch.setattr(Nearest, "find", find)
-    below = Recommender(shard, ListKeeper(tmp_path / "b", shard, approximate_beyond=len(shard.item_ids)))
-    beyond = Recommender(shard, ListKeeper(tmp_path / "a", shard, approximate_beyond=len(shard.item_ids) - 1))
+    below = Recommender(shard, ListBuilder(tmp_path / "b", shard, approximate_beyond=len(shard.item_ids)))
+    beyond = Recommender(shard, ListBuilder(tmp_path / "a", shard, approximate_beyond=len(shard.item_ids) - 1))
     reader = Recommender(shard, ListReader(tmp_path / "a", shard, approximate_beyond=1))
     for one in (below, beyond, reader):
         one.served = served
         wait_for(lambda one=one: one.lists_share == 1.0)
     basket = [shard.item_ids[row] for row in (1, 2, 5)]
-    exact = [one.item for one in below.for_basket(basket, Limits(5)).items]
+    exact = [one.item for one in below.for_basket(basket, ListRequest(5)).items]
     assert asked == []
     for one in (beyond, reader):
-        assert [found.item for found in one.for_basket(basket, Limits(5)).items] == exact
+        assert [found.item for found in one.for_basket(basket, ListRequest(5)).items] == exact
         assert not {*exact} & {*basket}
-        kept = one.for_user(shard.user_ids[0], Limits(5, exclude_seen=False)).items
+        kept = one.for_user(shard.user_ids[0], ListRequest(5, exclude_seen=False)).items
         assert [found.item for found in kept] == [
-            found.item for found in below.for_user(shard.user_ids[0], Limits(5, exclude_seen=False)).items
+            found.item for found in below.for_user(shard.user_ids[0], ListRequest(5, exclude_seen=False)).items
         ]
     assert len(asked) == 4
     narrow = beyond.limits(5, True, [*shard.item_ids[:8]], basket)
@@ -224,7 +224,7 @@ def test_a_disk_that_refuses_the_graph_costs_the_graph_alone(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(nearest, "settle", refuse)
-    recommender = Recommender(shard, ListKeeper(tmp_path, shard, approximate_beyond=1))
+    recommender = Recommender(shard, ListBuilder(tmp_path, shard, approximate_beyond=1))
     recommender.served = served
     wait_for(lambda: recommender.lists_share == 1.0)
     assert recommender._keeper is not None and recommender._keeper.nearest is None

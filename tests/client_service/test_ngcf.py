@@ -11,7 +11,7 @@ import torch
 from client_service.data import Shard
 from client_service.models.encoders.ngcf import NGCF, SLOPE
 from client_service.models.whole_graph import Propagation, symmetric
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from shared.errors import SettingsError
 from shared.method.graph import normalise
 from shared.method.parameters import Parameters
@@ -36,7 +36,7 @@ UNIFORM = np.full(8, 1 / 8)
 @pytest.fixture
 def client(planted: Shard) -> LocalTraining:
     found = LocalTraining(planted, low_spectrum(planted.train, 8), METHOD, torch.device("cpu"))
-    found.moment = Moment(1, 15, 0, UNIFORM)
+    found.moment = RoundContext(1, 15, 0, UNIFORM)
     return found
 
 
@@ -78,7 +78,7 @@ def test_both_mlps_are_shared_and_the_rest_is_private(client: LocalTraining) -> 
 def test_the_strategies_of_the_mlps_learn_the_communities_with_it(client: LocalTraining, name: str) -> None:
     strategy, received = STRATEGIES[name](METHOD), Parameters(client.arrays())
     for number in range(1, 16):
-        client.moment = Moment(number, 15, 0, UNIFORM)
+        client.moment = RoundContext(number, 15, 0, UNIFORM)
         sent = strategy.fit(client, received)
     assert set(sent.scalars) == set(strategy.scalars) - {"rho"}  # too short a spectrum to be compared
     assert all(math.isfinite(value) for value in sent.scalars.values())

@@ -15,13 +15,13 @@ from scipy import sparse
 from client_service.data import Shard, shard_of_matrices
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.models.score_fusion import Fusion
 from client_service.serving import ann_index as nearest
 from client_service.serving.model_store import Served, freeze
-from client_service.serving.precomputed_lists import LENGTH, ListKeeper
+from client_service.serving.precomputed_lists import LENGTH, ListBuilder
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import DEEPEST, Limits
+from client_service.serving.requests import DEEPEST, ListRequest
 from client_service.training.item_trainer import LocalTraining
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
@@ -73,12 +73,12 @@ def recommender(
     request: pytest.FixtureRequest, shard: Shard, models: dict[str, Served], tmp_path: Path
 ) -> Iterator[Recommender]:
     """One that has its lists, one that has none, and one that has the graph alone; a user has done something since."""
-    way, store = request.param, FeedbackStore(tmp_path)
+    way, store = request.param, EventStore(tmp_path)
     overlay = Overlay(shard, store)
     told = InteractionIn(event="e", user=shard.user_ids[2], item="item-600", time=None, rating=None)
     seen = InteractionIn(event="f", user=shard.user_ids[3], item="item-601", time=None, rating=1.0)
     overlay.add(store.append([told, seen]))
-    keeper = ListKeeper(tmp_path, shard, 1, approximate_beyond=1 if way == "by a graph" else None)
+    keeper = ListBuilder(tmp_path, shard, 1, approximate_beyond=1 if way == "by a graph" else None)
     made = Recommender(shard, None if way == "computed" else keeper, overlay)
     made.served = models[way]
     if way != "computed":
@@ -98,7 +98,7 @@ def wait_for(question: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def read_pages(recommender: Recommender, user: str, limits: Limits, size: int) -> tuple[list[str], list[float]]:
+def read_pages(recommender: Recommender, user: str, limits: ListRequest, size: int) -> tuple[list[str], list[float]]:
     """All pages of a list, one after the other, some with reasons of their own to be computed."""
     found: list[tuple[str, float]] = []
     for offset in range(0, DEEPEST - size + 1, size):
@@ -135,12 +135,12 @@ def test_lists_at_hand_and_computed_ones_are_in_the_same_order(
     shard: Shard, models: dict[str, Served], tmp_path: Path
 ) -> None:
     """Equal scores are equal to the last bit, and the first row comes first."""
-    ahead, computing = Recommender(shard, ListKeeper(tmp_path, shard, 1)), Recommender(shard)
+    ahead, computing = Recommender(shard, ListBuilder(tmp_path, shard, 1)), Recommender(shard)
     ahead.served = computing.served = models["trained"]
     wait_for(lambda: ahead.lists_share == 1.0)
     tied = 0
     for user in shard.user_ids[:6]:
-        one, other = (each.for_user(user, Limits(LENGTH + 100, raw=True)) for each in (ahead, computing))
+        one, other = (each.for_user(user, ListRequest(LENGTH + 100, raw=True)) for each in (ahead, computing))
         scores = np.array([[item.score for item in answer.items] for answer in (one, other)])
         np.testing.assert_allclose(scores[0], scores[1], rtol=1e-4, atol=1e-5)
         rows = [shard.item_row(item.item) or 0 for item in other.items]

@@ -25,7 +25,7 @@ from client_service.models.score_fusion import Fusion, Recipe, standard_scores, 
 from client_service.serving.messages import MOST_REASONS, ItemOut, RecommendationsOut
 from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.training.item_trainer import LocalTraining
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
@@ -132,7 +132,7 @@ def explained(answer: RecommendationsOut) -> list[ItemOut]:
 
 def test_each_item_of_a_list_is_explained_by_at_most_three_of_the_user_s_own(planted: Shard) -> None:
     recommender = fused(planted)
-    answer = recommender.for_user("u3", Limits(2, explain=True))
+    answer = recommender.for_user("u3", ListRequest(2, explain=True))
     own = {planted.item_ids[row] for row in planted.train[[3]].indices}
     assert len(explained(answer)) == 2
     for one in answer.items:
@@ -144,14 +144,14 @@ def test_each_item_of_a_list_is_explained_by_at_most_three_of_the_user_s_own(pla
     for one, other in zip(answer.items, basket.items, strict=True):
         assert one.item == other.item and one.because and other.because
         assert [reason.item for reason in one.because] == [reason.item for reason in other.because]
-    plain = recommender.for_user("u3", Limits(2))
+    plain = recommender.for_user("u3", ListRequest(2))
     assert explained(plain) == [] and [one.item for one in plain.items] == [one.item for one in answer.items]
 
 
 def test_the_largest_contribution_comes_first(planted: Shard) -> None:
     recommender = fused(planted)
     ranker, basket = ranker_of(recommender), planted.train[[3]].indices.astype(np.int64)
-    (first,) = recommender.for_user("u3", Limits(1, explain=True)).items
+    (first,) = recommender.for_user("u3", ListRequest(1, explain=True)).items
     row = planted.item_row(first.item)
     assert row is not None and first.because
     found = contributions(ranker, ranker.users[np.array([3])], basket, np.array([row]))
@@ -161,22 +161,22 @@ def test_the_largest_contribution_comes_first(planted: Shard) -> None:
 
 def test_an_item_is_no_reason_for_itself_and_a_hidden_one_is_none(planted: Shard) -> None:
     recommender = fused(planted)
-    for one in recommender.for_user("u3", Limits(40, exclude_seen=False, explain=True)).items:
+    for one in recommender.for_user("u3", ListRequest(40, exclude_seen=False, explain=True)).items:
         assert one.because is not None and one.item not in [reason.item for reason in one.because]
     overlay = Overlay(planted)
     other = Recommender(planted, None, overlay)
     other.served = recommender.served
-    (first,) = other.for_user("u3", Limits(1, explain=True)).items
+    (first,) = other.for_user("u3", ListRequest(1, explain=True)).items
     assert first.because
     overlay.put_items(1, {first.because[0].item: ItemIn(hidden=True)})
-    (again,) = other.for_user("u3", Limits(1, explain=True)).items
+    (again,) = other.for_user("u3", ListRequest(1, explain=True)).items
     assert again.because and again.because[0].item != first.because[0].item
 
 
 def test_without_a_closed_form_and_for_popular_items_there_are_no_reasons(planted: Shard) -> None:
     alone = fused(planted, None, fusion=False)
-    assert explained(alone.for_user("u3", Limits(5, explain=True))) == []
-    assert explained(fused(planted).for_user("nobody", Limits(5, explain=True))) == []
+    assert explained(alone.for_user("u3", ListRequest(5, explain=True))) == []
+    assert explained(fused(planted).for_user("nobody", ListRequest(5, explain=True))) == []
     frequent = replace(ranker_of(alone), fusion=Fusion(((1.0, item_frequency(planted.train)),)))
     user = replace(frequent.users[np.array([3])], codes=(np.empty((1, 0), dtype=np.float32),))
     assert contributions(frequent, user, np.array([1]), np.array([2])) is None

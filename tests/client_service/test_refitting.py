@@ -21,10 +21,10 @@ from client_service.schemas import RoundCosts
 from client_service.serving.model_store import ModelHead, Served, freeze, load_tensors, read_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.refitting import Refit
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists, judge_validation_lists
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from client_service.training.item_trainer import LocalTraining
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import SettingsError
@@ -52,7 +52,7 @@ def run_on(
     shard: Shard, folder: Path, *, fit_everything: bool, rounds: int = 0, method: MethodSettings = CLOSED
 ) -> tuple[ModelHead, Recommender]:
     """A run of so many rounds, and who answers after it."""
-    place = Place("shop", "run-1", 0, method, folder, fit_everything=fit_everything)
+    place = RunContext("shop", "run-1", 0, method, folder, fit_everything=fit_everything)
     training, known = begin_training(place, shard, CPU, NEVER)
     answers = Recommender(shard.everything if fit_everything else shard)
     refit = Refit(shard, folder, CPU) if fit_everything else None
@@ -101,7 +101,7 @@ def test_a_user_s_held_out_items_are_his_history_and_are_not_recommended(planted
     _, answers = run_on(planted, tmp_path, fit_everything=True)
     for row, user in enumerate(planted.user_ids):
         had = {planted.item_ids[item] for item in planted.everything.train[[row]].indices}
-        listed = {one.item for one in answers.for_user(user, Limits(40)).items}
+        listed = {one.item for one in answers.for_user(user, ListRequest(40)).items}
         assert len(had) == 8 and not had & listed and len(listed) == 32
         assert {one.item for one in answers.history(user, 40)[0]} == had
 
@@ -162,7 +162,7 @@ async def test_a_restart_and_a_replica_answer_alike_and_figures_say_when_they_we
 ) -> None:
     shard, answers = keep_first_model(everything)
     path = f"/v1/users/{shard.user_ids[0]}/recommendations?k=32"
-    first = [one.item for one in answers.for_user(shard.user_ids[0], Limits(32)).items]
+    first = [one.item for one in answers.for_user(shard.user_ids[0], ListRequest(32)).items]
     async with serving(fit_everything=True, method=CLOSED) as http:
         assert [one["item"] for one in (await http.get(path)).json()["items"]] == first
         assert (await http.get("/v1/quality")).json()["refitted"] is True

@@ -18,9 +18,9 @@ from client_service.data.files import only_writer
 from client_service.data.interaction_files import stated_digest
 from client_service.event_log.database import EARLIER_NAME, JOURNAL, NAME
 from client_service.event_log.messages import InteractionIn
-from client_service.event_log.service import Feedback
+from client_service.event_log.service import EventLog
 from client_service.event_log.shard_update import append_events
-from client_service.event_log.store import ErasureRegister, FeedbackStore
+from client_service.event_log.store import ErasureRegister, EventStore
 from client_service.federation.checkpoint import FITTED
 from client_service.federation.checkpoint import NAME as TRAINING
 from client_service.http.answering import Answering
@@ -67,7 +67,7 @@ async def test_a_refresh_takes_new_users_and_items_into_the_model_without_a_rest
         assert (await refresh(http, until))["changed"] is False  # nothing has happened since
     now = read_shard(settings.shard)
     assert {*now.user_ids} == {*shard.user_ids, "new"} and "fresh" in now.item_ids
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     assert store.interactions() == []
     store.close()
 
@@ -155,7 +155,7 @@ async def listed(http: httpx.AsyncClient) -> bool:
         (rebuilding, "save_shard"),
         (ModelRenewal, "keep"),
         (rebuilding, "clear_earlier"),
-        (Feedback, "forget_absorbed"),
+        (EventLog, "forget_absorbed"),
         (ErasureRegister, "complete"),
     ],
 )
@@ -373,15 +373,15 @@ async def test_a_log_that_cannot_be_read_now_is_looked_at_again(
 ) -> None:
     monkeypatch.setattr(refreshing, "LOOK_SECONDS", 0.05)
     keep_first_model(settings)
-    look, looks = FeedbackStore.holds_liked, list[int]()
+    look, looks = EventStore.holds_liked, list[int]()
 
-    def fail_once(store: FeedbackStore, *given: Any) -> bool:
+    def fail_once(store: EventStore, *given: Any) -> bool:
         looks.append(1)
         if len(looks) == failing:
             raise UnavailableError("expected a log that can be read")
         return look(store, *given)
 
-    monkeypatch.setattr(FeedbackStore, "holds_liked", fail_once)
+    monkeypatch.setattr(EventStore, "holds_liked", fail_once)
     async with serving(refresh_interactions=1) as http:
 
         async def has_looked() -> bool:
@@ -402,7 +402,7 @@ async def test_erasures_that_cannot_be_looked_for_at_a_start_are_done(
 ) -> None:
     shard, _ = keep_first_model(settings)
     user = shard.user_ids[3]
-    store = FeedbackStore(settings.state_directory)
+    store = EventStore(settings.state_directory)
     receipt = store.erasures.erase_user(user, known=True)[1].receipt
     store.close()
     look, looks = ErasureRegister.are_open, list[int]()
@@ -467,7 +467,7 @@ def test_a_log_of_a_version_before_is_taken_over(tmp_path: Path, scripts: tuple[
     with closing(sqlite3.connect(tmp_path / EARLIER_NAME)) as rows:
         for script in scripts:
             rows.executescript(script)
-    store = FeedbackStore(tmp_path)
+    store = EventStore(tmp_path)
     assert [(one.user, one.time, one.rating) for one in store.interactions()] == [("u", 5, None), ("v", 6, 1.0)]
     told = store.read_all()[0]
     assert told.items["i"].hidden and told.erased == {b"\x01"} and told.key == b"\x01\x02"
@@ -483,7 +483,7 @@ def test_a_log_of_a_version_before_is_taken_over(tmp_path: Path, scripts: tuple[
 
 def test_a_log_that_was_killed_in_a_transaction_moves_with_its_journal(tmp_path: Path) -> None:
     """Else its rows would be half of what they were, and half of what they were to be."""
-    before = FeedbackStore(tmp_path)
+    before = EventStore(tmp_path)
     before.append([InteractionIn(event=f"e{n}", user="u", item="i", time=None, rating=None) for n in range(2000)])
     before.close()
     (tmp_path / NAME).replace(tmp_path / EARLIER_NAME)
@@ -494,7 +494,7 @@ def test_a_log_that_was_killed_in_a_transaction_moves_with_its_journal(tmp_path:
     for end, content in killed.items():
         (tmp_path / f"{EARLIER_NAME}{end}").write_bytes(content)
     assert b"someone else" in killed[""]
-    store = FeedbackStore(tmp_path)
+    store = EventStore(tmp_path)
     assert {one.user for one in store.interactions()} == {"u"}
     store.close()
 

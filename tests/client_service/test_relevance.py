@@ -19,7 +19,7 @@ from client_service.models.relevance import UNFITTED, Relevance
 from client_service.runtime.interruption import NEVER
 from client_service.serving.model_store import freeze, read_head
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from client_service.training.item_trainer import LocalTraining
@@ -101,7 +101,7 @@ def test_it_is_stored_with_the_kept_model_and_a_file_without_it_is_read(settings
 
 
 def scores(recommender: Recommender, **wishes: Any) -> list[tuple[str, float]]:
-    answer = recommender.for_user(recommender._shard.user_ids[0], Limits(12, exclude_seen=False, **wishes))
+    answer = recommender.for_user(recommender._shard.user_ids[0], ListRequest(12, exclude_seen=False, **wishes))
     return [(one.item, one.score) for one in answer.items]
 
 
@@ -113,5 +113,5 @@ def test_an_answer_has_relevance_and_the_raw_score_where_it_is_asked_for(setting
     values = np.array([score for _, score in raw], dtype=np.float32)
     assert [score for _, score in relevant] == pytest.approx(recommender.served.relevance.of(values).tolist())
     assert all(0.0 <= score <= 1.0 for _, score in relevant)
-    popular = recommender.for_user("nobody", Limits(12))
+    popular = recommender.for_user("nobody", ListRequest(12))
     assert all(0.0 <= one.score <= 1.0 for one in popular.items)

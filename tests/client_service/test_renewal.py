@@ -18,10 +18,10 @@ from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
 from client_service.serving.predictor import AtRest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from shared.method.parameters import Parameters
 from shared.method.tensors import initial_parameters, mlp_specification
 from tests.support.given import Opened, Until
@@ -81,13 +81,13 @@ def test_it_ranks_as_the_next_run_s_first_model_does(settings: ClientSettings) -
     shard = change(settings)
     recommender = Recommender(shard)
     recommender.served = renew(settings, shard)
-    renewed = [recommender.for_user(user, Limits(5)).items for user in shard.user_ids]
+    renewed = [recommender.for_user(user, ListRequest(5)).items for user in shard.user_ids]
     run = Recommender(shard)
-    place = Place(settings.name, "run-2", 0, settings.method, settings.state_directory / "model")
+    place = RunContext(settings.name, "run-2", 0, settings.method, settings.state_directory / "model")
     start = initial_parameters(mlp_specification(settings.method), 0, exact=settings.method.start != "random")
     TrainingRun(place, ITEMS, shard, run, CPU).begin(Parameters(start), 0)
     for user, items in zip(shard.user_ids, renewed, strict=True):
-        first = run.for_user(user, Limits(5)).items
+        first = run.for_user(user, ListRequest(5)).items
         assert [one.item for one in first] == [one.item for one in items]
         assert [one.score for one in first] == pytest.approx([one.score for one in items], rel=1e-4)
 

@@ -23,14 +23,14 @@ from client_service.app import create_replica
 from client_service.data import Shard, change_shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import erase_users
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.http import replica as service
 from client_service.refresh.cleanup import keep_alone
 from client_service.runtime import replica_processes as beside
 from client_service.serving import precomputed_lists as lists
-from client_service.serving.precomputed_lists import ListKeeper
+from client_service.serving.precomputed_lists import ListBuilder
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.protocol.signing.enrolment import kept_pair
@@ -72,7 +72,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 @pytest.mark.anyio
 async def test_a_replica_answers_as_the_client_does_and_writes_nothing(replicated: ClientSettings) -> None:
     shard, before = keep_first_model(replicated)
-    keeper = ListKeeper(replicated.state_directory / "model", shard)
+    keeper = ListBuilder(replicated.state_directory / "model", shard)
     ahead = Recommender(shard, keeper)
     ahead.served = before.served
     wait_for(lambda: ahead.lists_share == 1.0)
@@ -82,10 +82,10 @@ async def test_a_replica_answers_as_the_client_does_and_writes_nothing(replicate
         recommender = http.app.state.service.recommender  # type: ignore[attr-defined]
         await asyncio.to_thread(wait_for, lambda: recommender.lists_share == 1.0)
         for user in shard.user_ids[:5]:
-            assert await listed(http, user) == [one.item for one in before.for_user(user, Limits(5)).items]
+            assert await listed(http, user) == [one.item for one in before.for_user(user, ListRequest(5)).items]
         basket = [shard.item_ids[row] for row in (1, 2, 5)]
         answer = await http.post("/v1/recommendations", json={"basket": basket, "k": 5})
-        expected = before.for_basket(basket, Limits(5)).items
+        expected = before.for_basket(basket, ListRequest(5)).items
         assert [one["item"] for one in answer.json()["results"][0]["items"]] == [one.item for one in expected]
         assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "serving"}
         assert "lpsfed_client_serving 1.0" in (await http.get("/metrics")).text
@@ -147,15 +147,15 @@ def test_lists_of_another_process_are_read_as_far_as_they_have_come(replicated: 
     found, progress = lists.open_lists(folder, ranker, shard)
     reader = Recommender(shard, lists.ListReader(folder, shard))
     reader.served = replace(before.served, ranker=replace(ranker))  # as one that was read from the disk
-    assert reader.at_once(shard.user_ids[0], Limits(3)) is None
+    assert reader.at_once(shard.user_ids[0], ListRequest(3)) is None
     for rows in (4, len(shard.user_ids)):
         ranked, scores = ranker.top_scored(ranker.users[np.arange(rows)], known(shard, rows), found.items.shape[1])
         found.items[:rows], found.scores[:rows] = ranked, scores
         progress.write_text(f'{{"rows": {rows}}}', encoding="utf-8")
         wait_for(lambda rows=rows: reader.lists_share == rows / len(shard.user_ids))
-        looked_up = reader.at_once(shard.user_ids[rows - 1], Limits(3))
+        looked_up = reader.at_once(shard.user_ids[rows - 1], ListRequest(3))
         assert looked_up is not None
-        expected = before.for_user(shard.user_ids[rows - 1], Limits(3)).items
+        expected = before.for_user(shard.user_ids[rows - 1], ListRequest(3)).items
         assert [one.item for one in looked_up.items] == [one.item for one in expected]
     reader.close()
 
@@ -311,7 +311,7 @@ async def test_a_state_that_cannot_be_written_is_no_hindrance(replicated: Client
     disk = contents(there)
     async with asking(replicated.model_copy(update={"state_directory": there})) as http:
         user = shard.user_ids[0]
-        assert await listed(http, user) == [one.item for one in before.for_user(user, Limits(5)).items]
+        assert await listed(http, user) == [one.item for one in before.for_user(user, ListRequest(5)).items]
     assert contents(there) == disk
 
 
@@ -339,7 +339,7 @@ async def test_a_replica_that_was_there_first_follows_what_the_client_is_told(re
     shard, _ = keep_first_model(replicated)
     async with asking(replicated) as http:
         assert (await http.get("/v1/users/new/recommendations")).json()["fallback"] == "unknown user"
-        store = FeedbackStore(replicated.state_directory)
+        store = EventStore(replicated.state_directory)
         event = InteractionIn(event="e", user="new", item=shard.item_ids[0], time=None, rating=None)
         store.append([event])
         async with asyncio.timeout(LONGEST_SECONDS):

@@ -13,8 +13,8 @@ from client_service.data import Shard, read_shard, write_shard
 from client_service.serving.messages import RecommendationsOut
 from client_service.serving.model_store import Served, freeze
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Basket, Limits
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.serving.requests import Basket, ListRequest
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import NotFoundError
 from shared.method.settings import MethodSettings
@@ -56,7 +56,7 @@ def served(recommender: Recommender) -> Served:
 
 
 def test_a_user_gets_unseen_items_best_first_with_title_and_version(recommender: Recommender, shard: Shard) -> None:
-    answer = recommender.for_user("user-03", Limits(5))
+    answer = recommender.for_user("user-03", ListRequest(5))
     assert (answer.user, answer.model, answer.fallback, len(answer.items)) == ("user-03", "run-1.0", None, 5)
     assert set(ids(answer)) & items_of(shard, "user-03", "train", "valid") == set()
     scores = [item.score for item in answer.items]
@@ -74,15 +74,15 @@ def test_the_unseen_item_of_one_s_own_taste_mostly_comes_first(recommender: Reco
 
 def test_seen_items_come_back_when_they_are_asked_for(recommender: Recommender, shard: Shard) -> None:
     seen = items_of(shard, "user-03", "train")
-    whole = ids(recommender.for_user("user-03", Limits(EVERYTHING, exclude_seen=False)))
+    whole = ids(recommender.for_user("user-03", ListRequest(EVERYTHING, exclude_seen=False)))
     assert sorted(whole) == list(shard.item_ids)
     assert seen <= set(whole[:6])
 
 
 def test_more_than_there_are_gives_all_there_are(recommender: Recommender) -> None:
-    assert len(recommender.for_user("user-03", Limits(1000)).items) == EVERYTHING - 6
-    assert len(recommender.for_user("nobody", Limits(1000)).items) == EVERYTHING
-    assert len(recommender.for_basket(["item-00"], Limits(1000)).items) == EVERYTHING - 1
+    assert len(recommender.for_user("user-03", ListRequest(1000)).items) == EVERYTHING - 6
+    assert len(recommender.for_user("nobody", ListRequest(1000)).items) == EVERYTHING
+    assert len(recommender.for_basket(["item-00"], ListRequest(1000)).items) == EVERYTHING - 1
     assert len(recommender.similar("item-00", 1000)[1]) == EVERYTHING - 1
 
 
@@ -101,13 +101,13 @@ def test_only_allowed_items_and_no_excluded_ones_are_recommended(recommender: Re
 
 
 def test_an_unknown_user_gets_popular_items_and_a_flag(recommender: Recommender, shard: Shard) -> None:
-    answer = recommender.for_user("nobody", Limits(3))
+    answer = recommender.for_user("nobody", ListRequest(3))
     counts = np.asarray(shard.train.sum(axis=0)).ravel()
     assert (answer.fallback, answer.model, answer.user) == ("unknown user", None, "nobody")
     shares = counts / len(shard.user_ids)
     assert [item.score for item in answer.items] == sorted(shares, reverse=True)[:3]
     assert all(item.score == shares[shard.item_ids.index(item.item)] for item in answer.items)
-    raw = recommender.for_user("nobody", Limits(3, raw=True))
+    raw = recommender.for_user("nobody", ListRequest(3, raw=True))
     assert [item.score for item in raw.items] == sorted(counts, reverse=True)[:3]
 
 
@@ -116,25 +116,25 @@ def test_of_equally_popular_items_the_first_by_id_comes_first(shard: Shard) -> N
     expected = sorted(by_item, key=lambda item: (-by_item[item], item))
     assert len({*by_item.values()}) < len(by_item)
     for k in range(1, EVERYTHING + 1):
-        assert ids(Recommender(shard).for_user("nobody", Limits(k))) == expected[:k]
+        assert ids(Recommender(shard).for_user("nobody", ListRequest(k))) == expected[:k]
 
 
 def test_without_a_model_everybody_gets_unseen_popular_items_and_a_flag(shard: Shard) -> None:
     recommender = Recommender(shard)
-    known = recommender.for_user("user-03", Limits(EVERYTHING))
+    known = recommender.for_user("user-03", ListRequest(EVERYTHING))
     assert known.fallback == "no model yet"
     assert set(ids(known)) == set(shard.item_ids) - items_of(shard, "user-03", "train", "valid", "test")
-    for answer in (recommender.for_user("nobody", Limits(3)), recommender.for_basket(["item-00"], Limits(3))):
+    for answer in (recommender.for_user("nobody", ListRequest(3)), recommender.for_basket(["item-00"], ListRequest(3))):
         assert (answer.fallback, answer.model, len(answer.items)) == ("no model yet", None, 3)
     assert recommender.similar("item-00", 3) == (None, ())
 
 
 def test_baskets_computed_together_are_answered_as_each_alone(recommender: Recommender) -> None:
     asked = [
-        Basket(("item-00",), Limits(5)),
-        Basket(("mystery",), Limits(3)),
+        Basket(("item-00",), ListRequest(5)),
+        Basket(("mystery",), ListRequest(3)),
         Basket(("item-06", "item-07", "enigma"), recommender.limits(2, True, None, ["item-01"])),
-        Basket(("item-03", "item-00"), Limits(1000, exclude_seen=False)),
+        Basket(("item-03", "item-00"), ListRequest(1000, exclude_seen=False)),
     ]
     alone = [recommender.for_basket(one.items, one.limits) for one in asked]
     for one, other in zip(recommender.for_baskets(asked), alone, strict=True):
@@ -144,27 +144,27 @@ def test_baskets_computed_together_are_answered_as_each_alone(recommender: Recom
 
 
 def test_unknown_items_of_a_basket_are_counted_and_change_nothing(recommender: Recommender) -> None:
-    plain = recommender.for_basket(["item-00", "item-01"], Limits(4))
-    mixed = recommender.for_basket(["item-01", "mystery", "item-00", "enigma", "item-00"], Limits(4))
+    plain = recommender.for_basket(["item-00", "item-01"], ListRequest(4))
+    mixed = recommender.for_basket(["item-01", "mystery", "item-00", "enigma", "item-00"], ListRequest(4))
     assert (plain.unknown_items, mixed.unknown_items, mixed.fallback) == (0, 2, None)
     assert mixed.items == plain.items and mixed.model == "run-1.0"
     assert {"item-00", "item-01"} & set(ids(mixed)) == set()
-    kept = recommender.for_basket(["item-00", "item-01"], Limits(EVERYTHING, exclude_seen=False))
+    kept = recommender.for_basket(["item-00", "item-01"], ListRequest(EVERYTHING, exclude_seen=False))
     assert {"item-00", "item-01"} < set(ids(kept))
 
 
 def test_a_basket_of_nothing_known_gets_popular_items_and_a_flag(recommender: Recommender) -> None:
-    answer = recommender.for_basket(["mystery", "enigma"], Limits(3))
+    answer = recommender.for_basket(["mystery", "enigma"], ListRequest(3))
     assert (answer.fallback, answer.unknown_items, answer.model) == ("no known item in the basket", 2, None)
-    assert ids(answer) == ids(recommender.for_user("nobody", Limits(3)))
+    assert ids(answer) == ids(recommender.for_user("nobody", ListRequest(3)))
 
 
 def test_a_user_s_own_training_items_as_a_basket_give_the_user_s_own_scores(
     recommender: Recommender, shard: Shard
 ) -> None:
     for user in shard.user_ids:
-        own = recommender.for_user(user, Limits(EVERYTHING, exclude_seen=False))
-        basket = recommender.for_basket(items_of(shard, user, "train"), Limits(EVERYTHING, exclude_seen=False))
+        own = recommender.for_user(user, ListRequest(EVERYTHING, exclude_seen=False))
+        basket = recommender.for_basket(items_of(shard, user, "train"), ListRequest(EVERYTHING, exclude_seen=False))
         scores = {item.item: item.score for item in basket.items}
         for item in own.items:
             assert scores[item.item] == pytest.approx(item.score, abs=1e-3)
@@ -194,19 +194,19 @@ def test_a_catalogue_without_titles_is_served_without(tmp_path: Path) -> None:
     pairs = pl.DataFrame({"user": ["a", "a", "b"], "item": ["x", "y", "y"], "split": ["train"] * 3})
     write_shard(tmp_path / "shop", "shop", pairs, None)
     bare = read_shard(tmp_path / "shop")
-    assert [item.title for item in Recommender(bare).for_user("b", Limits(5)).items] == [None]
+    assert [item.title for item in Recommender(bare).for_user("b", ListRequest(5)).items] == [None]
 
 
 def test_what_is_served_does_not_change_while_the_model_trains_on(
     recommender: Recommender, training: LocalTraining
 ) -> None:
-    before = recommender.for_user("user-03", Limits(5)), recommender.for_basket(["item-00"], Limits(5))
-    training.moment = Moment(round=1, rounds=1, seed=0)
+    before = recommender.for_user("user-03", ListRequest(5)), recommender.for_basket(["item-00"], ListRequest(5))
+    training.moment = RoundContext(round=1, rounds=1, seed=0)
     kept = {name: value.clone() for name, value in served(recommender).model.named_parameters()}
     training.train()
     changed = [name for name, value in training.model.named_parameters() if not torch.equal(value, kept[name])]
     assert "embedding" in changed
-    after = recommender.for_user("user-03", Limits(5)), recommender.for_basket(["item-00"], Limits(5))
+    after = recommender.for_user("user-03", ListRequest(5)), recommender.for_basket(["item-00"], ListRequest(5))
     assert after == before
     assert freeze("run-1.1", training).ranker.items.embedding.tolist() != (
         served(recommender).ranker.items.embedding.tolist()

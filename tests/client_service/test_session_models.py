@@ -15,7 +15,7 @@ from client_service.models.sequence.tagnn import TAGNN
 from client_service.runtime.device import pin_threads
 from client_service.serving.next_items import freeze_sessions
 from client_service.training.session_trainer import MODELS, SessionTraining
-from client_service.training.training_state import Moment, load_named
+from client_service.training.training_state import RoundContext, load_named
 from shared.errors import ProtocolError, SettingsError
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
@@ -185,7 +185,7 @@ def test_the_learning_rate_falls_with_the_rounds() -> None:
     training = SessionTraining(shard([A, B, A, C]), method(**{"sessions.rate_step": 3, "learning_rate": 0.1}), CPU)
     rates = []
     for number in (1, 3, 4, 7):
-        training.moment = Moment(number, 9, 0)
+        training.moment = RoundContext(number, 9, 0)
         training.train()
         [optimiser] = training._optimisers.values()
         rates.append(optimiser.param_groups[0]["lr"])

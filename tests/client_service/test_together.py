@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from client_service.runtime.workers import Together
+from client_service.runtime.workers import RequestBatcher
 from shared.errors import ConflictError, DataError, FederationError
 from tests.support.questions import LONGEST_SECONDS
 
@@ -38,7 +38,7 @@ async def begun(work: Doubling, groups: int) -> None:
 def test_who_comes_while_one_is_computed_is_in_the_next_group_and_gets_his_own_answer() -> None:
     async def ask() -> None:
         work = Doubling()
-        doubled = Together(work)
+        doubled = RequestBatcher(work)
         first = asyncio.create_task(doubled.ask(1))
         await begun(work, 1)
         others = [asyncio.create_task(doubled.ask(number)) for number in (2, 3, 4)]
@@ -54,7 +54,7 @@ def test_who_comes_while_one_is_computed_is_in_the_next_group_and_gets_his_own_a
 def test_no_group_is_larger_than_the_limit_and_who_has_gone_is_in_none() -> None:
     async def ask() -> None:
         work = Doubling()
-        doubled = Together(work, most=2)
+        doubled = RequestBatcher(work, most=2)
         first = asyncio.create_task(doubled.ask(1))
         await begun(work, 1)
         others = [asyncio.create_task(doubled.ask(number)) for number in (2, 3, 4, 5)]
@@ -70,7 +70,7 @@ def test_no_group_is_larger_than_the_limit_and_who_has_gone_is_in_none() -> None
 def test_an_error_reaches_its_group_alone() -> None:
     async def ask() -> None:
         work = Doubling()
-        doubled = Together(work)
+        doubled = RequestBatcher(work)
         work.go.set()
         with pytest.raises(DataError, match="got 0"):
             await doubled.ask(0)
@@ -82,7 +82,7 @@ def test_an_error_reaches_its_group_alone() -> None:
 def test_an_answer_that_is_an_error_is_its_own_caller_s() -> None:
     async def ask() -> None:
         work = Doubling()
-        doubled = Together(work)
+        doubled = RequestBatcher(work)
         first = asyncio.create_task(doubled.ask(1))
         await begun(work, 1)
         others = [asyncio.create_task(doubled.ask(number)) for number in (2, 13, 3)]

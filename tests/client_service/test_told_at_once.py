@@ -7,20 +7,20 @@ import pytest
 from client_service.data import read_shard
 from client_service.event_log.messages import InteractionIn, InteractionsIn, ItemIn
 from client_service.event_log.overlay import Overlay
-from client_service.event_log.service import Feedback
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.service import EventLog
+from client_service.event_log.store import EventStore
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, FederationError
 
 
 @pytest.fixture
-def feedback(settings: ClientSettings) -> Feedback:
+def feedback(settings: ClientSettings) -> EventLog:
     settings.state_directory.mkdir(parents=True)
-    store = FeedbackStore(settings.state_directory, most=4)
-    return Feedback(store, Overlay(read_shard(settings.shard), store), settings.shard)
+    store = EventStore(settings.state_directory, most=4)
+    return EventLog(store, Overlay(read_shard(settings.shard), store), settings.shard)
 
 
-def test_batches_of_one_group_share_events_and_room(feedback: Feedback) -> None:
+def test_batches_of_one_group_share_events_and_room(feedback: EventLog) -> None:
     def batch(*events: str) -> InteractionsIn:
         told = (InteractionIn(event=one, user=one, item="item-00", time=None, rating=None) for one in events)
         return InteractionsIn(interactions=tuple(told))
@@ -36,7 +36,7 @@ def test_batches_of_one_group_share_events_and_room(feedback: Feedback) -> None:
     feedback.close()
 
 
-def test_of_an_item_that_is_told_twice_in_a_group_the_last_counts(feedback: Feedback) -> None:
+def test_of_an_item_that_is_told_twice_in_a_group_the_last_counts(feedback: EventLog) -> None:
     told = [("item-00", ItemIn(title=title)) for title in ("first", "second")]
     feedback._put_all([*told, ("item-01", ItemIn(hidden=True))])
     assert feedback.overlay.titles is not None and feedback.overlay.titles[0] == "second"

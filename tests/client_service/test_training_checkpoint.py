@@ -24,7 +24,7 @@ from client_service.federation.checkpoint import (
     kept_training,
 )
 from client_service.schemas import QualityOut, RoundQuality
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from client_service.training.training_state import TrainingState
 from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
@@ -52,7 +52,7 @@ def received(strategy: Strategy, method: MethodSettings, number: int) -> Paramet
 
 def lived(client: LocalTraining, strategy: Strategy, number: int) -> Parameters:
     """One whole round: train on what the last one gave, then load what this one gives."""
-    client.moment = Moment(number, ROUNDS, 0, np.full(12, 1 / 12))
+    client.moment = RoundContext(number, ROUNDS, 0, np.full(12, 1 / 12))
     update = strategy.fit(client, client.received)
     client.load(received(strategy, client.method, number))
     return Parameters({name: value.copy() for name, value in update.arrays.items()}, update.scalars)

@@ -18,7 +18,7 @@ from client_service.serving import requests as questions
 from client_service.serving.item_answers import item_freshness, order_by_variety, stretch
 from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.training.item_trainer import LocalTraining
 from client_service.training.spectrum_cache import cached_spectrum
@@ -50,7 +50,7 @@ def timed(folder: Path, shard: Shard, times: list[int | None]) -> Shard:
 
 def ids(recommender: Recommender, **wishes: Any) -> list[str]:
     user = recommender._shard.user_ids[0]
-    return [one.item for one in recommender.for_user(user, Limits(ALL, exclude_seen=False, **wishes)).items]
+    return [one.item for one in recommender.for_user(user, ListRequest(ALL, exclude_seen=False, **wishes)).items]
 
 
 def naive(values: np.ndarray, likeness: np.ndarray, weight: float, count: int) -> list[int]:
@@ -104,10 +104,11 @@ def test_pages_of_a_varied_list_are_the_varied_list(shard: Shard, small: MethodS
     recommender, user = serving(shard, small), shard.user_ids[0]
     whole = ids(recommender, mmr=0.6)
     pages = [
-        recommender.for_user(user, Limits(5, exclude_seen=False, mmr=0.6, offset=offset)).items for offset in (0, 5, 10)
+        recommender.for_user(user, ListRequest(5, exclude_seen=False, mmr=0.6, offset=offset)).items
+        for offset in (0, 5, 10)
     ]
     assert [one.item for page in pages for one in page] == whole
-    basket = recommender.for_basket(["item-00"], Limits(3, mmr=1.0))
+    basket = recommender.for_basket(["item-00"], ListRequest(3, mmr=1.0))
     assert len(basket.items) == 3 and "item-00" not in [one.item for one in basket.items]
 
 
@@ -126,7 +127,7 @@ def test_newer_items_come_first_as_much_as_was_asked_for(tmp_path: Path, shard: 
     little = ids(recommender, freshness=0.3)
     newest, plain = sorted(shard.item_ids)[-3:], ids(recommender)
     assert sum(map(little.index, newest)) <= sum(map(plain.index, newest))
-    unknown = recommender.for_user("nobody", Limits(ALL, freshness=1.0))
+    unknown = recommender.for_user("nobody", ListRequest(ALL, freshness=1.0))
     assert [one.item for one in unknown.items] == sorted(shard.item_ids, reverse=True)
 
 

@@ -11,7 +11,7 @@ from scipy import sparse
 
 import client_service.training.margins
 from client_service.data import Shard
-from client_service.training.item_trainer import LocalTraining, Moment
+from client_service.training.item_trainer import LocalTraining, RoundContext
 from client_service.training.losses import margin, refined_margin
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
@@ -100,7 +100,7 @@ def test_a_large_shard_gives_the_mean_over_random_pairs(client: LocalTraining, m
     # A margin lies in [0, pi]: the mean of 100,000 has a deviation of at most (pi / 2) / sqrt(100,000) = .005.
     assert sampled != exact and sampled == pytest.approx(exact, abs=0.02)
     assert client.measure("mean_margin")[0] == sampled
-    client.moment = Moment(round=2, rounds=9, seed=0)
+    client.moment = RoundContext(round=2, rounds=9, seed=0)
     assert client.measure("mean_margin")[0] != sampled
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.experiments.processes import free_ports
 from tests.support.given import Silos
@@ -80,7 +80,7 @@ class Writers:
 
 def held(state: Path) -> Counter[str]:
     """The users of the log, which are as many as its events."""
-    store = FeedbackStore(state)
+    store = EventStore(state)
     try:
         return Counter(one.user.removeprefix("user-") for one in store.interactions())
     finally:

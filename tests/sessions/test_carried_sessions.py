@@ -18,8 +18,8 @@ from client_service.runtime.interruption import NEVER
 from client_service.serving.next_items import NextItems, ServedSessions
 from client_service.settings import client_settings
 from client_service.tasks.sessions import SESSIONS
-from client_service.tasks.task import Place
-from client_service.training.item_trainer import Moment
+from client_service.tasks.task import RunContext
+from client_service.training.item_trainer import RoundContext
 from client_service.training.session_trainer import SessionTraining, carry_sessions, rows_of_sessions
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
@@ -47,7 +47,7 @@ def without_first_items(shard: SessionShard, count: int) -> SessionShard:
 def train(shard: SessionShard, method: MethodSettings) -> SessionTraining:
     training = SessionTraining(shard, method, CPU)
     for number in range(1, 4):
-        training.moment = Moment(round=number, rounds=3, seed=0)
+        training.moment = RoundContext(round=number, rounds=3, seed=0)
         training.train()
     return training
 
@@ -77,7 +77,7 @@ def test_a_changed_shard_has_the_trained_model_without_a_run(
     given = {"name": "shop", "shard": folder, "task": "sessions", "state_directory": tmp_path / "state"}
     policy = {"strategies": ["fedavg"], "item_tables": True}
     settings = client_settings(**given, strategy="fedavg", policy=policy, method=method)
-    answers, place = NextItems(shard), Place("shop", "run-1", 0, method, settings.models_directory)
+    answers, place = NextItems(shard), RunContext("shop", "run-1", 0, method, settings.models_directory)
     run = TrainingRun(place, SESSIONS, shard, answers, CPU)
     run.begin(Parameters(train(shard, method).arrays()), 0)
     after = without_first_items(shard, 5)

@@ -14,7 +14,7 @@ import torch
 
 from client_service.data.sessions import TEST, TRAIN, VALID
 from client_service.training.session_trainer import SessionTraining
-from client_service.training.training_state import Moment
+from client_service.training.training_state import RoundContext
 from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings
 from simulation.experiments.devices import DevicePlan, LastingSilos, PassingDevices, loss_of, train_devices
@@ -218,7 +218,7 @@ def test_a_device_keeps_nothing_between_its_visits_and_a_silo_its_optimiser(
     passing, lasting = PassingDevices(shards, plan.method, CPU), LastingSilos(shards, plan.method, CPU)
     for crew, kept in ((passing, False), (lasting, True)):
         list(train_devices(plan, crew, loss_of))
-        training = crew.visit(shards[0].name, Moment(7, 7, 0))
+        training = crew.visit(shards[0].name, RoundContext(7, 7, 0))
         assert isinstance(training, SessionTraining)
         assert bool(training._optimisers) is kept
 

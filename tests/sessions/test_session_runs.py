@@ -17,7 +17,7 @@ from client_service.schemas import QualityOut
 from client_service.secure_rounds.masking import Masking
 from client_service.tasks import task_named
 from client_service.training.session_trainer import SessionTraining
-from client_service.training.training_state import Moment
+from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
@@ -90,7 +90,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_bit(visits: Visits, taught: M
     owner = Owner(run="r", seed=0, shard=shard.digest, method=method, kind="", start=None, recipe=None)
     whole = SessionTraining(shard, method, torch.device("cpu"))
     for number in (1, 2):
-        whole.moment = Moment(number, 2, 0)
+        whole.moment = RoundContext(number, 2, 0)
         whole.train()
         if number == 1:
             keep_training(tmp_path, TrainingCheckpoint(owner, 1, QualityOut(client="a"), whole.state()))
@@ -98,7 +98,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_bit(visits: Visits, taught: M
     kept = kept_training(tmp_path, owner)
     assert kept is not None and again.fits(kept.state)
     again.restore(kept.state)
-    again.moment = Moment(2, 2, 0)
+    again.moment = RoundContext(2, 2, 0)
     again.train()
     for name, value in whole.arrays().items():
         assert np.array_equal(value, again.arrays()[name]), name

@@ -17,7 +17,7 @@ from client_service.data.events import SPLIT_TYPE
 from client_service.data.ids import find_unusable_ids, normalise_id, normalise_ids, read_id_list
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import append_events, erase_users
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.store import EventStore
 from client_service.serving.messages import RecommendationsIn
 from lpsfed import Recommendations
 from shared.errors import DataError, SettingsError
@@ -306,12 +306,12 @@ def test_requests_and_the_log_take_ids_in_their_one_spelling(tmp_path: Path) -> 
     assert asked.users == ("u1", "7", "Caf\u00e9")
     with pytest.raises(ValidationError, match="expected an id, got blanks alone"):
         InteractionIn(event="1", user=" ", item="1")
-    store = FeedbackStore(tmp_path)
+    store = EventStore(tmp_path)
     store.append([told])
     with store._database.transaction() as rows:  # as an earlier version has written it
         rows.execute("UPDATE interactions SET user = 'u1 ', item = '1.0'")
     store.close()
-    again = FeedbackStore(tmp_path)
+    again = EventStore(tmp_path)
     assert [(one.user, one.item) for one in again.interactions()] == [("u1", "1")]
     assert again.erasures.erase_user("u1", known=False)[0] == 1
     again.close()

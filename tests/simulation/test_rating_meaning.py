@@ -14,8 +14,8 @@ from client_service.data import Shard, read_shard
 from client_service.data.ratings import MEANINGS, choose_least_rating
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
-from client_service.event_log.shard_update import absorb_feedback
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.shard_update import merge_log_into_shard
+from client_service.event_log.store import EventStore
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
 from simulation.datasets.load import load_dataset
@@ -89,9 +89,9 @@ def test_a_shard_that_rest_writes_agrees_with_the_file(tmp_path: Path) -> None:
         before = read_shard(shard_of(folder, SCALES[kind][0]))
         user = before.user_ids[0]
         liked = before.item_ids[int(before.train.indices[0])]
-        store = FeedbackStore(folder)
+        store = EventStore(folder)
         store.append([InteractionIn(event="1", user=user, item=liked, rating=value)])
-        after = absorb_feedback(before, store, None).after
+        after = merge_log_into_shard(before, store, None).after
         store.close()
         assert (split_of(after, user, liked) in ("train", "valid", "test")) is likes, kind
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from client_service.data import Shard, hold_shard, read_shard, save_shard
-from client_service.event_log.shard_update import Absorbed, absorb_feedback
-from client_service.event_log.store import FeedbackStore
+from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
+from client_service.event_log.store import EventStore
 from client_service.federation.training_run import TrainingRun
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS, answering_shard
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from shared.method.parameters import Parameters
 from shared.method.tensors import initial_parameters, mlp_specification
 
@@ -24,21 +24,21 @@ def keep_first_model(settings: ClientSettings, run: str = "run-1") -> tuple[Shar
     everything = settings.fit_everything
     recommender = Recommender(answering_shard(settings, shard))
     models = settings.state_directory / "model"
-    place = Place(settings.name, run, 0, settings.method, models, fit_everything=everything)
+    place = RunContext(settings.name, run, 0, settings.method, models, fit_everything=everything)
     part = TrainingRun(place, ITEMS, shard, recommender, torch.device("cpu"))
     part.begin(Parameters(initial_parameters(mlp_specification(settings.method), 0, exact=False)), 0)
     return shard, recommender
 
 
-def absorb(settings: ClientSettings, store: FeedbackStore, listed: Sequence[str] | None = None) -> Absorbed:
+def absorb(settings: ClientSettings, store: EventStore, listed: Sequence[str] | None = None) -> Absorbed:
     """The log is in the silo's shard, which is written; and still in the log."""
     with hold_shard(settings.shard) as before:
-        absorbed = absorb_feedback(before, store, settings.least_rating, listed)
+        absorbed = merge_log_into_shard(before, store, settings.least_rating, listed)
         save_shard(settings.shard, absorbed.after)
     return absorbed
 
 
-def absorb_and_forget(settings: ClientSettings, store: FeedbackStore, listed: Sequence[str] | None = None) -> Absorbed:
+def absorb_and_forget(settings: ClientSettings, store: EventStore, listed: Sequence[str] | None = None) -> Absorbed:
     """Likewise, and what stays in the log is what the shard has not got."""
     absorbed = absorb(settings, store, listed)
     store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)

@@ -25,15 +25,15 @@ from client_service.common_basis.storage import keep_basis
 from client_service.data import Shard, build_shard
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.federation.basis_run import BasisRun
-from client_service.federation.client_run import RunPart
+from client_service.federation.client_run import ClientRun
 from client_service.federation.run_cost import estimate_costs, total_bytes
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.memory import return_free_memory
 from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
-from client_service.tasks.task import Place
-from client_service.training.item_trainer import Moment
+from client_service.tasks.task import RunContext
+from client_service.training.item_trainer import RoundContext
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import build_strategy, strategy_of_part
@@ -79,9 +79,9 @@ def basis_of_shard(shard: Shard, method: MethodSettings) -> CommonBasis | None:
     return CommonBasis("iterated", 0.25, by_item, vectors=vectors, values=np.linspace(9.0, 1.0, vectors.shape[1]))
 
 
-def run_once(run: RunPart, strategy: Strategy, rounds: int) -> None:
+def run_once(run: ClientRun, strategy: Strategy, rounds: int) -> None:
     for number in range(1, rounds + 1):
-        update, _ = run.fit(strategy, Moment(number, rounds, 0, None), run.received)
+        update, _ = run.fit(strategy, RoundContext(number, rounds, 0, None), run.received)
         kept = {name: np.array(value) for name, value in update.arrays.items()}
         run.apply(Parameters(kept), RoundCosts(round=number))
     run.finish()
@@ -96,7 +96,7 @@ def measure(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     basis = basis_of_shard(shard, method) if part == "training" else None
     if basis is not None:
         keep_basis(folder / "basis", "run-0", basis)
-    place = Place("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_everything=True)
+    place = RunContext("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_everything=True)
     answers = Recommender(shard)
     return_free_memory()
     forget_peak()

@@ -20,7 +20,7 @@ MOST_PAIRS = 6000  # items up to which their pairs are counted once for all ridg
 
 
 @dataclass
-class OwnScorers:
+class ClosedFormScorers:
     """interactions (M, N) and their low spectrum. What was kept of a setting is not made again; all else is, because
     the inverse of each ridge of EASE may take hundreds of megabytes."""
 

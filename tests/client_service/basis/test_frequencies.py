@@ -25,7 +25,7 @@ from client_service.schemas import RoundCosts
 from client_service.serving.model_store import read_head
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from client_service.training.filter_search import filter_scores
 from client_service.training.item_trainer import LocalTraining
 from client_service.training.start_choice import COMMON_START
@@ -168,7 +168,9 @@ def test_an_item_that_is_not_listed_begins_at_nothing(silos: tuple[Silo, Silo], 
 
 def begun(shard: Shard, basis: CommonBasis, folder: Path, **changes: str) -> LocalTraining:
     method = method_settings(width=4, layers=1, cutoff=12, negatives=4, **{**WITH_BASIS, **changes})
-    return begin_training(Place("shop", "run-1", 0, method, folder, basis=basis), shard, torch.device("cpu"), NEVER)[0]
+    return begin_training(
+        RunContext("shop", "run-1", 0, method, folder, basis=basis), shard, torch.device("cpu"), NEVER
+    )[0]
 
 
 @pytest.fixture
@@ -189,7 +191,7 @@ def test_the_setting_decides_where_training_begins(listed: Shard, basis: CommonB
 def test_a_kept_model_is_rebuilt_where_it_began(listed: Shard, basis: CommonBasis, tmp_path: Path) -> None:
     models = tmp_path / "model"
     method = method_settings(width=4, layers=1, cutoff=12, negatives=4, **WITH_BASIS)
-    place = Place("shop", "run-1", 0, method, models, basis=basis)
+    place = RunContext("shop", "run-1", 0, method, models, basis=basis)
     training, known = begin_training(place, listed, torch.device("cpu"), NEVER)
     BestModel(place, ITEMS, listed, Recommender(listed), training, NEVER, known).judge(RoundCosts(round=0))
     head = read_head(models)

@@ -22,9 +22,9 @@ from client_service.runtime.interruption import NEVER
 from client_service.schemas import RoundCosts
 from client_service.serving.model_store import freeze, read_head
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Limits
+from client_service.serving.requests import ListRequest
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from client_service.training.start_choice import Choice, keep_choice, kept_choice
 from shared.errors import DataError
 from shared.method.graph import degrees
@@ -128,20 +128,20 @@ def test_a_stranger_is_served_like_a_user_with_the_same_basket_and_by_items_of_t
     if kind == "iterated":
         basis = iterated(drawn(90, ITEMS_OF_ALL, 0.2, 2), 16)
     training, _ = begin_training(
-        Place("shop", "run-1", 0, SMALL, tmp_path, basis=basis), shard, torch.device("cpu"), NEVER
+        RunContext("shop", "run-1", 0, SMALL, tmp_path, basis=basis), shard, torch.device("cpu"), NEVER
     )
     assert training.recipe is not None and training.recipe.common_loudness > 0
     recommender = Recommender(shard)
     recommender.served = freeze("run-1.0", training)
     own = [shard.item_ids[row] for row in shard.train[[3]].indices]
-    user = recommender.for_user(shard.user_ids[3], Limits(OWN, exclude_seen=False))
-    stranger = recommender.for_basket(own, Limits(OWN, exclude_seen=False))
+    user = recommender.for_user(shard.user_ids[3], ListRequest(OWN, exclude_seen=False))
+    stranger = recommender.for_basket(own, ListRequest(OWN, exclude_seen=False))
     assert [one.item for one in user.items] == [one.item for one in stranger.items]
     assert {one.item for one in user.items} == set(shard.item_ids)
 
 
 def test_a_basis_without_places_is_refused(planted: Shard, tmp_path: Path) -> None:
-    place = Place("shop", "run-1", 0, SMALL, tmp_path, basis=exact(planted.train))
+    place = RunContext("shop", "run-1", 0, SMALL, tmp_path, basis=exact(planted.train))
     with pytest.raises(DataError, match="places in the common catalogue"):
         begin_training(place, planted, torch.device("cpu"), NEVER)
 
@@ -157,7 +157,7 @@ def test_choices_with_a_basis_and_without_are_kept_apart(planted: Shard, tmp_pat
 
 def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, CommonBasis], tmp_path: Path) -> None:
     (shard, basis), models = shared, tmp_path / "model"
-    place = Place("shop", "run-1", 0, SMALL, models, basis=basis)
+    place = RunContext("shop", "run-1", 0, SMALL, models, basis=basis)
     training, known = begin_training(place, shard, torch.device("cpu"), NEVER)
     best = BestModel(place, ITEMS, shard, Recommender(shard), training, NEVER, known)
     best.judge(RoundCosts(round=0))

@@ -26,7 +26,7 @@ from client_service.federation.client_run import basis_folder, open_basis_run, p
 from client_service.runtime.interruption import NEVER
 from client_service.serving.model_store import freeze
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists
-from client_service.tasks.task import Place
+from client_service.tasks.task import RunContext
 from client_service.training.start_choice import common_start
 from shared.method.parameters import Parameters
 from shared.method.settings import BasisSettings
@@ -77,7 +77,7 @@ def test_figures_do_not_rise_by_held_out_pairs_in_the_sums(planted: Shard, tmp_p
     some = basis_of_pairs(sums([few, catalogue_matrix(shard, 40)]), 0.25)
     for name, basis in (("some", some), ("judged", replace(whole, everything=True)), ("leaked", whole)):
         method = SMALL.model_copy(update={"start": "exact"})
-        place = Place("shop", "run-1", 0, method, tmp_path / name, basis=basis)
+        place = RunContext("shop", "run-1", 0, method, tmp_path / name, basis=basis)
         training = begin_training(place, shard, torch.device("cpu"), NEVER)[0]
         figures[name] = judge_test_lists(shard, freeze("", training), NEVER).primary_value
     assert figures["judged"] == pytest.approx(figures["some"], abs=0.02)  # counts below the smallest seen are hidden
@@ -95,7 +95,7 @@ def test_a_common_start_does_not_know_the_held_out_pairs_in_the_sums(
     some = basis_of_pairs(sums([few, catalogue_matrix(shard, 40)]), 0.25)
     for name, basis in (("some", some), ("judged", replace(whole, everything=True)), ("leaked", whole)):
         method = SMALL.model_copy(update={"start": "common", "fusion": fusion, "cutoff": 40})
-        place = Place("shop", "run-1", 0, method, tmp_path / name, basis=basis)
+        place = RunContext("shop", "run-1", 0, method, tmp_path / name, basis=basis)
         training = begin_training(place, shard, torch.device("cpu"), NEVER)[0]
         found[name] = judge_test_lists(shard, freeze("", training), NEVER).primary_value
     assert found["judged"] == pytest.approx(found["some"], abs=1e-6)
