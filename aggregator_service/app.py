@@ -17,8 +17,7 @@ from aggregator_service.http.signatures import Signed, SignedAnswers
 from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings
-from shared.web import openapi as reference
-from shared.web import problems
+from shared.web import openapi, problems
 from shared.web.access_log import Observed, Timed
 from shared.web.head_requests import HeadAsGet
 from shared.web.openapi import new_app
@@ -64,7 +63,7 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     for router in (routes.clients, *masked, routes.operated, enrolment.router, routes.inside):
         app.include_router(router)
     pages.install(app)
-    reference.install(app)
+    openapi.install(app)
     problems.install(app)
     build(app)
     app.add_middleware(HeadAsGet)

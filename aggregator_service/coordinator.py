@@ -26,7 +26,7 @@ from aggregator_service.rounds.secure_run import Pledge
 from aggregator_service.rounds.uploads import Address, Uploads
 from aggregator_service.settings import AggregatorSettings
 from aggregator_service.signatures import RegisteredKeys, Signatures
-from aggregator_service.storage import run_store as runs
+from aggregator_service.storage import run_store
 from aggregator_service.storage.arrivals import ArrivalRecord
 from aggregator_service.storage.clients import add_client, joined_clients
 from aggregator_service.storage.database import Database
@@ -330,7 +330,7 @@ class Coordinator:
             raise NotFoundError(f"round {number} of {name} has not opened")
         key = number if run.request.method.anchor.every_round else 0
         async with self._drawing:
-            held = await off_loop(runs.stored_anchor, here.archive.database, name, number=key)
+            held = await off_loop(run_store.stored_anchor, here.archive.database, name, number=key)
             return held if held is not None else await self._draw_anchor(here, run, key)
 
     async def _draw_anchor(self, here: OpenFederation, run: Run, key: int) -> Anchor:
@@ -406,5 +406,5 @@ def _draw_anchor(here: OpenFederation, run: Run, key: int) -> Anchor:
     size, source = choose_size(run.request.method.anchor, counts)
     kernel = draw_anchor(run.request.method, size, seed=run.request.seed, number=key)
     drawn = Anchor(tuple(kernel.tolist()), source, size)
-    runs.add_anchor(here.archive.database, run.name, number=key, anchor=drawn)
+    run_store.add_anchor(here.archive.database, run.name, number=key, anchor=drawn)
     return drawn

@@ -14,7 +14,7 @@ from pathlib import Path
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.storage.nonces import Nonces
 from shared.errors import AuthenticationError, ClockError, ReplayError, SettingsError
-from shared.protocol.signing import requests as messages
+from shared.protocol.signing import requests
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PublicKey, new_key, read_public
 from shared.protocol.signing.requests import RequestTarget, SignatureClaim
@@ -64,9 +64,9 @@ class Signatures:
 
     def verify_request(self, target: RequestTarget, headers: Iterable[tuple[str, str]]) -> SignatureClaim:
         """What is claimed, which is true then. AuthenticationError, or one of its kinds, for anything else."""
-        claim = messages.read(headers)
+        claim = requests.read(headers)
         key = self._keys.registered_key(claim.name)
-        if not messages.holds(claim, target, key or self._nobody) or key is None:
+        if not requests.holds(claim, target, key or self._nobody) or key is None:
             what = "the private key whose public key is registered under this name"
             raise AuthenticationError(f"signature: expected one of this very request by {what}, got another")
         now = self._clock()

@@ -8,9 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 import httpx
 from fastapi import FastAPI
 
-from client_service.http import event_routes as feedback
-from client_service.http import operator_routes as routes
-from client_service.http import recommendation_routes as asking
+from client_service.http import event_routes, operator_routes, recommendation_routes
 from client_service.http.authentication import CallerKeys
 from client_service.http.cross_origin import CrossOrigin
 from client_service.http.replica import Replica
@@ -18,8 +16,7 @@ from client_service.http.service import ClientService
 from client_service.pages import routes as pages
 from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings
-from shared.web import openapi as reference
-from shared.web import problems
+from shared.web import openapi, problems
 from shared.web.access_log import Addressed, Limited, Observed, Timed
 from shared.web.calling import Calling, ProxyTransport
 from shared.web.head_requests import HeadAsGet
@@ -73,11 +70,11 @@ def create_app(
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
     )
-    for router in (*asking.routers, routes.silo, routes.inside):
+    for router in (*recommendation_routes.routers, operator_routes.silo, operator_routes.inside):
         app.include_router(router)
-    app.include_router(feedback.router, responses=routes.OTHER_TASK)
+    app.include_router(event_routes.router, responses=operator_routes.OTHER_TASK)
     pages.install(app, service)
-    reference.install(app)
+    openapi.install(app)
     return _finish(app, settings)
 
 
@@ -93,7 +90,7 @@ def create_replica(settings: ClientSettings) -> FastAPI:
     )
     app.state.identities = settings.identities()
     app.state.service = Replica(settings)
-    for router in (*asking.routers, routes.inside):
+    for router in (*recommendation_routes.routers, operator_routes.inside):
         app.include_router(router)
     return _finish(app, settings)
 

@@ -17,12 +17,12 @@ from aggregator_service.storage.run_store import last_update, stored_state, stor
 from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsError
 from shared.method.parameters import Parameters, Scalars, State, Update
 from shared.protocol.schemas import RunIn
-from shared.protocol.secure import server as recovery
+from shared.protocol.secure import server
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.vectors import Vector
 from shared.protocol.wire import StoredArrays, open_parameters, pieces
-from shared.strategies import robust_aggregation as clipping
+from shared.strategies import robust_aggregation
 from shared.strategies.strategy import Strategy
 
 
@@ -73,7 +73,7 @@ def distant_clients(archive: Archive, run: Run) -> dict[str, float]:
     factor = run.request.method.quarantine_factor
     if factor == 0 or run.exchange is not None or run.request.part == "basis":
         return {}
-    return clipping.far(clipping.distances(*_updates_in_round(archive, run)), factor)
+    return robust_aggregation.far(robust_aggregation.distances(*_updates_in_round(archive, run)), factor)
 
 
 def aggregate_round(archive: Archive, run: Run) -> StoredState:
@@ -180,7 +180,7 @@ def _load_content(archive: Archive, blob: str | None, digest: str, *, what: str)
 
 def centre_of_sum(exchange: SecureRound, before: State, vectors: Mapping[str, Vector]) -> State:
     """Eq. 13 of the survivors. Of single clients it holds what they have sent openly: the latest visible scalars."""
-    mean = recovery.mean(exchange, vectors)
+    mean = server.mean(exchange, vectors)
     latest: dict[str, Scalars] = {**before.latest, **exchange.open_scalars}
     arrays = {name: mean.arrays[name] for name in before.arrays}
     reports = {name: value for name, value in mean.arrays.items() if name not in before.arrays}

@@ -17,7 +17,7 @@ from aggregator_service.rounds import transitions
 from aggregator_service.rounds.basis_runs import kept_basis
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.run import Run
-from aggregator_service.storage import run_store as runs
+from aggregator_service.storage import run_store
 from aggregator_service.storage.clients import impose_quarantines
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.locations import Archive
@@ -150,7 +150,7 @@ class Conductor:
         if before is not None:
             after = transitions.shut_out(before, {entry.client: entry.cause for entry in entries}, now=self._clock())
             unused = before.receipts.keys() - after.receipts.keys()
-            writes.append(partial(runs.delete_updates, run=before.name, number=before.round, clients=unused))
+            writes.append(partial(run_store.delete_updates, run=before.name, number=before.round, clients=unused))
         await self.commit_decision(after, *writes)
         for entry in entries:
             LOGGER.warning("client_quarantined", client=entry.client, cause=entry.cause)
@@ -158,7 +158,7 @@ class Conductor:
     async def commit_decision(self, run: Run | None, *writes: Write) -> None:
         """Make a decision about a client durable, and what follows from it for the run, if there is one."""
         if run is None:
-            await off_loop(runs.commit_writes, self.archive.database, writes)
+            await off_loop(run_store.commit_writes, self.archive.database, writes)
         else:
             await self.commit_transition(run, *writes)
 
@@ -249,12 +249,12 @@ class Conductor:
         clients = [update.receipt.client for update in lost]
         after = transitions.lose_updates(run, clients, now=self._clock())
         await self.commit_transition(
-            after, partial(runs.delete_updates, run=run.name, number=run.round, clients=clients)
+            after, partial(run_store.delete_updates, run=run.name, number=run.round, clients=clients)
         )
 
     async def _store_state(self, run: Run, state: StoredState) -> None:
         after = transitions.proceed_run(run, self._clock(), **await self._next_start(run, state))
-        await self.commit_transition(after, partial(runs.add_state, state=state))
+        await self.commit_transition(after, partial(run_store.add_state, state=state))
         self._metrics.close_round(run, now=self._clock())
         LOGGER.info("round_aggregated", run=run.name, round=run.round, updates=len(run.receipts), digest=state.digest)
 
@@ -269,16 +269,16 @@ class Conductor:
 
     async def members_summed(self, run: str, start: str) -> tuple[str, ...] | None:
         """The members of the sum that another secure run has uncovered from this start."""
-        return await off_loop(partial(runs.members_summed, start=start), self.archive.database, run)
+        return await off_loop(partial(run_store.members_summed, start=start), self.archive.database, run)
 
     def _prune_files(self, run: Run) -> None:
         if run.exchange is not None:
-            self.archive.blobs.remove(runs.drop_masked(self.archive.database, run.name, last=run.round))
+            self.archive.blobs.remove(run_store.drop_masked(self.archive.database, run.name, last=run.round))
         kept, rounds = kept_basis(self.archive.database), self.archive.retention_rounds
         if run.request.part == "basis":
             rounds = max(rounds, run.request.method.basis.sums_needed)
         oldest = run.round + 1 - rounds
-        self.archive.blobs.remove(runs.drop_before(self.archive.database, run.name, oldest=oldest, kept=kept))
+        self.archive.blobs.remove(run_store.drop_before(self.archive.database, run.name, oldest=oldest, kept=kept))
 
     def _show_run(self) -> None:
         if self.run is not None:
@@ -289,7 +289,7 @@ class Conductor:
 def _load_newest(database: Database) -> tuple[Run | None, int]:
     """The newest run, and the number of changes that waiting clients had to know."""
     with database.reading() as connection:
-        return run_document.load_run(connection), runs.stored_sequence(connection)
+        return run_document.load_run(connection), run_store.stored_sequence(connection)
 
 
 def _is_visible(before: Run | None, after: Run) -> bool:

@@ -12,7 +12,7 @@ from pydantic.main import IncEx
 from sqlalchemy import Connection
 
 from aggregator_service.rounds.secure_run import Pledge, select_awaited
-from aggregator_service.storage import run_store as runs
+from aggregator_service.storage import run_store
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.records import Receipt, UncoveredSum
 from aggregator_service.storage.run_store import Write, stored_updates
@@ -147,7 +147,7 @@ def decode_run(document: str) -> Run:
 
 def load_run(connection: Connection, name: str | None = None) -> Run | None:
     """The named run, or the newest one; None where there is no such run."""
-    document = runs.run_document(connection, name)
+    document = run_store.run_document(connection, name)
     if document is None:
         return None
     run = decode_run(document)
@@ -158,22 +158,22 @@ def load_run(connection: Connection, name: str | None = None) -> Run | None:
 
 def _load_exchange(connection: Connection, exchange: SecureRound) -> SecureRound:
     terms = exchange.terms
-    messages = runs.secure_messages(connection, terms.run, number=terms.round)
+    messages = run_store.secure_messages(connection, terms.run, number=terms.round)
     return SecureRound.model_validate({"terms": terms, "phase": exchange.phase, **messages})
 
 
 def save_run(database: Database, run: Run, *, sequence: int, writes: tuple[Write, ...] = ()) -> None:
     """Make a run durable, with what came with it (`writes`) and what it means for secure rows: one transaction."""
     every_write = (*writes, *_secure_writes(run))
-    runs.commit_run(database, run.name, encode_run(run), sequence=sequence, writes=every_write)
+    run_store.commit_run(database, run.name, encode_run(run), sequence=sequence, writes=every_write)
 
 
 def _secure_writes(run: Run) -> Iterator[Write]:
     if run.pledge is None:
         return
     exchange = run.exchange
-    yield partial(runs.forget_messages, except_of=None if exchange is None else (run.name, run.round))
+    yield partial(run_store.forget_messages, except_of=None if exchange is None else (run.name, run.round))
     if exchange is not None and exchange.phase in ("consents", "answers"):
         common = exchange.terms.common
         uncovered = UncoveredSum(common.start, common.method, common.seed, run.name, exchange.survivors)
-        yield partial(runs.add_sum, uncovered=uncovered)
+        yield partial(run_store.add_sum, uncovered=uncovered)

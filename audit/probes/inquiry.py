@@ -12,7 +12,6 @@ from audit.evidence import collect
 from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
 from audit.evidence.evidence import PartEvidence, ProbeResult, Role, make_result, utc_now
 from audit.probes import bodies, gate, network, own_gate, uploads
-from audit.probes import network as addresses
 from audit.probes import part as standing
 from audit.probes.meeting import SystemPart
 from audit.probes.network import OutsideHost, Surroundings
@@ -81,7 +80,7 @@ async def run_inquiry(inquiry: Inquiry) -> PartEvidence:
 
 
 def _make_surroundings(inquiry: Inquiry) -> Surroundings:
-    hosts = addresses.machine_addresses(addresses.own_interfaces())
+    hosts = network.machine_addresses(network.own_interfaces())
     services = inquiry.services
     urls: dict[Role, str] = {"aggregator": services.aggregator, "client": services.client}
     by_tls = {role: services.calling.context for role, url in urls.items() if url.startswith("https:")}

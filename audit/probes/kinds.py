@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from audit.evidence.evidence import Role
-from audit.probes import confinement, contents, gate, own_gate, sockets, uploads
-from audit.probes import containers as mounts
+from audit.probes import confinement, containers, contents, gate, own_gate, sockets, uploads
 
 OUTSIDE = ("outside by TCP", "outside by UDP", "outside by DNS")
 FILES = ("files",)
@@ -30,7 +29,7 @@ ALWAYS: Mapping[Role, tuple[str, ...]] = {
 """By every part of that role, wherever it runs."""
 SEEN = "control: the part's own files"  # of probes that stand among the processes of their part
 GROUPS = (
-    (mounts.KIND, contents.KIND, sockets.KIND, confinement.KIND),  # of containers
+    (containers.KIND, contents.KIND, sockets.KIND, confinement.KIND),  # of containers
     (SEEN,),
 )
 """By every part as soon as one part has tried any of a group: then all of them run so."""

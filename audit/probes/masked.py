@@ -12,7 +12,7 @@ from audit.probes import bodies
 from shared.method.declaration import Declaration
 from shared.method.parameters import STORED, Array, Form
 from shared.protocol.masked_wire import encode_masked
-from shared.protocol.secure import vectors as vector
+from shared.protocol.secure import vectors
 from shared.protocol.secure.messages import MaskedHeader, hidden_scalars, visible_scalars
 from shared.protocol.secure.vectors import MaskedUpdate
 
@@ -24,12 +24,14 @@ def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -
     in one respect, by what that is."""
     if not declaration.secure:
         return bodies.well_formed_update(declaration), bodies.malformed_updates(declaration)
-    drawn = {name: _draw_ring(form) for name, form in vector.layout(declaration).items()}
+    drawn = {name: _draw_ring(form) for name, form in vectors.layout(declaration).items()}
     opened_scalars = dict.fromkeys(sorted(visible_scalars(declaration)), VALUE)
     said: dict[str, Any] = {"run": run, "round": number, "client": client, "scalars": opened_scalars}
     whole = _masked_body(drawn, said)
     hidden = dict.fromkeys(hidden_scalars(declaration) or (bodies.WORD,), VALUE)
-    opened = {name: np.zeros(form.shape, dtype=STORED[form.dtype]) for name, form in vector.layout(declaration).items()}
+    opened = {
+        name: np.zeros(form.shape, dtype=STORED[form.dtype]) for name, form in vectors.layout(declaration).items()
+    }
     return whole, {
         "an update that is not masked": bodies.well_formed_update(declaration),
         "fixed point that is not masked": _masked_body(opened, said),
@@ -70,5 +72,5 @@ def _draw_ring(form: Form) -> Array:
 
 
 def _masked_body(pieces: dict[str, Array], said: dict[str, Any]) -> bytes:
-    header = MaskedHeader.model_validate({"digest": vector.digest(pieces)} | said)
+    header = MaskedHeader.model_validate({"digest": vectors.digest(pieces)} | said)
     return encode_masked(MaskedUpdate(header, pieces))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.evidence.evidence import ProbeResult, make_result
-from audit.probes import confinement, files
-from audit.probes import containers as mounts
+from audit.probes import confinement, containers, files
 from audit.probes.confinement import DeviceObserver
 from audit.probes.containers import Mount, read_mounts
 from audit.probes.contents import ContentObserver
@@ -56,7 +55,7 @@ def _walk_probes(
     contents = ContentObserver(expected)
     sockets, devices = SocketObserver(expected.sockets), DeviceObserver(expected.devices)
     seen = walk_entries(root, [names, contents, sockets, devices], [mount.place for mount in there])
-    yield from mounts.probe_mounts(there, expected)
+    yield from containers.probe_mounts(there, expected)
     yield from names.probe_results(seen)
     yield from contents.probe_results(seen)
     yield from sockets.probe_results(seen)

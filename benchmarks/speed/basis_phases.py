@@ -36,9 +36,7 @@ from shared.method.declaration import Declaration
 from shared.method.parameters import Array, Arrays, Parameters, State
 from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.masked_wire import encode_masked, open_masked
-from shared.protocol.secure import server as recovery
-from shared.protocol.secure import vectors as masks
-from shared.protocol.secure import vectors as vector
+from shared.protocol.secure import server, vectors
 from shared.protocol.secure.messages import MaskedHeader
 from shared.protocol.secure.vectors import MaskedUpdate, MaskStream
 from shared.strategies.common_basis import DEGREES, MOST_EXACT, UInt32, common_basis, hide_rare_pairs
@@ -128,14 +126,14 @@ class MadeFederation:
         pairs = (pair for pair in combinations(self.names, 2) if name in pair)
         for first, second in pairs:
             other = second if name == first else first
-            yield MaskStream(_seed(first, second), masks.sign_of(name, other))
+            yield MaskStream(_seed(first, second), vectors.sign_of(name, other))
 
     def mask(self, name: str, arrays: Arrays) -> MaskedUpdate:
         """What a silo sends."""
-        encoded = vector.encode(self.declaration, Parameters(arrays))
+        encoded = vectors.encode(self.declaration, Parameters(arrays))
         streams = tuple(self.masks_of(name))
-        masked = {key: masks.add_masks(one, streams, piece=piece) for piece, (key, one) in enumerate(encoded.items())}
-        header = MaskedHeader(run="run-1", round=1, client=name, digest=vector.digest(masked), scalars={})
+        masked = {key: vectors.add_masks(one, streams, piece=piece) for piece, (key, one) in enumerate(encoded.items())}
+        header = MaskedHeader(run="run-1", round=1, client=name, digest=vectors.digest(masked), scalars={})
         return MaskedUpdate(header, masked)
 
     def upload(self, name: str, update: MaskedUpdate) -> int:
@@ -149,9 +147,9 @@ class MadeFederation:
         """All bodies on the disk, with the silos' own masks taken off and rare pairs hidden."""
         held = [open_masked(self.declaration, self.folder / name).vector for name in self.names]
         own, sums = [MaskStream(_seed(name), -1) for name in self.names], dict[str, Array]()
-        for piece, (key, form) in enumerate(vector.layout(self.declaration).items()):
-            total = recovery.sum_piece(key, form, held)
-            masks.add_to_flat(total, own, piece=piece)
+        for piece, (key, form) in enumerate(vectors.layout(self.declaration).items()):
+            total = server.sum_piece(key, form, held)
+            vectors.add_to_flat(total, own, piece=piece)
             sums[key] = total.reshape(form.shape)
         return hide_rare_pairs(self.method.basis.least_pairs, State(sums, {}, {})).arrays
 

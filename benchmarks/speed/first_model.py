@@ -32,7 +32,7 @@ from client_service.runtime.device import pin_threads
 from client_service.serving.recommender import Recommender
 from client_service.tasks import items
 from client_service.tasks.task import RunContext
-from client_service.training import start_choice as beginning
+from client_service.training import start_choice
 from shared.cores import available_cores
 from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
@@ -43,8 +43,8 @@ SIDE, PRODUCTS = 1024, 40  # of the matrices that calibrate, 86 GFLOP in all
 COPIED, COPIES = 256 * MIB, 8
 WATCHED = (
     ("spectrum", items, "cached_spectrum"),
-    ("filter", beginning, "best_filter"),
-    ("recipe", beginning, "best_recipe"),
+    ("filter", start_choice, "best_filter"),
+    ("recipe", start_choice, "best_recipe"),
 )
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Form
-from shared.protocol.secure import vectors as vector
+from shared.protocol.secure import vectors
 from shared.protocol.secure.messages import MaskedHeader, visible_scalars
 from shared.protocol.secure.vectors import MaskedUpdate, layout
 from shared.protocol.wire import StoredArrays, as_stored, head_of, is_body_of, metadata_of
@@ -80,12 +80,12 @@ def open_masked(declaration: Declaration, path: str | Path) -> MaskedUpdate:
 
 def size(declaration: Declaration, header: MaskedHeader) -> int:
     """Bytes of a body with such a header."""
-    return len(_front(declaration, header)) + sum(form.bytes for form in vector.layout(declaration).values())
+    return len(_front(declaration, header)) + sum(form.bytes for form in vectors.layout(declaration).values())
 
 
 def _front(declaration: Declaration, header: MaskedHeader) -> bytes:
     """All of such a body before its numbers."""
-    return head_of(vector.layout(declaration), {FIELD: header.model_dump_json()})
+    return head_of(vectors.layout(declaration), {FIELD: header.model_dump_json()})
 
 
 def _header(fields: Mapping[str, str]) -> MaskedHeader:
@@ -99,6 +99,6 @@ def _require(declaration: Declaration, found: MaskedUpdate) -> None:
     """With no other open scalars than agreed, of the declared pieces, and truly masked."""
     if not set(found.header.scalars) <= visible_scalars(declaration):
         raise ProtocolError("expected a masked vector with visible scalars at most beside it, got others")
-    vector.require_same(declaration, found.vector, found.header.digest)
-    if open_to_view := [name for name in found.vector if vector.lies_open(found.vector, name)]:
+    vectors.require_same(declaration, found.vector, found.header.digest)
+    if open_to_view := [name for name in found.vector if vectors.lies_open(found.vector, name)]:
         raise ProtocolError(f"expected masked numbers, {len(open_to_view)} tensors are not masked")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shared.protocol.signing import requests as messages
+from shared.protocol.signing import requests
 from shared.protocol.wire import MEDIA_TYPE
 
 USER_AGENT = "lpsfed-client"
@@ -25,14 +25,14 @@ WORDS = {
     **{name: re.compile(re.escape(value)) for name, value in CONSTANT.items()},
     TYPE: re.compile("|".join(map(re.escape, MEDIA_TYPES))),
     LENGTH: SIZE,
-    **messages.WRITTEN,
+    **requests.WRITTEN,
 }
 """Every header that a client's request may have, and what may stand in it."""
 RESPELLED = re.compile(r"%|/rounds/(?!(?:0|[1-9][0-9]{0,11})(?:/|$))")
 """In a path: what routes take for another spelling of the same. Any other path is a call of its own, or none."""
 NUMBERED = re.compile(rf"(?!(?:wait|after)=)[^&]*|[a-z]+={NUMBER}")
 """A part of a query that is declared has a number in its one spelling; any other one is refused by its route."""
-UNSIGNED = frozenset(messages.HEADERS)
+UNSIGNED = frozenset(requests.HEADERS)
 Header = tuple[str, str]
 
 
@@ -57,7 +57,7 @@ class RequestHead:
 
     def size(self, client: str) -> int:
         """Bytes on the wire once this client has signed it: a signature is as long as every other one."""
-        signature = messages.length(client, query="?" in self.target)
+        signature = requests.length(client, query="?" in self.target)
         return size(self.method, self.target, self.headers()) + sum(len(one) + signature[one] + 4 for one in signature)
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from client_service.boundary import aggregator_api as aggregator
-from client_service.boundary import retry_schedule as pace
+from client_service.boundary import aggregator_api, retry_schedule
 from client_service.boundary.retry_schedule import Pace
 from client_service.federation.training_run import TrainingRun
 from shared import timeouts
@@ -36,13 +35,13 @@ def attacked(silos: Silos, tmp_path: Path, opened: Opened, monkeypatch: pytest.M
     """It follows for five minutes; its way to the aggregator and its state after that."""
     (shard,) = silos(1)
     for name in ("PAUSE_SECONDS", "AWAY_SECONDS", "LONG_PAUSE_SECONDS"):
-        monkeypatch.setattr(pace, name, getattr(timeouts, name))
-    monkeypatch.setattr(aggregator, "ATTEMPTS", timeouts.ATTEMPTS)
+        monkeypatch.setattr(retry_schedule, name, getattr(timeouts, name))
+    monkeypatch.setattr(aggregator_api, "ATTEMPTS", timeouts.ATTEMPTS)
 
     async def follow(answer: Answer, *, seed: int = 0) -> tuple[Hasty, Path]:
         time, state = VirtualTime(), tmp_path / f"state-{seed}"
         own = {"clock": time.clock, "sleep": time.sleep, "draw": random.Random(seed).uniform}
-        monkeypatch.setattr(aggregator, "Pace", partial(Pace, **own))
+        monkeypatch.setattr(aggregator_api, "Pace", partial(Pace, **own))
         way, settings = Hasty(time, answer), small_client(shard, tmp_path, state_directory=state, poll_seconds=LEAST)
         async with opened(settings, way), asyncio.timeout(LONGEST_SECONDS):
             await way.over.wait()

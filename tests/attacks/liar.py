@@ -25,7 +25,6 @@ from shared.method.tensors import Tensor, initial_parameters
 from shared.protocol.masked_wire import decode_masked
 from shared.protocol.schemas import AnchorOut, JoinOut, ReceiptOut, RunOut
 from shared.protocol.secure import server
-from shared.protocol.secure import server as recovery
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
 from shared.protocol.secure.messages import (
     CommonTerms,
@@ -218,7 +217,7 @@ class Liar:
         if self.exchange.phase != "answers":
             self.exchange = server.close(self.exchange)
         else:
-            self.means.append(recovery.mean(self.exchange, self.vectors))
+            self.means.append(server.mean(self.exchange, self.vectors))
             if self.number < self.rounds:
                 self.begin_next_round()
 

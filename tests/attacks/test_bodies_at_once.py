@@ -19,7 +19,7 @@ from starlette.types import Message
 
 from client_service.http.answering import THREADS, stream_lists
 from client_service.serving.messages import RecommendationsOut
-from shared.web import access_log as access
+from shared.web import access_log
 from shared.web.access_log import Limited
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ class Bodies:
 
 @pytest.fixture
 def bodies(monkeypatch: pytest.MonkeyPatch) -> Bodies:
-    monkeypatch.setattr(access, "MOST_HELD", 250_000)
+    monkeypatch.setattr(access_log, "MOST_HELD", 250_000)
     return Bodies()
 
 

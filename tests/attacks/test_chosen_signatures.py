@@ -33,7 +33,7 @@ from audit.report import make_report
 from client_service.boundary import gate
 from shared.errors import DataError, SettingsError
 from shared.protocol.secure.group import ORDER, multiply_base
-from shared.protocol.signing import requests as messages
+from shared.protocol.signing import requests
 from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import new_key
 from shared.protocol.signing.requests import RequestTarget, Signatory, holds, is_made_by, read, sign
@@ -83,7 +83,7 @@ def test_a_chosen_secret_number_gives_a_signature_that_holds_and_that_the_key_do
     made, key = signed(target, monkeypatch)
     assert holds(read(made.items()), target, key.public_key()), "the aggregator believes it"
     assert not is_made_by(made, target, key)
-    carried = base64.b64decode(made[messages.SIGNATURE].split(":")[1])[:32]
+    carried = base64.b64decode(made[requests.SIGNATURE].split(":")[1])[:32]
     assert carried == multiply_base(int.from_bytes(SECRET, "little")), "it says what was chosen"
 
 

@@ -22,7 +22,7 @@ from client_service.app import create_replica
 from client_service.event_log.database import VERSION
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.store import EventStore
-from client_service.http import replica as service
+from client_service.http import replica
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_client
@@ -54,7 +54,7 @@ async def until(found: Callable[[], Awaitable[bool]]) -> None:
 async def test_a_replica_that_mounts_parts_of_the_state_follows_erasures_and_what_was_met(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.02)
     settings = small_client(silos(1)[0], tmp_path, serving_port=9)
     shard, _ = keep_first_model(settings)
     store = EventStore(settings.state_directory)
@@ -96,7 +96,7 @@ async def test_a_replica_that_cannot_read_who_is_erased_is_not_ready(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As beside a client of a later version, whose log it does not know."""
-    monkeypatch.setattr(service, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.01)
     settings = small_client(silos(1)[0], tmp_path, serving_port=9)
     keep_first_model(settings)
     store = EventStore(settings.state_directory)

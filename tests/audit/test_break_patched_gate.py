@@ -13,7 +13,7 @@ import pytest
 from audit.probes import own_gate
 from audit.probes.own_gate import CODE, GATE, WORD
 from audit.probes.part import PartLocation
-from client_service.boundary import gate_self_test as self_check
+from client_service.boundary import gate_self_test
 from client_service.boundary.gate import GateTransport
 from client_service.boundary.gate_self_test import WAY_OUT, folder_of
 from client_service.settings import client_settings
@@ -61,7 +61,7 @@ async def test_a_genuine_client_refuses_everything_and_runs_the_very_code(
 ) -> None:
     probes = await own_gate.probe_own_gate(client, container(tmp_path))
     assert failed(probes) == {} and {one.kind for one in probes} == {GATE, WORD, CODE}
-    assert {one.name for one in probes if one.kind == GATE} == {self_check.CONTROL, *self_check.FORBIDDEN}
+    assert {one.name for one in probes if one.kind == GATE} == {gate_self_test.CONTROL, *gate_self_test.FORBIDDEN}
     entries = (await client.get("/v1/ledger")).json()["entries"]
     assert not [one for one in entries if one.get("call") == "model"]  # the true ledger hears nothing of it
 

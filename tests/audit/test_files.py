@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.evidence.evidence import ProbeResult
-from audit.probes import files as walk
-from audit.probes import part as standing
+from audit.probes import files, part
 from audit.probes.part import PartLocation
 
 
@@ -21,7 +20,7 @@ def made(root: Path, *paths: str) -> Path:
 
 
 def probed(root: Path, *own: Path) -> list[ProbeResult]:
-    return standing.probe_location(PartLocation(root, own))
+    return part.probe_location(PartLocation(root, own))
 
 
 def told(probes: list[ProbeResult]) -> dict[str, bool]:
@@ -81,7 +80,7 @@ def test_links_are_not_followed_and_a_search_without_end_claims_nothing(
     (tmp_path / "root" / "link").symlink_to(tmp_path / "away")
     (tmp_path / "root" / "round").symlink_to(tmp_path / "root")
     assert set(told(probed(tmp_path / "root")).values()) == {True}
-    monkeypatch.setattr(walk, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(files, "MOST_ENTRIES", 2)
     found = probed(tmp_path / "root")
     assert {one.held for one in found if one.name.startswith(("interactions", "ledger"))} == {
         False
@@ -89,4 +88,4 @@ def test_links_are_not_followed_and_a_search_without_end_claims_nothing(
 
 
 def test_a_folder_that_may_not_be_read_is_counted(tmp_path: Path) -> None:
-    assert walk.walk_entries(tmp_path / "nowhere", []).closed == 1
+    assert files.walk_entries(tmp_path / "nowhere", []).closed == 1

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from audit import cli as flags
+from audit import cli
 from audit.cli import RoleName
 from audit.probes import meeting
 from audit.probes.meeting import SystemPart, leave_meeting, meet_parts, parse_peer, part_behind, wait_for_others
@@ -92,25 +92,25 @@ def test_peers_may_be_named_on_the_command_line() -> None:
 
 
 def test_flags_say_what_was_expected() -> None:
-    assert flags.split_names("a, b,") == ("a", "b")
-    assert flags.parse_outside("[fd00::1]:443", 53, "example.com").host == "fd00::1"
-    assert flags.parse_urls(["a=http://h:1", "b=https://h/"]) == {"a": "http://h:1", "b": "https://h"}
-    assert flags.parse_files("--operator-key", ["a=/k=1", "b=k"]) == {"a": Path("/k=1"), "b": Path("k")}
-    assert flags.own_part("gateway-2", RoleName.gateway, None, None).behind == "client-2"
-    assert flags.own_part("door", RoleName.gateway, 80, "client-2").behind == "client-2"
-    assert flags.likely_ports(part(name) for name in NAMES) == (8800,)
+    assert cli.split_names("a, b,") == ("a", "b")
+    assert cli.parse_outside("[fd00::1]:443", 53, "example.com").host == "fd00::1"
+    assert cli.parse_urls(["a=http://h:1", "b=https://h/"]) == {"a": "http://h:1", "b": "https://h"}
+    assert cli.parse_files("--operator-key", ["a=/k=1", "b=k"]) == {"a": Path("/k=1"), "b": Path("k")}
+    assert cli.own_part("gateway-2", RoleName.gateway, None, None).behind == "client-2"
+    assert cli.own_part("door", RoleName.gateway, 80, "client-2").behind == "client-2"
+    assert cli.likely_ports(part(name) for name in NAMES) == (8800,)
     for call, word in (
-        (lambda: flags.split_names(" , "), "--expect"),
-        (lambda: flags.parse_outside("1.1.1.1", 53, "x"), "--outside"),
-        (lambda: flags.parse_outside("1.1.1.1:0", 53, "x"), "--outside"),
-        (lambda: flags.parse_urls(["a=http://h", "a=http://h"]), "--client"),
-        (lambda: flags.parse_files("--operator-key", ["a"]), "--operator-key"),
-        (lambda: flags.parse_files("--operator-key", ["=k"]), "--operator-key"),
-        (lambda: flags.parse_files("--operator-key", ["a=k", "a=l"]), "--operator-key"),
-        (lambda: flags.parse_urls(["a=ftp://h"]), "--client"),
-        (lambda: flags.parse_urls([]), "--client"),
-        (lambda: flags.own_part("No Name", RoleName.client, None, None), "--name"),
-        (lambda: flags.own_part("a", RoleName.client, 0, None), "--port"),
+        (lambda: cli.split_names(" , "), "--expect"),
+        (lambda: cli.parse_outside("1.1.1.1", 53, "x"), "--outside"),
+        (lambda: cli.parse_outside("1.1.1.1:0", 53, "x"), "--outside"),
+        (lambda: cli.parse_urls(["a=http://h", "a=http://h"]), "--client"),
+        (lambda: cli.parse_files("--operator-key", ["a"]), "--operator-key"),
+        (lambda: cli.parse_files("--operator-key", ["=k"]), "--operator-key"),
+        (lambda: cli.parse_files("--operator-key", ["a=k", "a=l"]), "--operator-key"),
+        (lambda: cli.parse_urls(["a=ftp://h"]), "--client"),
+        (lambda: cli.parse_urls([]), "--client"),
+        (lambda: cli.own_part("No Name", RoleName.client, None, None), "--name"),
+        (lambda: cli.own_part("a", RoleName.client, 0, None), "--port"),
     ):
         with pytest.raises(SettingsError, match=word):
             call()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from audit.probes import network, reach
-from audit.probes import network as proxy
 from audit.probes.meeting import SystemPart
 from audit.probes.network import OutsideHost, Surroundings
 
@@ -64,7 +63,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
     monkeypatch.setattr(reach, "open_and_close", connect)
     monkeypatch.setattr(reach, "exchange_bytes", failing(errno.ENETUNREACH))
     monkeypatch.setattr(reach, "look_up_addresses", unknown)
-    monkeypatch.setattr(proxy, "http_status", status)
+    monkeypatch.setattr(network, "http_status", status)
     return made
 
 

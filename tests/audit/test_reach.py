@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from audit.evidence.evidence import ProbeResult
-from audit.probes import network as addresses
-from audit.probes import network as proxy
-from audit.probes import reach
+from audit.probes import network, reach
 from shared.web.relay import Relay
 from tests.support.questions import LONGEST_SECONDS
 
@@ -173,12 +171,12 @@ def only(probes: tuple[ProbeResult, ...]) -> list[tuple[str, str, bool]]:
 async def test_a_gateway_that_passes_calls_on_to_anybody_is_found_out() -> None:
     open_to_all = saying(b"HTTP/1.1 200 Connection established\r\n\r\n", b"HTTP/1.1 204 No Content\r\n\r\n")
     async with listening(open_to_all) as port:
-        found = await proxy.probe_way_out((HERE,), port, ("192.0.2.9", 443))
+        found = await network.probe_way_out((HERE,), port, ("192.0.2.9", 443))
     assert only(found) == [("CONNECT", "200", False), ("GET", "204", False)]
     async with listening(saying(b"HTTP/1.1 404 Not Found\r\n\r\n")) as port:
-        found = await proxy.probe_way_out((HERE, HERE), port, ("192.0.2.9", 443))
+        found = await network.probe_way_out((HERE, HERE), port, ("192.0.2.9", 443))
     assert only(found) == [("CONNECT", "404 and 404", True), ("GET", "404 and 404", True)]
-    found = await proxy.probe_way_out((HERE,), closed_port(), ("192.0.2.9", 443))
+    found = await network.probe_way_out((HERE,), closed_port(), ("192.0.2.9", 443))
     assert only(found) == [("CONNECT", "no answer", True), ("GET", "no answer", True)]
 
 
@@ -192,26 +190,26 @@ async def test_the_project_s_own_relay_hands_such_calls_to_its_own_part() -> Non
         writer.close()
 
     async with listening(behind) as own, listening(Relay(HERE, own).handle) as gateway:
-        found = await proxy.probe_way_out((HERE,), gateway, ("192.0.2.9", 443))
-        control = await proxy.probe_gateway("client-1", (HERE,), gateway)
+        found = await network.probe_way_out((HERE,), gateway, ("192.0.2.9", 443))
+        control = await network.probe_gateway("client-1", (HERE,), gateway)
     assert [one.held for one in found] == [True, True] and control.held
     assert asked[0] == b"CONNECT 192.0.2.9:443 HTTP/1.1\r\n" and asked[1].startswith(b"GET http://192.0.2.9:443/probe-")
 
 
 async def test_a_part_that_does_not_answer_its_own_gateway_is_no_control() -> None:
     async with listening(saying(b"SSH-2.0\r\n")) as port:
-        found = await proxy.probe_gateway("client-1", (HERE,), port)
+        found = await network.probe_gateway("client-1", (HERE,), port)
     assert only((found,)) == [("client-1", "no answer", False)]
 
 
 def test_own_addresses_are_read_from_the_interfaces() -> None:
-    found = addresses.own_interfaces()
+    found = network.own_interfaces()
     assert not any(one.is_loopback for one in found)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        assert addresses._interface_address(asking, "lo") == IPv4Interface("127.0.0.1/8")
-        assert addresses._interface_address(asking, "no-such-one") is None
+        assert network._interface_address(asking, "lo") == IPv4Interface("127.0.0.1/8")
+        assert network._interface_address(asking, "no-such-one") is None
 
 
 def test_the_machine_is_at_the_first_address_of_each_network_wide_enough() -> None:
     found = [IPv4Interface(text) for text in ("172.20.0.5/16", "10.1.2.3/32", "10.1.2.4/31", "172.21.0.1/24")]
-    assert addresses.machine_addresses(tuple(found)) == ("172.20.0.1",)
+    assert network.machine_addresses(tuple(found)) == ("172.20.0.1",)

@@ -20,7 +20,7 @@ from client_service.event_log.shard_update import append_events, erase_users
 from client_service.federation.agent import Agent
 from client_service.federation.best_model import kept_model
 from client_service.federation.training_run import TrainingRun
-from client_service.serving import model_store as checkpoint
+from client_service.serving import model_store
 from client_service.serving.messages import RecommendationsOut
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
@@ -202,7 +202,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
 ) -> None:
     shard, _ = keep_first_model(settings)
     folder = settings.state_directory / "model"
-    head, calls, replace = checkpoint.read_head(folder), [], checkpoint.settle
+    head, calls, replace = model_store.read_head(folder), [], model_store.settle
     kept = kept_model(ITEMS, shard, folder, CPU)
     assert head is not None and kept is not None
 
@@ -212,10 +212,10 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
             raise OSError("the machine stops here")
         replace(partial, path)
 
-    monkeypatch.setattr(checkpoint, "settle", once)
+    monkeypatch.setattr(model_store, "settle", once)
     with torch.no_grad(), pytest.raises(OSError, match="stops here"):
         kept.model.encoder.embedding.add_(1.0)
-        checkpoint.save_model(folder, kept.model, head.model_copy(update={"round": 1}))
+        model_store.save_model(folder, kept.model, head.model_copy(update={"round": 1}))
     assert calls == ["model-run-1.1.safetensors", "model.json"]
     found = kept_model(ITEMS, shard, folder, CPU)
     assert found is not None and found.version == "run-1.0"
@@ -229,14 +229,14 @@ def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one
     settings: ClientSettings, number: int, resumed: bool
 ) -> None:
     shard, recommender = keep_first_model(settings)
-    folder, head = settings.state_directory / "model", checkpoint.read_head(settings.state_directory / "model")
+    folder, head = settings.state_directory / "model", model_store.read_head(settings.state_directory / "model")
     kept = kept_model(ITEMS, shard, folder, CPU)
     assert head is not None and kept is not None
     with torch.no_grad():
         model = kept.model
         before = model.encoder.embedding.clone()
         model.encoder.embedding.add_(1.0)
-    checkpoint.save_model(folder, model, head)
+    model_store.save_model(folder, model, head)
     part = TrainingRun(RunContext(settings.name, "run-1", 0, settings.method, folder), ITEMS, shard, recommender, CPU)
     received = initial_parameters(mlp_specification(settings.method), 0, exact=False)
     part.begin(Parameters(received), number)

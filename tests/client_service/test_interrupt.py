@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from client_service.data import Shard, read_shard
-from client_service.evaluation import ranking as evaluate
+from client_service.evaluation import ranking
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
-from client_service.training import margins as mean_margin
+from client_service.training import margins
 from client_service.training.item_trainer import LocalTraining, RoundContext
 from shared.errors import FederationError
 from shared.method.parameters import Parameters
@@ -95,7 +95,7 @@ def test_the_tables_look_once_a_step(planted: Shard) -> None:
 
 
 def test_the_mean_margin_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mean_margin, "BLOCK_PAIRS", 10 * 40)
+    monkeypatch.setattr(margins, "BLOCK_PAIRS", 10 * 40)
     through, cut = Counted(), Counted(last=3)
     client_of(planted, through).measure("mean_margin")
     assert through.looks == 4
@@ -105,7 +105,7 @@ def test_the_mean_margin_looks_once_a_block_of_users(planted: Shard, monkeypatch
 
 
 def test_the_choice_of_the_start_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "CHUNK", 10)
+    monkeypatch.setattr(ranking, "CHUNK", 10)
     through, cut = Counted(), Counted(last=6)
     client_of(planted, through, start="exact", fusion=False)
     assert through.looks == 4 * 2  # blocks of users; cut-offs and ridges in one pass, all else in another
@@ -115,7 +115,7 @@ def test_the_choice_of_the_start_looks_once_a_block_of_users(planted: Shard, mon
 
 
 def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "CHUNK", 10)
+    monkeypatch.setattr(ranking, "CHUNK", 10)
     through = Counted()
     client_of(planted, through, start="exact")
     scored = 1 + 2 + 5 + 1  # all ridges together, weightings, ridges of EASE, the frequency

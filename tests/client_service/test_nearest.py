@@ -15,9 +15,7 @@ from client_service.data import Shard, read_shard
 from client_service.models.ranker import Predictor, Ranker, Side
 from client_service.models.score_fusion import Fusion
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
-from client_service.serving import ann_index as nearest
-from client_service.serving import precomputed_lists as lists
-from client_service.serving import ranking
+from client_service.serving import ann_index, precomputed_lists, ranking
 from client_service.serving.ann_index import Nearest, lengthened, make_nearest, read_nearest, searchable
 from client_service.serving.model_store import Served, freeze
 from client_service.serving.precomputed_lists import ListBuilder, ListReader
@@ -33,7 +31,7 @@ ITEMS, USERS, WIDTH = 3000, 40, 16
 PROMISED = 0.9  # of docs/operations.md, for small catalogues
 NOTHING = np.zeros((0, 0), dtype=np.float32)
 NO_MLP = Predictor(NOTHING, np.zeros(0, dtype=np.float32), np.float32(0.5))
-extra = pytest.mark.skipif(not nearest.installed(), reason="the extra `approximate` is not installed")
+extra = pytest.mark.skipif(not ann_index.installed(), reason="the extra `approximate` is not installed")
 
 
 def planted() -> Ranker:
@@ -128,8 +126,8 @@ def test_building_that_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypa
             if self.looks > 3:
                 raise Interrupted
 
-    monkeypatch.setattr(nearest, "BLOCK", 500)
-    monkeypatch.setattr(nearest, "SETTLED", 1)
+    monkeypatch.setattr(ann_index, "BLOCK", 500)
+    monkeypatch.setattr(ann_index, "SETTLED", 1)
     ranker, after = planted(), AfterThree()
     with pytest.raises(Interrupted):
         make_nearest(tmp_path, ranker, after, 1)
@@ -153,7 +151,7 @@ def test_a_graph_is_one_model_s_and_a_damaged_one_is_built_again(tmp_path: Path)
 
 
 def test_without_the_library_every_item_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "installed", lambda: False)
+    monkeypatch.setattr(ann_index, "installed", lambda: False)
     assert make_nearest(tmp_path, planted(), NEVER, 1) is None and read_nearest(tmp_path, planted()) is None
 
 
@@ -181,7 +179,7 @@ def wait_for(question: Callable[[], bool]) -> None:
 def test_the_service_answers_by_the_graph_beyond_the_threshold_alone(
     tmp_path: Path, shard: Shard, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(precomputed_lists, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(ranking, "LENGTH", 5)
     asked: list[int] = []
     search = Nearest.find
@@ -223,7 +221,7 @@ def test_a_disk_that_refuses_the_graph_costs_the_graph_alone(
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(nearest, "settle", refuse)
+    monkeypatch.setattr(ann_index, "settle", refuse)
     recommender = Recommender(shard, ListBuilder(tmp_path, shard, approximate_beyond=1))
     recommender.served = served
     wait_for(lambda: recommender.lists_share == 1.0)

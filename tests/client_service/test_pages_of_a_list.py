@@ -17,7 +17,7 @@ from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
 from client_service.models.score_fusion import Fusion
-from client_service.serving import ann_index as nearest
+from client_service.serving import ann_index
 from client_service.serving.model_store import Served, freeze
 from client_service.serving.precomputed_lists import LENGTH, ListBuilder
 from client_service.serving.recommender import Recommender
@@ -33,7 +33,7 @@ WAYS = [
     "computed",
     "trained",
     pytest.param(
-        "by a graph", marks=pytest.mark.skipif(not nearest.installed(), reason="`approximate` is not installed")
+        "by a graph", marks=pytest.mark.skipif(not ann_index.installed(), reason="`approximate` is not installed")
     ),
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_service.boundary import call_records as recorder
+from client_service.boundary import call_records
 from client_service.boundary.call_attempts import attempts
 from client_service.boundary.call_records import COUNTED_SECONDS, MOST_SERIES, POLLS, CallRecorder, Crossing
 from client_service.boundary.ledger import Ledger
@@ -106,7 +106,7 @@ def test_calls_under_way_at_the_same_time_are_told_apart(calls: CallRecorder, le
 def test_no_more_are_unwritten_than_a_crash_may_lose(
     calls: CallRecorder, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "MOST_COUNTED", 10)
+    monkeypatch.setattr(call_records, "MOST_COUNTED", 10)
     for _ in range(1 + 25):
         asked(calls)
     lines = [entry["n"] for entry in ledger.entries() if entry["kind"] == POLLS]

@@ -24,7 +24,7 @@ from client_service.event_log.store import ErasureRegister, EventStore
 from client_service.federation.checkpoint import FITTED
 from client_service.federation.checkpoint import NAME as TRAINING
 from client_service.http.answering import Answering
-from client_service.refresh import rebuild as rebuilding
+from client_service.refresh import rebuild
 from client_service.refresh import scheduler as refreshing
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.serving.model_store import read_head
@@ -152,9 +152,9 @@ async def listed(http: httpx.AsyncClient) -> bool:
     "killed_at",
     [
         (ModelRenewal, "renew"),
-        (rebuilding, "save_shard"),
+        (rebuild, "save_shard"),
         (ModelRenewal, "keep"),
-        (rebuilding, "clear_earlier"),
+        (rebuild, "clear_earlier"),
         (EventLog, "forget_absorbed"),
         (ErasureRegister, "complete"),
     ],

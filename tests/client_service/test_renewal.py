@@ -13,7 +13,7 @@ from client_service.data import Shard, change_shard, read_shard
 from client_service.event_log.shard_update import append_events, erase_users
 from client_service.federation.best_model import kept_model
 from client_service.federation.training_run import TrainingRun
-from client_service.refresh import startup as stored_model
+from client_service.refresh import startup
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
 from client_service.serving.predictor import AtRest
@@ -67,7 +67,7 @@ async def test_a_restart_serves_a_model_of_the_changed_shard_without_an_aggregat
         gone = (await http.get("/v1/users/user-01/recommendations")).json()
         assert gone["fallback"] == "unknown user"
     assert not old & {path.name for path in (settings.state_directory / "model").glob("model-*.safetensors")}
-    monkeypatch.setattr(stored_model, "_renew", None)  # it is there: nothing is computed again
+    monkeypatch.setattr(startup, "_renew", None)  # it is there: nothing is computed again
     async with opened(settings) as http:
         await until(lambda: serves(http))
         again = (await http.get("/v1/users/user-99/recommendations?k=40")).json()["items"]

@@ -24,10 +24,10 @@ from client_service.data import Shard, change_shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import erase_users
 from client_service.event_log.store import EventStore
-from client_service.http import replica as service
+from client_service.http import replica
 from client_service.refresh.cleanup import keep_alone
-from client_service.runtime import replica_processes as beside
-from client_service.serving import precomputed_lists as lists
+from client_service.runtime import replica_processes
+from client_service.serving import precomputed_lists
 from client_service.serving.precomputed_lists import ListBuilder
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
@@ -42,8 +42,8 @@ from tests.support.questions import LONGEST_SECONDS
 
 @pytest.fixture
 def replicated(settings: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> ClientSettings:
-    monkeypatch.setattr(service, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(lists, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(precomputed_lists, "LOOK_SECONDS", 0.02)
     return settings.model_copy(update={"serving_port": 9})
 
 
@@ -144,8 +144,8 @@ def test_lists_of_another_process_are_read_as_far_as_they_have_come(replicated: 
     shard, before = keep_first_model(replicated)
     assert before.served is not None
     folder, ranker = replicated.state_directory / "model", before.served.ranker
-    found, progress = lists.open_lists(folder, ranker, shard)
-    reader = Recommender(shard, lists.ListReader(folder, shard))
+    found, progress = precomputed_lists.open_lists(folder, ranker, shard)
+    reader = Recommender(shard, precomputed_lists.ListReader(folder, shard))
     reader.served = replace(before.served, ranker=replace(ranker))  # as one that was read from the disk
     assert reader.at_once(shard.user_ids[0], ListRequest(3)) is None
     for rows in (4, len(shard.user_ids)):
@@ -293,10 +293,10 @@ async def test_a_serving_process_that_keeps_ending_is_started_less_and_less_ofte
         if len(waited) == 8:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(beside, "_run", run)
-    monkeypatch.setattr(beside.asyncio, "sleep", sleep)
+    monkeypatch.setattr(replica_processes, "_run", run)
+    monkeypatch.setattr(replica_processes.asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await beside._keep(1, ())
+        await replica_processes._keep(1, ())
     assert waited == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 
 

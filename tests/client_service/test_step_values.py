@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from client_service.data.sessions import SessionShard
-from client_service.training import training_state as step_values
+from client_service.training import training_state
 from client_service.training.session_trainer import SessionTraining
 from client_service.training.training_state import StepValues
 from shared.method.settings import method_settings
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def test_the_mean_is_that_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_values, "FIRST", 4)
+    monkeypatch.setattr(training_state, "FIRST", 4)
     drawn, values = torch.randn(37, generator=torch.Generator().manual_seed(0)), StepValues(CPU)
     assert math.isnan(values.mean())
     for one in drawn:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_service.data import Shard, read_shard, write_shard
-from client_service.serving import requests as questions
+from client_service.serving import requests
 from client_service.serving.item_answers import item_freshness, order_by_variety, stretch
 from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
@@ -115,7 +115,7 @@ def test_pages_of_a_varied_list_are_the_varied_list(shard: Shard, small: MethodS
 def test_only_the_pool_is_reordered(shard: Shard, small: MethodSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     recommender = serving(shard, small)
     plain = ids(recommender)
-    monkeypatch.setattr(questions, "POOL", 4)
+    monkeypatch.setattr(requests, "POOL", 4)
     assert sorted(ids(recommender, mmr=1.0)) == sorted(plain[:4])
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from shared.errors import PrivacyError, ProtocolError, UnavailableError
 from shared.method.parameters import Parameters
-from shared.protocol.secure import client, group, server
-from shared.protocol.secure import proofs as complaints
+from shared.protocol.secure import client, group, proofs, server
 from shared.protocol.secure.identities import sign_message, sign_share
 from shared.protocol.secure.messages import SealedShares, Sharers
 from shared.protocol.secure.verification import verify
@@ -87,7 +86,7 @@ def test_a_complaint_about_shares_that_are_in_order_is_refused(spoilt: Any) -> N
     """A liar cannot put cyd out: what she has sealed for it opens, whoever opens it."""
     true = spoilt.check("ada").message
     roster, cipher = server.roster(spoilt.round), int(spoilt.sharing["ada"].secrets.cipher, 16)
-    lie = complaints.complain(roster.context, roster.keys["cyd"], "ada", cipher)
+    lie = proofs.complain(roster.context, roster.keys["cyd"], "ada", cipher)
     forged = true.model_copy(update={"complaints": {**true.complaints, "cyd": lie}})
     with pytest.raises(ProtocolError, match="'cyd' has not committed to, they are in order"):
         verify(spoilt.round, sign_message(forged, spoilt.identities["ada"]))

@@ -10,9 +10,7 @@ import pytest
 from scipy.stats import chi2
 
 from shared.method.parameters import Parameters
-from shared.protocol.secure import client, fixed_point
-from shared.protocol.secure import server as recovery
-from shared.protocol.secure import vectors as masks
+from shared.protocol.secure import client, fixed_point, server, vectors
 from shared.protocol.secure.fixed_point import Ring
 from shared.protocol.secure.vectors import CHUNK, MaskStream
 
@@ -26,29 +24,29 @@ def test_the_stream_of_piece_0_is_chacha20_s_first_block() -> None:
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     )
-    assert masks.add_masks(ZEROS, [MaskStream(SEED, 1)], piece=0).astype("<u8").tobytes().hex() == block
+    assert vectors.add_masks(ZEROS, [MaskStream(SEED, 1)], piece=0).astype("<u8").tobytes().hex() == block
 
 
 def test_another_piece_and_another_seed_give_other_streams() -> None:
     streams = [
-        masks.add_masks(ZEROS, [MaskStream(seed, 1)], piece=piece) for seed in (SEED, OTHER) for piece in (0, 1, 2)
+        vectors.add_masks(ZEROS, [MaskStream(seed, 1)], piece=piece) for seed in (SEED, OTHER) for piece in (0, 1, 2)
     ]
     assert len({number for stream in streams for number in stream.tolist()}) == 6 * 8
 
 
 def test_a_stream_goes_on_over_chunks_and_does_not_begin_anew() -> None:
-    long = masks.add_masks(np.zeros(2 * CHUNK + 5, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
+    long = vectors.add_masks(np.zeros(2 * CHUNK + 5, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
     assert np.unique(long).size == long.size
-    short = masks.add_masks(np.zeros(CHUNK + 1, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
+    short = vectors.add_masks(np.zeros(CHUNK + 1, dtype=np.uint64), [MaskStream(SEED, 1)], piece=3)
     np.testing.assert_array_equal(long[: CHUNK + 1], short)
 
 
 def test_of_two_clients_the_first_by_name_adds_and_the_other_subtracts() -> None:
-    assert (masks.sign_of("ada", "bob"), masks.sign_of("bob", "ada")) == (1, -1)
+    assert (vectors.sign_of("ada", "bob"), vectors.sign_of("bob", "ada")) == (1, -1)
     values = fixed_point.encode(np.linspace(-3, 3, 8), "x")
-    once = masks.add_masks(values, [MaskStream(OTHER, 1)], piece=1)
+    once = vectors.add_masks(values, [MaskStream(OTHER, 1)], piece=1)
     assert not np.any(once == values)
-    np.testing.assert_array_equal(masks.add_masks(once, [MaskStream(OTHER, -1)], piece=1), values)
+    np.testing.assert_array_equal(vectors.add_masks(once, [MaskStream(OTHER, -1)], piece=1), values)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -57,8 +55,8 @@ def test_a_tensor_of_any_shape_and_memory_order_is_masked_alike_and_itself_left_
     shape: tuple[int, ...], order: Any
 ) -> None:
     values = np.asarray(np.arange(np.prod(shape, dtype=int), dtype=np.uint64).reshape(shape), order=order)
-    before, masked = values.copy(), masks.add_masks(values, [MaskStream(OTHER, 1)], piece=0)
-    flat = masks.add_masks(np.ravel(values), [MaskStream(OTHER, 1)], piece=0)
+    before, masked = values.copy(), vectors.add_masks(values, [MaskStream(OTHER, 1)], piece=0)
+    flat = vectors.add_masks(np.ravel(values), [MaskStream(OTHER, 1)], piece=0)
     np.testing.assert_array_equal(masked, flat.reshape(shape))
     np.testing.assert_array_equal(values, before)
     assert masked.shape == shape and not np.any(masked == values)
@@ -106,23 +104,23 @@ def test_so_does_what_two_clients_masked_added_and_subtracted(played: Any) -> No
 
 def test_a_survivor_s_vector_stays_noise_when_all_that_the_aggregator_has_recovered_is_taken_away(played: Any) -> None:
     """Its own mask and the one with the drop-out are known by then; those with the other survivors remain."""
-    known = recovery.restore_masks(played.round)
+    known = server.restore_masks(played.round)
     own = client.own_masks(played.ready["ada"])
     undone = [mask for mask in known if (mask.seed, -mask.sign) in own]
     assert len(undone) == 2
-    assert uniform(masks.add_masks(played.vectors["ada"]["predictive.w"], undone, piece=1))
+    assert uniform(vectors.add_masks(played.vectors["ada"]["predictive.w"], undone, piece=1))
 
 
 def test_a_vector_that_comes_late_stays_noise_though_its_sender_s_mask_key_is_known(played: Any) -> None:
     """Double masking: the pairwise masks of dan are recovered, his own is not."""
     self_mask, *pairwise = client.own_masks(played.ready["dan"])
-    known = {mask.seed for mask in recovery.restore_masks(played.round)}
+    known = {mask.seed for mask in server.restore_masks(played.round)}
     assert {mask.seed for mask in pairwise} <= known and self_mask.seed not in known
-    stripped = masks.add_masks(
+    stripped = vectors.add_masks(
         played.late.vector["predictive.w"], [MaskStream(m.seed, -m.sign) for m in pairwise], piece=1
     )
     assert uniform(stripped)
-    bare = masks.add_masks(stripped, [MaskStream(self_mask.seed, -1)], piece=1)
+    bare = vectors.add_masks(stripped, [MaskStream(self_mask.seed, -1)], piece=1)
     np.testing.assert_array_equal(bare, fixed_point.encode(played.contents["dan"].arrays["predictive.w"], "w"))
     assert not uniform(bare)
 

@@ -16,8 +16,7 @@ from shared.errors import UnavailableError
 from shared.method.parameters import Arrays, Parameters
 from shared.method.settings import MethodSettings
 from shared.method.tensors import initial_parameters, mlp_specification
-from shared.protocol.secure import fixed_point
-from shared.protocol.secure import server as recovery
+from shared.protocol.secure import fixed_point, server
 from shared.protocol.secure.fixed_point import LIMIT, Ring
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus")
@@ -122,7 +121,7 @@ def test_without_taking_the_leftover_masks_away_the_sum_is_not_the_sum(
     rehearsal: type, contents: Callable[..., dict[str, Parameters]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everybody = contents(4)
-    monkeypatch.setattr(recovery, "restore_masks", lambda _: ())
+    monkeypatch.setattr(server, "restore_masks", lambda _: ())
     with pytest.raises(AssertionError):
         require_mean(rehearsal(everybody).play(), list(everybody.values()))
 
@@ -164,7 +163,7 @@ def test_vectors_are_read_once_and_tensor_by_tensor(
     made: Any = rehearsal(contents(4))
     made.play()
     reads: list[tuple[str, str]] = []
-    recovery.mean(made.round, {name: Watched(name, v, reads) for name, v in made.vectors.items()})
+    server.mean(made.round, {name: Watched(name, v, reads) for name, v in made.vectors.items()})
     tensors = ("pooling.w", "predictive.w", "#scalars")
     assert reads == [(tensor, client) for tensor in tensors for client in NAMES[:4]]
 

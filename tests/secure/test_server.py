@@ -12,7 +12,6 @@ from shared.errors import ConflictError, NotFoundError, ProtocolError, RoundClos
 from shared.method.parameters import Parameters
 from shared.protocol.masked_wire import decode_masked, encode_masked
 from shared.protocol.secure import client, group, server
-from shared.protocol.secure import server as recovery
 from shared.protocol.secure.group import ORDER
 from shared.protocol.secure.identities import sign_message, sign_share
 from shared.protocol.secure.server import SecureRound
@@ -194,7 +193,7 @@ def test_nothing_is_told_of_a_phase_that_is_still_open(made: Any) -> None:
         with pytest.raises(RoundClosedError, match=f"phase {phase} is not closed"):
             tell(made.round)
     with pytest.raises(RoundClosedError, match="phase consents is not closed"):
-        recovery.mean(made.round, {})
+        server.mean(made.round, {})
 
 
 def test_who_has_not_shared_gets_no_shares(made: Any) -> None:
@@ -209,7 +208,7 @@ def test_a_round_survives_a_restart_in_any_phase(asked: Any) -> None:
     asked.send_answers(ALL[:4])
     restarted = SecureRound.model_validate_json(asked.round.model_dump_json())
     assert restarted == asked.round
-    expected, got = asked.mean(), recovery.mean(restarted, asked.vectors)
+    expected, got = asked.mean(), server.mean(restarted, asked.vectors)
     np.testing.assert_array_equal(got.arrays["pooling.w"], expected.arrays["pooling.w"])
 
 
@@ -227,7 +226,7 @@ def test_the_stored_messages_taken_in_again_give_the_same_round(asked: Any) -> N
 def test_vectors_of_others_than_the_survivors_are_refused(asked: Any) -> None:
     asked.send_answers(ALL[:4])
     with pytest.raises(ProtocolError, match="of 4 survivors, got 3"):
-        recovery.mean(asked.round, {name: asked.vectors[name] for name in ALL[:3]})
+        server.mean(asked.round, {name: asked.vectors[name] for name in ALL[:3]})
 
 
 # --- what is verified

@@ -17,10 +17,7 @@ from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
 from shared.method.parameters import BLOCK, Form, Parameters, State, UInt32, Update
 from shared.protocol.masked_wire import decode_masked, encode_masked, open_masked, size
-from shared.protocol.secure import fixed_point
-from shared.protocol.secure import server as recovery
-from shared.protocol.secure import vectors as masks
-from shared.protocol.secure import vectors as vector
+from shared.protocol.secure import fixed_point, server, vectors
 from shared.protocol.secure.messages import MaskedHeader
 from shared.protocol.secure.vectors import CHUNK, MaskedUpdate, MaskStream
 from shared.protocol.wire import StoredArrays
@@ -101,7 +98,7 @@ def played(rehearsal: type, repeatable: None) -> Any:
 def masked(played: Any, client: str = "ada") -> MaskedUpdate:
     """Its masked vector under the header that it has sent."""
     pieces = played.vectors[client]
-    said = {"run": "run-1", "round": 3, "client": client, "digest": vector.digest(pieces), "scalars": {"rho": 0.25}}
+    said = {"run": "run-1", "round": 3, "client": client, "digest": vectors.digest(pieces), "scalars": {"rho": 0.25}}
     return MaskedUpdate(MaskedHeader.model_validate(said), pieces)
 
 
@@ -125,7 +122,7 @@ def test_the_sum_of_bodies_on_disk_is_read_in_parts_and_is_the_same(
     for client in played.vectors:
         (tmp_path / client).write_bytes(encode_masked(masked(played, client)))
     monkeypatch.setattr(StoredArrays, "__getitem__", lambda *_: pytest.fail("a whole tensor was read"))
-    got = recovery.mean(played.round, {client: StoredArrays(tmp_path / client) for client in played.vectors})
+    got = server.mean(played.round, {client: StoredArrays(tmp_path / client) for client in played.vectors})
     np.testing.assert_array_equal(got.arrays[SUM], open_sum(list(played.contents.values())))
 
 
@@ -133,10 +130,10 @@ def test_a_masked_body_has_4_bytes_a_number_and_is_read_alike_from_memory_and_di
     sent, declaration = masked(played), played.round.terms.declaration
     body = encode_masked(sent)
     assert len(body) == size(declaration, sent.header)
-    assert vector.layout(declaration)[SUM].bytes == 4 * (BLOCK + 7)
+    assert vectors.layout(declaration)[SUM].bytes == 4 * (BLOCK + 7)
     (tmp_path / "body").write_bytes(body)
     for found in (decode_masked(declaration, body), open_masked(declaration, tmp_path / "body")):
-        assert found.header == sent.header and vector.digest(found.vector) == sent.header.digest
+        assert found.header == sent.header and vectors.digest(found.vector) == sent.header.digest
         assert all(np.array_equal(found.vector[name], sent.vector[name]) for name in sent.vector)
 
 
@@ -156,7 +153,7 @@ def test_another_type_or_shape_and_open_counts_are_refused(
 ) -> None:
     declaration, sent = played.round.terms.declaration, masked(played)
     pieces = {**sent.vector, name: change(sent.vector[name])}
-    header = sent.header.model_copy(update={"digest": vector.digest(pieces)})
+    header = sent.header.model_copy(update={"digest": vectors.digest(pieces)})
     body = encode_masked(MaskedUpdate(header, pieces))
     (tmp_path / "body").write_bytes(body)
     for read in (lambda: decode_masked(declaration, body), lambda: open_masked(declaration, tmp_path / "body")):
@@ -166,18 +163,18 @@ def test_another_type_or_shape_and_open_counts_are_refused(
 
 def test_the_stream_of_piece_0_is_chacha20_s_first_block_in_numbers_of_4_bytes() -> None:
     """RFC 8439, appendix A.1, test vector 1: key, nonce and counter zero."""
-    found = masks.add_masks(np.zeros(4, dtype=np.uint32), [MaskStream(bytes(32), 1)], piece=0)
+    found = vectors.add_masks(np.zeros(4, dtype=np.uint32), [MaskStream(bytes(32), 1)], piece=0)
     assert found.dtype == np.uint32 and found.astype("<u4").tobytes().hex() == "76b8e0ada0f13d90405d6ae55386bd28"
 
 
 def test_a_stream_goes_on_over_chunks_and_is_taken_away_again() -> None:
     values = np.arange(2 * CHUNK + 5, dtype=np.uint32)
-    once = masks.add_masks(values, [MaskStream(SEED, 1)], piece=3)
-    short = masks.add_masks(values[: CHUNK + 1], [MaskStream(SEED, 1)], piece=3)
+    once = vectors.add_masks(values, [MaskStream(SEED, 1)], piece=3)
+    short = vectors.add_masks(values[: CHUNK + 1], [MaskStream(SEED, 1)], piece=3)
     np.testing.assert_array_equal(once[: CHUNK + 1], short)
     stream = once - values
     assert not np.array_equal(stream[:CHUNK], stream[CHUNK : 2 * CHUNK])
-    np.testing.assert_array_equal(masks.add_masks(once, [MaskStream(SEED, -1)], piece=3), values)
+    np.testing.assert_array_equal(vectors.add_masks(once, [MaskStream(SEED, -1)], piece=3), values)
 
 
 SIGNED = np.linspace(-16, 16, 64)  # as multiples of 2^-16 in two's complement
@@ -200,13 +197,13 @@ SIGNED = np.linspace(-16, 16, 64)  # as multiples of 2^-16 in two's complement
 )
 def test_integers_lie_open_where_more_than_half_of_sixteen_are_small(values: Any, open_to_view: bool) -> None:
     ring = np.asarray(values).astype(np.int64).astype(np.uint32)
-    assert vector.lies_open({"x": ring}, "x") is open_to_view
+    assert vectors.lies_open({"x": ring}, "x") is open_to_view
 
 
 def test_the_same_numbers_in_fixed_point_lie_open_as_ever() -> None:
     pieces = {"x": fixed_point.encode(np.linspace(-4096, 4096, 16), "x")}
-    assert vector.lies_open(pieces, "x")
-    assert not vector.lies_open({"x": pieces["x"] + np.uint64(2**60)}, "x")
+    assert vectors.lies_open(pieces, "x")
+    assert not vectors.lies_open({"x": pieces["x"] + np.uint64(2**60)}, "x")
 
 
 def test_pieces_are_in_the_ring_of_their_type() -> None:
@@ -217,7 +214,11 @@ def test_pieces_are_in_the_ring_of_their_type() -> None:
             "scalars": ["margin", "rho"],
         }
     )
-    assert vector.layout(declaration) == {"a": Form("U64", (3,)), "z": Form("U32", (2,)), "#scalars": Form("U64", (1,))}
+    assert vectors.layout(declaration) == {
+        "a": Form("U64", (3,)),
+        "z": Form("U32", (2,)),
+        "#scalars": Form("U64", (1,)),
+    }
     arrays_ = {"z": np.array([7, 2**32 - 1], dtype=np.uint32), "a": np.zeros(3, dtype=np.float32)}
-    encoded = vector.encode(declaration, Parameters(arrays_, {"margin": 0.0, "rho": 0.0}))
+    encoded = vectors.encode(declaration, Parameters(arrays_, {"margin": 0.0, "rho": 0.0}))
     assert encoded["z"].tolist() == [7, 2**32 - 1] and encoded["a"].dtype == np.uint64

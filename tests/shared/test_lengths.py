@@ -22,7 +22,7 @@ from shared.protocol.lengths import (
 )
 from shared.protocol.masked_wire import encode_masked, size
 from shared.protocol.schemas import JoinIn
-from shared.protocol.secure import vectors as vector
+from shared.protocol.secure import vectors
 from shared.protocol.secure.messages import (
     FEWEST_CLIENTS,
     Consent,
@@ -85,7 +85,7 @@ def test_what_a_strategy_declares_fits(strategy: str, tmp_path: Path) -> None:
 
 def test_a_masked_vector_fits(tmp_path: Path) -> None:
     declaration = build_strategy("lpsfed", METHOD).declaration(METHOD).model_copy(update={"secure": True})
-    pieces = {name: np.zeros(form.shape, STORED[form.dtype]) for name, form in vector.layout(declaration).items()}
+    pieces = {name: np.zeros(form.shape, STORED[form.dtype]) for name, form in vectors.layout(declaration).items()}
     header = MaskedHeader(run="run-1", round=1, client=LONGEST_NAME, digest=HEX, scalars={"rho": -1.0 / 3})
     body = encode_masked(MaskedUpdate(header, pieces))
     assert len(body) == size(declaration, header) < longest_update(declaration)

@@ -8,15 +8,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from shared.web import openapi as reference
-from shared.web import problems
+from shared.web import openapi, problems
 from shared.web.pages import GUARDED, statics
 
 
 @pytest.mark.anyio
 async def test_the_page_loads_its_own_files_alone_and_is_guarded() -> None:
     app = FastAPI(title="A <service>", docs_url=None, redoc_url=None, openapi_url=None)
-    reference.install(app)
+    openapi.install(app)
     app.include_router(statics)
     problems.install(app)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as http:
@@ -37,7 +36,7 @@ async def test_the_page_loads_its_own_files_alone_and_is_guarded() -> None:
 @pytest.mark.anyio
 async def test_its_policy_is_every_page_s_but_for_images_within_its_style_sheet() -> None:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    reference.install(app)
+    openapi.install(app)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as http:
         policy = (await http.get("/docs")).headers["content-security-policy"]
     assert policy.replace("img-src 'self' data:;", "img-src 'self';") == GUARDED["Content-Security-Policy"] != policy

@@ -11,8 +11,7 @@ import pytest
 from shared.errors import SettingsError
 from shared.method.parameters import Float32, State, Update, digest
 from shared.method.settings import MethodSettings, method_settings
-from shared.strategies import STRATEGIES, build_strategy
-from shared.strategies import robust_aggregation as stacks
+from shared.strategies import STRATEGIES, build_strategy, robust_aggregation
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.robust_aggregation import (
     clip_updates,
@@ -185,7 +184,7 @@ def test_every_centre_is_pure_and_does_not_depend_on_the_order_nor_on_how_much_i
     for order in list(permutations(updates))[::17]:
         again = strategy.aggregate(START, order)
         assert (digest(again.arrays), again.scalars) == (digest(found.arrays), found.scalars)
-    monkeypatch.setattr(stacks, "PIECE", 5)  # one column at a time
+    monkeypatch.setattr(robust_aggregation, "PIECE", 5)  # one column at a time
     assert digest(strategy.aggregate(START, updates).arrays) == digest(found.arrays)
 
 

@@ -29,7 +29,7 @@ from simulation.demo import DemoResult, demo_list, process_start, stop_demos
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import Addresses, choose_addresses, free_ports, is_free
 from simulation.experiments.tasks import Example
-from simulation.reports import terminal as console
+from simulation.reports import terminal
 from simulation.reports.joining_value import ALONE, COMMON, STRICT, Way
 from simulation.reports.tables import describe_worth
 from tests.support.questions import LONGEST_SECONDS
@@ -77,7 +77,7 @@ def test_an_interrupted_simulation_says_how_to_go_on_and_ends_as_if_it_had_not_b
     words = ["simulate", str(shards), "--rounds", "2", *SMALL, "--out", str(folder)]
 
     def interrupt_after_a_round(status: StatusOut) -> int:
-        if (done := console.rounds_done(status)) == 1:
+        if (done := terminal.rounds_done(status)) == 1:
             raise KeyboardInterrupt
         return done
 

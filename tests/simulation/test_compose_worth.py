@@ -18,7 +18,7 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation, Outcome, conduct_run, ignore_progress
 from simulation.experiments.in_process import open_federation
 from simulation.partitioning.partition import partition_dataset, write_partition
-from simulation.reports import compose_report as compose_worth
+from simulation.reports import compose_report
 from simulation.reports.compose_report import main
 from tests.support.small import SMALL
 
@@ -39,8 +39,8 @@ def test_the_end_has_every_way_and_what_crossed_for_it(
         answer = common.qualities[name].model_dump_json()
         monkeypatch.setattr(httpx, "get", lambda *_, answer=answer, **__: _response(answer))
         assert main(["ask", name, "http://door:8801", str(tmp_path / "figures")]) == 0
-    found = compose_worth.compare_ways(
-        compose_worth.read_qualities(tmp_path / "figures"), compose_worth.gather_evidence([tmp_path / "evidence"])
+    found = compose_report.compare_ways(
+        compose_report.read_qualities(tmp_path / "figures"), compose_report.gather_evidence([tmp_path / "evidence"])
     )
     by_name = {way.name: way for way in found}
     assert list(by_name) == ["popularity", "alone", "LPSFed, strict boundary", "with the common basis"]
@@ -77,16 +77,16 @@ def _response(content: str) -> httpx.Response:
 
 def test_a_silo_is_asked_until_it_has_judged_its_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter([QualityOut(client="client-1", run="run-3", finished=done) for done in (False, False, True)])
-    monkeypatch.setattr(compose_worth, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(compose_report, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(httpx, "get", lambda *_, **__: _response(next(seen).model_dump_json()))
     assert main(["ask", "client-1", "http://door:8801", str(tmp_path)]) == 0
-    assert compose_worth.read_qualities(tmp_path)["client-1"].finished
+    assert compose_report.read_qualities(tmp_path)["client-1"].finished
 
 
 def test_a_silo_that_never_judges_it_and_folders_without_figures_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(compose_worth, "PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(compose_report, "PATIENCE_SECONDS", -1.0)
     monkeypatch.setattr(httpx, "get", lambda *_, **__: _response(QualityOut(client="client-1").model_dump_json()))
     assert main(["ask", "client-1", "http://door:8801", str(tmp_path)]) == 1
     assert main(["show", str(tmp_path)]) == 1

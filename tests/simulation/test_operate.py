@@ -17,7 +17,7 @@ from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, Run
 from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
 from simulation.cli import app
 from simulation.operating import operator as subject
-from simulation.reports import terminal as console
+from simulation.reports import terminal
 
 if TYPE_CHECKING:
     from conftest import Operate
@@ -131,7 +131,7 @@ def test_whoever_waits_for_the_aggregator_is_told_so_at_once_and_from_time_to_ti
 def test_who_is_missing_is_told_at_once_and_again_when_that_has_changed(
     operate: Operate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "CHANGE_SECONDS", 0.0)
+    monkeypatch.setattr(terminal, "CHANGE_SECONDS", 0.0)
     nobody, one = history("waiting", missing=("a", "b")), history("waiting", enrolled=("a",), missing=("b",))
     done = operate(Aggregator(nobody, nobody, one, one, history("finished", closed=3)), "run")
     waits = [line for line in done.stderr.splitlines() if "waits for clients" in line]
@@ -141,7 +141,7 @@ def test_who_is_missing_is_told_at_once_and_again_when_that_has_changed(
 def test_after_a_long_silence_the_round_says_whom_it_waits_for(
     operate: Operate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(terminal, "QUIET_SECONDS", 0.0)
     now = RoundOut(number=1, phase="open", opened_at="then", missing=("b",), participants=(part("b", received=False),))
     there = Aggregator(history(rounds=(now,), missing=("b",)), history("finished", closed=3))
     done = operate(there, "run")

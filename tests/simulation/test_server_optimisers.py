@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from client_service.boundary.ledger import Ledger
-from client_service.federation import upload as sending
+from client_service.federation import upload
 from client_service.privacy.guard import Guard
 from client_service.privacy.settings import PrivacySettings
 from client_service.secure_rounds.masking import Masking
@@ -80,7 +80,7 @@ def test_a_noised_silo_reports_the_sizes_of_its_release_and_not_of_its_update(
     silos: Silos, small: MethodSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, left = list[Parameters](), list[Parameters]()
-    release, gate = Guard.release, sending.pass_gate
+    release, gate = Guard.release, upload.pass_gate
 
     def watch_release(self: Guard, *rest: Any) -> Parameters | None:
         found = release(self, *rest)
@@ -89,7 +89,7 @@ def test_a_noised_silo_reports_the_sizes_of_its_release_and_not_of_its_update(
 
     monkeypatch.setattr(Guard, "release", watch_release)
     monkeypatch.setattr(
-        sending, "pass_gate", lambda declaration, update: left.append(update) or gate(declaration, update)
+        upload, "pass_gate", lambda declaration, update: left.append(update) or gate(declaration, update)
     )
     step = ServerStepSettings(magnitudes="reported", tau=0.1, rate=0.05)
     method = small.model_copy(update={"server": "ga", "server_step": step})

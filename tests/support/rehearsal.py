@@ -9,9 +9,7 @@ import numpy as np
 
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import Parameters, form_of
-from shared.protocol.secure import client, server
-from shared.protocol.secure import server as recovery
-from shared.protocol.secure import vectors as vector
+from shared.protocol.secure import client, server, vectors
 from shared.protocol.secure.messages import CommonTerms, Delivery, Roster, RoundTerms, UnmaskAnswer, least_threshold
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, read, state_json
@@ -107,7 +105,7 @@ class Rehearsal:
     def send_masked(self, names: Iterable[str]) -> None:
         for name in names:
             update = self.mask(name)
-            vector.require_same(self.round.terms.declaration, update.vector, update.header.digest)
+            vectors.require_same(self.round.terms.declaration, update.vector, update.header.digest)
             self.round = server.accept_header(self.round, update.header)
             self.vectors[name] = update.vector
 
@@ -128,7 +126,7 @@ class Rehearsal:
         self.round = server.close(self.round)
 
     def mean(self) -> Parameters:
-        return recovery.mean(self.round, self.vectors)
+        return server.mean(self.round, self.vectors)
 
     def until_keys(self, names: Iterable[str]) -> Rehearsal:
         self.send_keys(names)

@@ -7,10 +7,7 @@ from typing import Any, NamedTuple
 
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
 from shared.method.parameters import Parameters
-from shared.protocol.secure import group, keys, proofs, shamir
-from shared.protocol.secure import proofs as complaints
-from shared.protocol.secure import vectors as masks
-from shared.protocol.secure import vectors as vector
+from shared.protocol.secure import group, keys, proofs, shamir, vectors
 from shared.protocol.secure.common import describe_terms, describe_unlike_lists, find_differences
 from shared.protocol.secure.group import encode_scalar
 from shared.protocol.secure.identities import (
@@ -84,9 +81,9 @@ def open_delivery(state: Sharing, delivery: Delivery) -> tuple[dict[str, SharePa
         _require_untouched(context, members[dealer], state.client, given)
         point = group.multiply(cipher, bytes.fromhex(members[dealer].deal))
         try:
-            shares[dealer] = complaints.open_share(context, dealer, state.client, point, given)
+            shares[dealer] = proofs.open_share(context, dealer, state.client, point, given)
         except ProtocolError:
-            refused[dealer] = complaints.complain(context, members[dealer], state.client, cipher)
+            refused[dealer] = proofs.complain(context, members[dealer], state.client, cipher)
     return shares, refused
 
 
@@ -240,13 +237,15 @@ def mask(state: Checked | Ready, sharers: Sharers, content: Parameters) -> tuple
     if unheld := set(sharers.sharers) - set(state.shares):
         raise PrivacyError(f"expected sharers whose shares this client holds, got {len(unheld)} others")
     terms = state.roster.terms
-    encoded = vector.encode(terms.declaration, content)
-    ready = _settle_sharers(state, sharers, vector.digest(encoded))
+    encoded = vectors.encode(terms.declaration, content)
+    ready = _settle_sharers(state, sharers, vectors.digest(encoded))
     chosen = own_masks(ready)
-    masked = {name: masks.add_masks(value, chosen, piece=piece) for piece, (name, value) in enumerate(encoded.items())}
+    masked = {
+        name: vectors.add_masks(value, chosen, piece=piece) for piece, (name, value) in enumerate(encoded.items())
+    }
     visible = visible_scalars(terms.declaration)
     scalars = {name: value for name, value in content.scalars.items() if name in visible}
-    sent = vector.digest(masked)
+    sent = vectors.digest(masked)
     header = MaskedHeader(run=terms.run, round=terms.round, client=state.client, digest=sent, scalars=scalars)
     return ready, MaskedUpdate(header, masked)
 
@@ -271,7 +270,7 @@ def _settle_sharers(state: Checked | Ready, sharers: Sharers, digest: str) -> Re
 def _require_proven(roster: Roster, sharers: Sharers) -> tuple[str, ...]:
     """Who was put out of the round with good reason. ProtocolError for evidence that does not hold."""
     for one in sharers.evidence:
-        complaints.require_proven(roster, one)
+        proofs.require_proven(roster, one)
     return tuple(sorted({one.dealer for one in sharers.evidence}))
 
 
@@ -282,7 +281,7 @@ def own_masks(state: Ready) -> tuple[MaskStream, ...]:
     pairwise = (
         MaskStream(
             keys.agree_on_mask(private, bytes.fromhex(members[name].mask), context, own, name),
-            masks.sign_of(own, name),
+            vectors.sign_of(own, name),
         )
         for name in state.shares
         if name != own

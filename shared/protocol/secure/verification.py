@@ -6,8 +6,7 @@ Pure, and slow: of a thousand clients some take a second. Without it a cheat cou
 from __future__ import annotations
 
 from shared.errors import ConflictError, ProtocolError
-from shared.protocol.secure import group, shamir
-from shared.protocol.secure import proofs as complaints
+from shared.protocol.secure import group, proofs, shamir
 from shared.protocol.secure.common import find_differences
 from shared.protocol.secure.identities import identity_key, require_share_signature, require_signature
 from shared.protocol.secure.messages import (
@@ -95,7 +94,7 @@ def _verify_complaints(state: SecureRound, message: ShareCheck) -> None:
     for dealer, complaint in message.complaints.items():
         share = state.shares[dealer].shares[message.client]
         evidence = ExpulsionEvidence(dealer=dealer, holder=message.client, share=share, complaint=complaint)
-        complaints.require_proven(everybody, evidence)
+        proofs.require_proven(everybody, evidence)
 
 
 def _verify_shares(state: SecureRound, message: UnmaskAnswer) -> None:

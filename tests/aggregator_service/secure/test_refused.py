@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shared.protocol.masked_wire import encode_masked
-from shared.protocol.secure import vectors as vector
+from shared.protocol.secure import vectors
 from shared.protocol.secure.messages import MaskedHeader
 from shared.protocol.secure.vectors import MaskedUpdate
 
@@ -26,8 +26,8 @@ def met(answer: httpx.Response) -> tuple[int, str]:
 
 def unmasked(one: Masking) -> bytes:
     """The update in fixed point, as it is before any mask."""
-    open_to_all = vector.encode(one.fake.declaration, one.content)
-    digest, scalars = vector.digest(open_to_all), {"rho": one.content.scalars["rho"]}
+    open_to_all = vectors.encode(one.fake.declaration, one.content)
+    digest, scalars = vectors.digest(open_to_all), {"rho": one.content.scalars["rho"]}
     header = MaskedHeader(run="run-1", round=1, client=one.name, digest=digest, scalars=scalars)
     return encode_masked(MaskedUpdate(header, open_to_all))
 

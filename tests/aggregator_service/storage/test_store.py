@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from aggregator_service.aggregation import computation
-from aggregator_service.rounds import run as run_document
+from aggregator_service.rounds import run
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from tests.support.questions import LONGEST_SECONDS
@@ -51,7 +51,7 @@ async def test_an_upload_that_a_shutdown_cuts_off_in_its_commit_is_whole_after_t
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committing, go_on, through = threading.Event(), threading.Event(), threading.Event()
-    commit = run_document.save_run
+    commit = run.save_run
 
     def slow(*positional: Any, **named: Any) -> None:
         committing.set()
@@ -63,7 +63,7 @@ async def test_an_upload_that_a_shutdown_cuts_off_in_its_commit_is_whole_after_t
         north, south = await federation.joined("north", "south")
         await federation.start_run(rounds=1, clients=2)
         with monkeypatch.context() as patch:
-            patch.setattr(run_document, "save_run", slow)
+            patch.setattr(run, "save_run", slow)
             upload = asyncio.create_task(north.put(1, north.update(1.0, rho=0.1, margin=0.5)))
             assert await asyncio.to_thread(committing.wait, LONGEST_SECONDS)
             upload.cancel()
@@ -82,7 +82,7 @@ async def test_the_operator_is_told_of_nothing_before_the_clients_are(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transition that is on the disk already, and not yet known in memory."""
-    committed, go_on, commit = threading.Event(), threading.Event(), run_document.save_run
+    committed, go_on, commit = threading.Event(), threading.Event(), run.save_run
 
     def slow(*positional: Any, **named: Any) -> None:
         commit(*positional, **named)
@@ -93,7 +93,7 @@ async def test_the_operator_is_told_of_nothing_before_the_clients_are(
         (north,) = await federation.joined("north")
         await federation.start_run(rounds=1, clients=1)
         with monkeypatch.context() as patch:
-            patch.setattr(run_document, "save_run", slow)
+            patch.setattr(run, "save_run", slow)
             upload = asyncio.create_task(north.put(1, north.update(1.0, rho=0.1, margin=0.5)))
             assert await asyncio.to_thread(committed.wait, LONGEST_SECONDS)
             asked = [

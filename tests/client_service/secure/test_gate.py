@@ -19,7 +19,7 @@ from shared.errors import PrivacyError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import STORED, Parameters
 from shared.protocol.masked_wire import encode_masked
-from shared.protocol.secure import vectors as vector
+from shared.protocol.secure import vectors
 from shared.protocol.secure.messages import CommonTerms, MaskedHeader, RoundTerms
 from shared.protocol.secure.vectors import MaskedUpdate
 from shared.protocol.signing.keys import new_key
@@ -70,28 +70,30 @@ SAID = said()
 
 def opened(values: Parameters, **header: Any) -> bytes:
     """A vector in fixed point that nobody has masked."""
-    pieces = vector.encode(DECLARATION, values)
-    named = {"run": "run-1", "round": 1, "client": "east", "digest": vector.digest(pieces), "scalars": {"rho": 0.5}}
+    pieces = vectors.encode(DECLARATION, values)
+    named = {"run": "run-1", "round": 1, "client": "east", "digest": vectors.digest(pieces), "scalars": {"rho": 0.5}}
     return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
 
 
 def partly_masked(*names: str) -> bytes:
     """Random numbers for masked ones, but for these tensors."""
-    pieces = {**vector.encode(DECLARATION, update()), **{n: v for n, v in drawn_pieces().items() if n not in names}}
-    header = MaskedHeader(run="run-1", round=1, client="east", digest=vector.digest(pieces), scalars={})
+    pieces = {**vectors.encode(DECLARATION, update()), **{n: v for n, v in drawn_pieces().items() if n not in names}}
+    header = MaskedHeader(run="run-1", round=1, client="east", digest=vectors.digest(pieces), scalars={})
     return encode_masked(MaskedUpdate(header, pieces))
 
 
 def drawn_pieces() -> dict[str, Any]:
     rng = np.random.default_rng(2)
-    words = {name: rng.bytes(form.bytes) for name, form in vector.layout(DECLARATION).items()}
-    return {n: np.frombuffer(words[n], STORED[f.dtype]).reshape(f.shape) for n, f in vector.layout(DECLARATION).items()}
+    words = {name: rng.bytes(form.bytes) for name, form in vectors.layout(DECLARATION).items()}
+    return {
+        n: np.frombuffer(words[n], STORED[f.dtype]).reshape(f.shape) for n, f in vectors.layout(DECLARATION).items()
+    }
 
 
 def rewritten(**header: Any) -> bytes:
     """The masked vector under another header."""
     pieces = drawn_pieces()
-    named = {"run": "run-1", "round": 1, "client": "east", "digest": vector.digest(pieces), "scalars": {"rho": 0.5}}
+    named = {"run": "run-1", "round": 1, "client": "east", "digest": vectors.digest(pieces), "scalars": {"rho": 0.5}}
     return encode_masked(MaskedUpdate(MaskedHeader(**(named | header)), pieces))
 
 
