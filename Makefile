@@ -66,6 +66,7 @@ stop: install ## end the services that `make demo` left running
 check: install ## lint, types, architecture
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_architecture.py
 

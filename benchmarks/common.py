@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent
 
 
 def locate_data(name: str, data: Path | None) -> str:
-    """A data set as `simulation.partitioning.sources.cut_shards` takes it. SettingsError where it is not to be found."""
+    """A data set as `simulation.partitioning.sources.cut_shards` takes it. SettingsError where it is not found."""
     if name == SYNTHETIC:
         return name
     if data is None or not (data / name).exists():

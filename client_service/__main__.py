@@ -1,4 +1,4 @@
-"""Starts a client, or with --replica a process that only answers: `python -m client_service [--replica] [settings.toml]`.
+"""Starts a client, or a serving process: `python -m client_service [--replica] [settings.toml]`.
 
 A replica has the settings of the client whose model it serves, and answers applications at the serving port.
 """

@@ -96,8 +96,13 @@ def series_names(text: str) -> str:
 
 
 def test_every_phase_that_a_client_shows_is_one_of_the_series() -> None:
-    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "client_service").glob("*.py"))
-    noted = set(re.findall(r"_note\(phase=\"([a-z ]+)\"", source)) | {"starting", "finished", "failed", "cancelled"}
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "client_service").rglob("*.py"))
+    noted = set(re.findall(r"_(?:note|set_status)\(phase=\"([a-z ]+)\"", source)) | {
+        "starting",
+        "finished",
+        "failed",
+        "cancelled",
+    }
     assert noted == set(PHASES)
 
 

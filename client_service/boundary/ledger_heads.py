@@ -145,7 +145,8 @@ def read_heads_file(path: Path) -> HeadsFile | None:
         raise DataError(f"{path}: expected the heads of ledgers, got a file that holds none") from None
 
 
-ADOPTED = "adopted"  # kind of the entry by which an operator takes records as they are; see client_service/refresh/record_check.py
+# kind of the entry by which an operator takes records as they are; see client_service/refresh/record_check.py
+ADOPTED = "adopted"
 MARK = b'"mac":'  # in a line, where quotes within a text are escaped
 LAG = 64  # entries without `seal` that a head may be behind
 

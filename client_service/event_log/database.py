@@ -112,7 +112,8 @@ CREATE TABLE place (
 );
 """
 """place, one row: `last` sequence number; interactions `held`; up to which one a shard may have them (`handed`), up to
-which one has looked (`looked`); items `told` of; is the file to be compacted (`loose`)? The others: see `LogSnapshot`."""
+which one has looked (`looked`); items `told` of; is the file to be compacted (`loose`)?
+The others: see `LogSnapshot`."""
 EARLIER = ("interactions", "items", "erased", "erasures", "stale", "place")
 TAKE_OVER = """
 INSERT INTO interactions SELECT sequence, user, item, time, rating FROM earlier_interactions;

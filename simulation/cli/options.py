@@ -27,8 +27,8 @@ USUAL_DRAWS = 4  # client_service.joining_value.forecast.DRAWS
 
 
 class Method(StrEnum):
-    """How `--method` divides a data set, by the names of simulation.partitioning.methods.METHODS; the last three divide sessions, by
-    those of simulation.sessions.cut.CUTS."""
+    """How `--method` divides a data set: names of simulation.partitioning.methods.METHODS; the last three divide
+    sessions, by those of simulation.sessions.cut.CUTS."""
 
     spectral = "spectral"
     users = "users"

@@ -1,7 +1,7 @@
 """One silo of a run without network: the compute half of a client service, between the bodies of its messages.
 
-It trains with `client_service.federation.training_run`, the very class that the service's agent drives, and its updates pass the
-service's gate for form and declaration. It has no ledger, no signatures and no boundary.
+It trains with `client_service.federation.training_run`, the very class that the service's agent drives, and its updates
+pass the service's gate for form and declaration. It has no ledger, no signatures and no boundary.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""What joining was worth in docker-compose.yml: `python -m simulation.reports.compose_report ask CLIENT URL FOLDER` in the place
-of each silo, then `... show FOLDER EVIDENCE...`.
+"""Reports what joining was worth in docker-compose.yml.
+
+`python -m simulation.reports.compose_report ask CLIENT URL FOLDER` in the place of each silo, then
+`... show FOLDER EVIDENCE...`.
 
 No figure leaves a silo by the services. Here one person owns all silos, and each silo's figures are asked of it, past
 the boundary, for this demonstration alone.
