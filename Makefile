@@ -20,7 +20,7 @@ SBOM := $(SUPPLY)/bin/python -W ignore -m cyclonedx_py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # What training finds differs in the last digits between processors. These tests train, and hold one run against another.
-TRAINING_TESTS := tests/client_service/test_killed.py tests/client_service/test_agent.py tests/client_service/secure \
+TRAINING_TESTS := tests/client_service/federation/test_killed.py tests/client_service/federation/test_agent.py tests/client_service/secure_rounds \
 	tests/simulation/test_secure_run.py tests/strategies tests/equations
 
 # For the inner loop: what starts no service and trains little. tests/conftest.py says what starts one.
@@ -34,10 +34,10 @@ test test-fast rounding faults engines engine-ray engine-flower storage e2e-comp
 
 # What `make test` leaves out for its length lies in these as well.
 FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attacks/test_round_under_abuse.py \
-	tests/aggregator_service/test_federation_machine.py tests/client_service/secure/test_killed_in_a_round.py \
+	tests/aggregator_service/test_federation_machine.py tests/client_service/secure_rounds/test_killed_in_a_round.py \
 	tests/web/test_described.py
 # Of these `make test` runs a part, and `make faults` the rest.
-SLOW_TESTS := tests/client_service/basis/test_basis_runs.py tests/simulation/engines/test_plain.py \
+SLOW_TESTS := tests/client_service/common_basis/test_basis_runs.py tests/simulation/engines/test_plain.py \
 	tests/benchmarks/test_every_benchmark_runs.py
 
 .PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage generated-client soak benchmark guard \
