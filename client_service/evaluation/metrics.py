@@ -1,6 +1,7 @@
-"""Ranked lists against held-out items: the metrics by which a model is judged, and their values.
+"""The registry of metrics: ranked lists against held-out items, for lists of users and for sessions.
 
-A new metric is one function here and its line in METRICS, at the end: stored lists of values have this order.
+A new metric is one function here and its line in METRICS (lists) or SESSION_METRICS, at the end: stored values have
+this order.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ def ndcg(hits: Hits, relevant: Counts) -> PerUser:
     return shares
 
 
+def mrr(hits: Hits, relevant: Counts) -> PerUser:
+    """1 / the rank of the first hit, 0 without one, (B,)."""
+    del relevant
+    first: PerUser = np.where(hits.any(1), 1.0 / (hits.argmax(1) + 1), 0.0)
+    return first
+
+
 @dataclass(frozen=True)
 class Metric:
     """A function of (hits, relevant), and its name on pages and in tables."""
@@ -45,6 +53,9 @@ class Metric:
 
 
 METRICS: Mapping[str, Metric] = {"recall": Metric("Recall", recall), "ndcg": Metric("NDCG", ndcg)}
+SESSION_METRICS: Mapping[str, Metric] = {"hr": Metric("HR", recall), "mrr": Metric("MRR", mrr)}  # of one relevant item
+SESSION_KS = (10, 20)  # lengths of the lists that are judged; names are `hr10`, `mrr20`
+SESSION_PRIMARY = "mrr20"
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,11 @@ class MeasureLabel:
 
 LABELS = {name: MeasureLabel(f"{name}@{K}", f"{metric.title}@{K}") for name, metric in METRICS.items()}
 TITLE = LABELS[PRIMARY].title
+SESSION_LABELS = {
+    f"{name}{k}": MeasureLabel(f"{name}@{k}", f"{metric.title}@{k}", brief=k == K)
+    for name, metric in SESSION_METRICS.items()
+    for k in SESSION_KS
+}
 
 
 @dataclass(frozen=True)
@@ -80,3 +96,14 @@ def measure_hits(hits: Hits, relevant: Counts) -> Measures:
         return Measures(dict.fromkeys(METRICS, 0.0), 0)
     values = {name: float(metric.per_user(hits, relevant).mean()) for name, metric in METRICS.items()}
     return Measures(values, len(relevant))
+
+
+def measure_ranks(ranks: Counts) -> Measures:
+    """Every session metric's mean over examples. ranks: of the only relevant item, from 1 on; 0: a miss, (P,)."""
+    values = {}
+    for k in SESSION_KS:
+        hits = ranks[:, None] == np.arange(1, k + 1)
+        for name, metric in SESSION_METRICS.items():
+            per_example = metric.per_user(hits, np.ones(len(ranks), dtype=np.int64))
+            values[f"{name}{k}"] = float(per_example.mean()) if len(ranks) else 0.0
+    return Measures(values, len(ranks), SESSION_PRIMARY)

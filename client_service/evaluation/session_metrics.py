@@ -1,4 +1,4 @@
-"""Scores of all items -> the rank of the click that came next -> HR@k and MRR@k.
+"""Ranks the click that came next among all items, and measures it by the session metrics.
 
 An item that the session has had stays in the list: in a third of real sessions the last click repeats an earlier one.
 """
@@ -10,17 +10,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from client_service.data.sessions import Int64, Prefixes
-from client_service.evaluation.metrics import MeasureLabel, Measures
+from client_service.evaluation.metrics import Measures, measure_ranks
 from client_service.runtime.interruption import NEVER, Interrupt
 from shared.method.parameters import Float32
 
-PRIMARY = "mrr20"
-LABELS = {
-    "hr10": MeasureLabel("hr@10", "HR@10", brief=False),
-    "hr20": MeasureLabel("hr@20", "HR@20"),
-    "mrr10": MeasureLabel("mrr@10", "MRR@10", brief=False),
-    "mrr20": MeasureLabel("mrr@20", "MRR@20"),
-}
 SCORES = 1 << 23  # that are computed at a time
 MOST = 512  # examples at a time
 
@@ -39,16 +32,6 @@ def rank_targets(scores: Float32, columns: Int64) -> Int64:
     better = (scores > own).sum(axis=1)
     ties = (scores == own) & (np.arange(scores.shape[1]) < columns[:, None])
     return np.where(np.isnan(scores).any(axis=1), 0, 1 + better + ties.sum(axis=1))
-
-
-def measure_ranks(ranks: Int64) -> Measures:
-    """HR@k: share of examples whose target is in the list; MRR@k: mean of 1 / rank, 0 outside. Rank 0: a miss."""
-    values = {}
-    for k in (10, 20):
-        hit = (ranks > 0) & (ranks <= k)
-        values[f"hr{k}"] = float(hit.mean()) if len(ranks) else 0.0
-        values[f"mrr{k}"] = float(np.where(hit, 1.0 / np.maximum(ranks, 1), 0.0).mean()) if len(ranks) else 0.0
-    return Measures(values, len(ranks), PRIMARY)
 
 
 def measure_prefixes(score: ScoreItems, examples: Prefixes, items: int, interrupt: Interrupt = NEVER) -> Measures:

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.data.sessions import TRAIN, SessionShard
+from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY
 from client_service.evaluation.session_baselines import score_by_popularity, score_by_successors
-from client_service.evaluation.session_metrics import LABELS, PRIMARY, ScoreItems, rank_prefixes
+from client_service.evaluation.session_metrics import ScoreItems, rank_prefixes
 from client_service.joining_value.comparison import FEW_USERS, mean_interval
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.schemas import ComparisonOut, GroupOut
@@ -32,7 +33,7 @@ def compare_with_counts(shard: SessionShard, score: ScoreItems, interrupt: Inter
     chosen = ((name, (lengths >= least) & (lengths <= most)) for name, least, most in LENGTHS)
     groups = tuple(_group(name, values, inside) for name, inside in chosen if inside.any())
     few = len(lengths) < FEW_USERS
-    return ComparisonOut(measure=LABELS[PRIMARY].key, users=len(lengths), few=few, groups=groups)
+    return ComparisonOut(measure=SESSION_LABELS[SESSION_PRIMARY].key, users=len(lengths), few=few, groups=groups)
 
 
 def _reciprocal(ranks: NDArray[np.int64]) -> Float64:

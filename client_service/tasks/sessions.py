@@ -10,8 +10,8 @@ import torch
 from client_service.data.interaction_files import find_places
 from client_service.data.session_files import read_session_shard
 from client_service.data.sessions import TRAIN, Prefixes, SessionShard
-from client_service.evaluation.metrics import Measures
-from client_service.evaluation.session_metrics import LABELS, PRIMARY, measure_prefixes
+from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, Measures
+from client_service.evaluation.session_metrics import measure_prefixes
 from client_service.event_log.database import FOLDER
 from client_service.joining_value.session_comparison import compare_with_counts
 from client_service.models.relevance import UNFITTED, Relevance
@@ -139,8 +139,8 @@ def follow_next_items(settings: ClientSettings, shard: SessionShard) -> ReplicaT
 
 SESSIONS = Task(
     name="sessions",
-    labels=LABELS,
-    primary=PRIMARY,
+    labels=SESSION_LABELS,
+    primary=SESSION_PRIMARY,
     nouns=VISITS,
     read=read_listed_sessions,
     count=count_sessions,
