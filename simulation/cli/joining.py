@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simulation.datasets.splits import SplitKind
     from simulation.joining.join import SiloFolder
     from simulation.joining.silo_toml import AgreedSettings, SiloChoices
-    from simulation.operating.operator import Operator
+    from simulation.operating.operator_calls import Operator
 
 Names = Annotated[list[str], typer.Argument(help="of the silos: a-z, 0-9, _ and -")]
 SPLIT_SEED = 0
@@ -44,7 +44,7 @@ def invite(
     """Invite silos. Each invitation registers one key under one name, once: hand it over as you would a password."""
     from shared.web.calling import Calling
     from simulation.joining.invite import make_invitation
-    from simulation.operating.operator import open_operator
+    from simulation.operating.operator_calls import open_operator
     from simulation.operating.text_files import read_small_file
 
     if out is None and len(names) > 1:
@@ -74,7 +74,7 @@ def _hand_out(made: Invitation, out: Path | None) -> None:
 def _invite_silo(operator: Operator, name: str, days: float) -> InvitationOut:
     from shared.method.settings import validate_settings
     from shared.protocol.signing.invitation import InvitationIn, InvitationOut
-    from simulation.operating.operator import call_as_operator
+    from simulation.operating.operator_calls import call_as_operator
 
     asked = validate_settings(InvitationIn, {"name": name, "days": days})
     return InvitationOut.model_validate(call_as_operator(operator, "POST", "/v1/invitations", asked.model_dump_json()))

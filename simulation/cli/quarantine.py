@@ -33,7 +33,7 @@ def show(
     """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
     from shared.web.calling import Calling
     from simulation.operating import operator as operate
-    from simulation.operating.operator import open_operator
+    from simulation.operating.operator_calls import open_operator
 
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         members = operate.list_members(operator)
@@ -62,7 +62,7 @@ def impose(
     """Shut a client out: nothing of it is taken, and no round waits for it."""
     from shared.web.calling import Calling
     from simulation.operating import operator as operate
-    from simulation.operating.operator import open_operator
+    from simulation.operating.operator_calls import open_operator
 
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         _print_member(operate.quarantine_client(operator, name, reason), "quarantined", as_json=as_json)
@@ -81,7 +81,7 @@ def lift(
     """Let a client in again, from the round at hand on."""
     from shared.web.calling import Calling
     from simulation.operating import operator as operate
-    from simulation.operating.operator import open_operator
+    from simulation.operating.operator_calls import open_operator
 
     with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
         _print_member(operate.lift_quarantine(operator, name), "not quarantined", as_json=as_json)

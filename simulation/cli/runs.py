@@ -14,13 +14,14 @@ import typer
 from shared.errors import ConflictError, FederationError, NotFoundError
 from shared.words import count_noun
 from simulation.cli import options
-from simulation.operating.operator import PATIENCE_SECONDS
+from simulation.operating.operator_calls import PATIENCE_SECONDS
 from simulation.progress import tell_progress
 from simulation.reports.terminal import OUT, round_lines, tell_on_stderr
 
 if TYPE_CHECKING:
     from shared.protocol.schemas import RunHistoryOut
-    from simulation.operating.operator import Observe, Operator
+    from simulation.operating.operator import Observe
+    from simulation.operating.operator_calls import Operator
 
 IfNone = Annotated[
     bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
@@ -62,14 +63,8 @@ def run(
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
     from shared.web.calling import Calling
-    from simulation.operating.operator import (
-        agree_on_basis,
-        follow_run,
-        hold_basis_run,
-        open_operator,
-        start_run,
-        start_run_if_none,
-    )
+    from simulation.operating.operator import agree_on_basis, follow_run, hold_basis_run, start_run, start_run_if_none
+    from simulation.operating.operator_calls import open_operator
 
     asked = {
         "rounds": rounds or PRESET_ROUNDS[preset.value],
@@ -181,7 +176,8 @@ def status(
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     from shared.protocol.schemas import ENDED
     from shared.web.calling import Calling
-    from simulation.operating.operator import describe_run, fetch_run, open_operator, watch_run
+    from simulation.operating.operator import describe_run, fetch_run, watch_run
+    from simulation.operating.operator_calls import open_operator
 
     calling = Calling(ca, certificate, certificate_key)
     words = OperatorWords(operator_token_file, aggregator_url, ca, certificate, certificate_key)
@@ -212,7 +208,8 @@ def cancel(
 ) -> None:
     """End a run before its time. Each silo stops at its next call, and goes on answering by the best model it has."""
     from shared.web.calling import Calling
-    from simulation.operating.operator import cancel_run, describe_run, latest_run, open_operator
+    from simulation.operating.operator import cancel_run, describe_run, latest_run
+    from simulation.operating.operator_calls import open_operator
 
     calling = Calling(ca, certificate, certificate_key)
     with open_operator(aggregator_url, operator_token_file, calling) as operator:

@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from shared.protocol.schemas import RunIn
-from simulation.operating.operator import follow_run, open_operator
+from simulation.operating.operator import follow_run
+from simulation.operating.operator_calls import open_operator
 
 if TYPE_CHECKING:
     from conftest import Stack

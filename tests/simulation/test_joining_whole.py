@@ -22,7 +22,6 @@ from shared.errors import ConflictError, PrivacyError, SettingsError
 from shared.method.settings import BasisSettings, MethodSettings, ServerStepSettings
 from shared.protocol.signing.enrolment import registered_keys
 from simulation.cli import app
-from simulation.cli import joining as commands
 from simulation.experiments.processes import free_ports
 from simulation.joining import join as joining
 from simulation.joining.invite import write_invitations
@@ -159,8 +158,7 @@ WITHIN = ("save_shard", "kept_pair", "_keep_authority", "_require_signed", "_rea
 def test_cut_off_at_any_step_the_same_command_again_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
 ) -> None:
-    where: Any = commands if step in STEPS else joining
-    whole: Callable[..., Any] = getattr(where, step)
+    whole: Callable[..., Any] = getattr(joining, step)
 
     def cut(*args: Any, **kwargs: Any) -> Any:
         if after:
@@ -169,7 +167,7 @@ def test_cut_off_at_any_step_the_same_command_again_goes_on(
 
     with invited(tmp_path, method=BASIS, secure=True) as (chosen, _):
         with monkeypatch.context() as patched:
-            patched.setattr(where, step, cut)
+            patched.setattr(joining, step, cut)
             assert isinstance(join("--no-start", *AGREED).exception, CutOffError)
         done = join("--no-start", *AGREED)
         assert done.exit_code == 0, (done.output, done.exception)

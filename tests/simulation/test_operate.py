@@ -16,7 +16,7 @@ from shared.protocol.problem import ProblemOut
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
 from simulation.cli import app
-from simulation.operating import operator as subject
+from simulation.operating import operator_calls as subject
 from simulation.reports import terminal
 
 if TYPE_CHECKING:
