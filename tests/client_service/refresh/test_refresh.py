@@ -154,7 +154,7 @@ async def listed(http: httpx.AsyncClient) -> bool:
         (ModelRenewal, "renew"),
         (rebuild, "save_shard"),
         (ModelRenewal, "keep"),
-        (rebuild, "clear_earlier"),
+        (rebuild, "delete_outdated_files"),
         (EventLog, "forget_absorbed"),
         (ErasureRegister, "complete"),
     ],
