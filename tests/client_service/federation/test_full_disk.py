@@ -103,10 +103,10 @@ async def test_a_start_without_room_answers_without_a_model(
 
 
 WRITERS = (
-    "training_checkpoint.write_arrays",
-    "serving.checkpoint.write_arrays",
-    "figures.settle",
-    "learning.spectra.write_arrays",
+    "federation.checkpoint.write_arrays",
+    "serving.model_store.write_arrays",
+    "federation.run_records.settle",
+    "training.spectrum_cache.write_arrays",
 )
 
 
@@ -139,7 +139,8 @@ async def test_a_round_without_room_is_done_once_there_is_some(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    "writer", ["secure.vault.replace_file", "boundary.ledger.os.fsync", "training_checkpoint.write_arrays"]
+    "writer",
+    ["secure_rounds.secret_files.replace_file", "boundary.ledger.os.fsync", "federation.checkpoint.write_arrays"],
 )
 async def test_a_secure_round_without_room_is_done_once_there_is_some(
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch, writer: str
