@@ -70,7 +70,8 @@ check: install ## lint, types, architecture
 	$(BIN)/mypy
 	$(BIN)/pytest tests/test_architecture.py
 
-format: install ## rewrite the code in the house's format
+format: install ## rewrite the code in the house's format, and the Python client's awaitable twin
+	$(BIN)/python requirements/make_async_client.py
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

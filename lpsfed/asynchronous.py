@@ -1,4 +1,4 @@
-"""A client whose calls are awaited: those of `Client`, one by one."""
+"""An awaitable client of a silo; `make format` writes this file from client.py."""
 
 from __future__ import annotations
 
@@ -153,14 +153,19 @@ class AsyncClient:
         return (await self._send(calls.list_models())).models
 
     async def serve_model(self, version: str) -> tuple[KeptModel, ...]:
-        """Answer by an earlier model, until a run has a better one; all that are kept. With the operator's key."""
+        """Answer by an earlier model, until a run has a better one; all that are kept. With the operator's key.
+
+        One of an earlier shard answers under another version, and its own is kept no more: it is not repeated where it
+        may have been done. `list_models` says then which one answers.
+        """
         return (await self._send(calls.serve_model(version))).models
 
     async def _send(self, call: ApiCall[Answer]) -> Answer:
-        request, attempts = call.build(self._http), self._retrying.attempts
+        request = call.build(self._http)
+        attempts = self._retrying.attempts
         for attempt in range(1, attempts + 1):
             last = await self._try_once(request)
-            if isinstance(last, httpx.Response) and not self._retrying.is_busy(last):
+            if isinstance(last, httpx.Response) and (not self._retrying.is_busy(last)):
                 return call.read(last)
             if attempt == attempts or not self._retrying.may_repeat(last, repeatable=call.repeatable):
                 break

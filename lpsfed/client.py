@@ -122,8 +122,10 @@ class Client:
 
         Where it raises, those of the first calls are; the same Interaction objects may be sent again: each counts once.
         """
-        chunks = calls.split_chunks(interactions, calls.INTERACTIONS_A_CALL)
-        return sum((self._send(calls.send_interactions(chunk)) for chunk in chunks), SentInteractions())
+        sent = SentInteractions()
+        for chunk in calls.split_chunks(interactions, calls.INTERACTIONS_A_CALL):
+            sent += self._send(calls.send_interactions(chunk))
+        return sent
 
     def erase_user(self, user: str) -> Erasure:
         """Erase a user from all that the silo keeps. The receipt asks later whether it is done."""
@@ -161,7 +163,8 @@ class Client:
         return self._send(calls.serve_model(version)).models
 
     def _send(self, call: ApiCall[Answer]) -> Answer:
-        request, attempts = call.build(self._http), self._retrying.attempts
+        request = call.build(self._http)
+        attempts = self._retrying.attempts
         for attempt in range(1, attempts + 1):
             last = self._try_once(request)
             if isinstance(last, httpx.Response) and not self._retrying.is_busy(last):
