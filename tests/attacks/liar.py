@@ -83,6 +83,7 @@ class Liar:
     rhobars: Mapping[str, float] = field(default_factory=dict)  # by client, where it is not a half, or the floor
     exchange: SecureRound | None = None
     vectors: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    uncovered: bool = False  # the sum of the exchange at hand
     done: dict[int, Parameters] = field(default_factory=dict)  # what each round gave
 
     def __post_init__(self) -> None:
@@ -112,7 +113,7 @@ class Liar:
         )
         place = {"run": self.run, "round": self.number, "threshold": self.threshold}
         self.exchange = SecureRound(terms=RoundTerms(**place, declaration=self.declaration, common=common))
-        self.vectors, self.phase = {}, "open"
+        self.vectors, self.phase, self.uncovered = {}, "open", False
         self.sequence += 1
 
     def begin_next_round(self) -> None:
@@ -171,8 +172,8 @@ class Liar:
         return AnchorOut(run=self.run, round=number, kernel=tuple(kernel), source="declared")
 
     def _personalised(self, client: str, number: int) -> tuple[int, bytes, str]:
-        reopened = len(self.means) > 0 and number not in self.done
-        if self.phase == "failed" or (reopened and client in self.expected):
+        again = len(self.means) > 0 and not self.uncovered and number not in self.done  # before, clients wait for it
+        if self.phase == "failed" or (again and client in self.expected):
             problem = {"title": "Conflict", "status": 409, "code": "conflict", "detail": f"{self.run} has failed"}
             return 409, json.dumps(problem).encode(), "application/problem+json"
         if number not in self.done:
@@ -216,7 +217,8 @@ class Liar:
             return
         if self.exchange.phase != "answers":
             self.exchange = server.close(self.exchange)
-        else:
+        elif not self.uncovered:  # clients that ask again send their answers again
+            self.uncovered = True
             self.means.append(server.mean(self.exchange, self.vectors))
             if self.number < self.rounds:
                 self.begin_next_round()
