@@ -1,6 +1,6 @@
 """Runs as JSON documents, each commit with all that belongs to it in one transaction; their updates and states.
 
-A document is written and read by `rounds.run_document`: here it is text under a run's name. Updates and states are rows
+A document is written and read by `rounds.run`: here it is text under a run's name. Updates and states are rows
 that name their files; retention says which of these may go.
 """
 

@@ -30,7 +30,7 @@ CLIENTS = Table(
     Column("joined_at", Float, nullable=False),
 )
 
-# `document`: JSON text of `rounds.run_document`.
+# `document`: JSON text of `rounds.run`.
 RUNS = Table(
     "runs",
     METADATA,
