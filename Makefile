@@ -40,7 +40,7 @@ FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attack
 SLOW_TESTS := tests/client_service/common_basis/test_basis_runs.py tests/simulation/engines/test_plain.py \
 	tests/benchmarks/test_every_benchmark_runs.py
 
-.PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage generated-client soak benchmark guard \
+.PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage generated-client soak nightly benchmark guard \
 	e2e-compose site notebook dist lock sbom audit platforms images base-digest clean
 
 help: ## print this list
@@ -115,6 +115,9 @@ generated-client: install .venv-generator/.installed ## make clients from both O
 
 soak: install ## fifty clients for two hundred rounds, and updates of 64 MB; prints the figures
 	$(BIN)/pytest -m slow -s tests/soak
+
+nightly: ## what CI runs once a day: every fault, rounding, the tutorial, long runs, packages; more than an hour
+	.ci/nightly
 
 benchmark: install ## measure NAME=table1 [QUICK=1] [DATA=folder] [ONLY=row]; NAME=report writes docs/results.md
 	$(BIN)/python -m benchmarks $(or $(NAME),--all --quick) $(if $(QUICK),--quick) $(if $(DATA),--data '$(DATA)') $(if $(ONLY),--only '$(ONLY)')

@@ -39,7 +39,7 @@ def run_ci(folder: Path, failing: str, **environment: str) -> subprocess.Complet
     )
 
 
-@pytest.mark.parametrize("failing", ["", "test", "rounding"])
+@pytest.mark.parametrize("failing", ["", "test", "storage"])
 def test_the_pictures_are_kept_after_a_run_that_fails_too(tmp_path: Path, failing: str) -> None:
     stale = tmp_path / "clone/build/artefacts/screenshots/of-an-earlier-run.png"
     stale.parent.mkdir(parents=True)
@@ -68,3 +68,11 @@ def test_a_test_that_make_test_leaves_out_for_its_length_is_run_by_another_targe
     run = [ROOT / place for place in (*named[0], *named[1], "tests/soak")]
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text(encoding="utf-8")]
     assert [str(path) for path in files if path != Path(__file__) and not {path, *path.parents} & {*run}] == []
+
+
+def test_each_target_that_tests_something_is_run_at_each_change_or_once_a_day() -> None:
+    run, nightly = ((ROOT / f".ci/{name}").read_text(encoding="utf-8").split("make ") for name in ("run", "nightly"))
+    each, daily = ({one.split()[0] for one in script[1:]} for script in (run, nightly))
+    wanted = {"check", "test", "generated-client", "engines", "site", "storage", "guard", "e2e-compose"}
+    assert wanted <= each
+    assert {"sbom", "audit", "platforms", "faults", "rounding", "notebook", "benchmark", "soak"} <= daily

@@ -48,7 +48,16 @@ QUICK = {
     "benchmarks.worth.run": "{shards} --silo 0",
 }
 """Module -> the arguments of its quick form."""
-LONG = {"benchmarks.speed.sizes"}  # a minute: with the slow tests
+LONG = {  # ten seconds and more: with the slow tests
+    "benchmarks.fedga.items",
+    "benchmarks.speed.engines",
+    "benchmarks.speed.feedback",
+    "benchmarks.speed.next_item",
+    "benchmarks.speed.recommendation",
+    "benchmarks.speed.round_overhead",
+    "benchmarks.speed.serving",
+    "benchmarks.speed.sizes",
+}
 
 BY_OTHER_TESTS = {
     "benchmarks.__main__": "test_run.py, test_table7.py, test_table10.py, test_table11.py",

@@ -55,7 +55,7 @@ STEPPED = {("while aggregating", AGGREGATOR)}
 
 def is_cell(kind: str, moment: str, victim: str) -> bool:
     """Is this kind hit in this moment?"""
-    if kind in ("mean", "yogi"):
+    if kind == "mean":
         return True
     return moment in OF_A_SECURE_ROUND if kind == "ga, secure" else (moment, victim) in STEPPED
 
