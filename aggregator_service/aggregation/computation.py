@@ -51,14 +51,19 @@ def require_same_start(archive: Archive, run: Run | None) -> None:
 
 def digest_of_start(archive: Archive, request: RunIn) -> str:
     """Of that, as the clients of a secure run compare it."""
-    return digest_start(starting_parameters(archive, request))
+    return digest_start(_starting_answer(archive, request))
 
 
-def digest_of_state(archive: Archive, state: StoredState) -> str:
+def _starting_answer(archive: Archive, request: RunIn) -> Parameters:
+    return archive.strategy(request).common_answer(State(starting_parameters(archive, request).arrays))
+
+
+def digest_of_state(archive: Archive, run: Run, state: StoredState) -> str:
     """The same of the state after a round, which is on disk."""
     what = f"{state.run}: the state after round {state.round}"
     found = unpack_state(_load_content(archive, state.blob, state.digest, what=what), state.latest)
-    return digest_start(Parameters(found.arrays, found.scalars))
+    answered = archive.strategy(run.request).common_answer(found)
+    return digest_start(Parameters(answered.arrays, found.scalars))
 
 
 def damaged_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
@@ -124,7 +129,7 @@ def _state_of_sum(archive: Archive, run: Run, exchange: SecureRound) -> State:
 
 def starting_body(archive: Archive, run: Run) -> Body:
     """The body that every client of the run starts from."""
-    return _prepare_body(archive, starting_parameters(archive, run.request))
+    return _prepare_body(archive, _starting_answer(archive, run.request))
 
 
 def personalised_body(archive: Archive, run: Run, *, number: int, client: str) -> Body:
@@ -192,7 +197,7 @@ def answer_for(strategy: Strategy, state: State, client: str, *, summed: bool) -
 
     One that is not in this round's sum has nothing to mix with: it is told to take the mean alone.
     """
-    mean, mixing = Parameters(state.arrays, strategy.returned_scalars(state)), strategy.mixing
+    mean, mixing = strategy.common_answer(state), strategy.mixing
     if mixing is None:
         return mean
     told = mixing.tell(state.latest, client) if summed else mixing.mean_alone

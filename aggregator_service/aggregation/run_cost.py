@@ -33,7 +33,9 @@ def estimate_costs(
     update = float(least_update(sent))
     largest = max((4.0 * one.form.size for one in sent.uploaded), default=0.0)
     has_memory = strategy.step is not None
-    costs = [Cost(f"the run's state ({update / 4:,.0f} numbers)", update * (STATES + (3.0 if has_memory else 0.0)))]
+    told = 4.0 * STATES * sum(spec.form.size for spec in strategy.broadcasts)
+    state = update * (STATES + (3.0 if has_memory else 0.0)) + told
+    costs = [Cost(f"the run's state ({update / 4:,.0f} numbers)", state)]
     costs.append(Cost("the sum of a tensor", 2.0 * largest))
     if method.clip_factor > 0 or method.quarantine_factor > 0:
         costs.append(Cost("the distances of updates (clip_factor, quarantine_factor)", DISTANCES * largest))

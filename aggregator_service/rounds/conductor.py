@@ -36,7 +36,7 @@ class Computation(Protocol):
 
     def aggregate_round(self, archive: Archive, run: Run) -> StoredState: ...
 
-    def digest_of_state(self, archive: Archive, state: StoredState) -> str: ...
+    def digest_of_state(self, archive: Archive, run: Run, state: StoredState) -> str: ...
 
 
 class Changes:
@@ -262,7 +262,7 @@ class Conductor:
         """What the next round of a secure run begins with, and whose sum began there before."""
         if run.pledge is None:
             return {}
-        start = await self.archive.tensors.off_loop(self._computation.digest_of_state, self.archive, state)
+        start = await self.archive.tensors.off_loop(self._computation.digest_of_state, self.archive, run, state)
         if run.pledge.basis is not None:
             return {"start": start}
         return {"start": start, "earlier": await self.members_summed(run.name, start)}

@@ -98,7 +98,7 @@ def join_client(shard: Shard, run: AttackedRun) -> LocalTraining:
 def fit_round(training: LocalTraining, run: AttackedRun, number: int, received: Parameters) -> Parameters:
     """The client's half of a round, copied: what comes after must not change it."""
     training.moment = run.make_moment(number)
-    made = run.strategy.fit(training, received)
+    made = run.strategy.fit_round(training, received)
     return Parameters({name: np.array(value) for name, value in made.arrays.items()}, dict(made.scalars))
 
 

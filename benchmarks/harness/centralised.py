@@ -59,7 +59,7 @@ def train_whole(
     for number in range(1, rounds + 1):
         began = time.perf_counter()
         training.moment = RoundContext(number, rounds, seed)
-        strategy.fit(training, Parameters({}))
+        strategy.fit_round(training, Parameters({}))
         spent += time.perf_counter() - began
         best = _better_round(training, views, number, best)
     total = time.perf_counter() - start  # the choice of where to start and every round's evaluation too

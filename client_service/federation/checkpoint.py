@@ -21,7 +21,7 @@ from client_service.runtime.logs import LOGGER
 from client_service.schemas import QualityOut
 from client_service.serving.model_versions import kept_of_run
 from client_service.tasks.task import RunContext, Training
-from client_service.training.training_state import TrainingState
+from client_service.training.training_state import BROADCAST, MEMORY, StrategyTensors, TrainingState
 from shared.message import Message
 from shared.method.parameters import Arrays, digest
 from shared.method.settings import MethodSettings
@@ -117,8 +117,9 @@ def _checksum(head: str, arrays: Arrays) -> str:
 class Recovery:
     """Of one run: its checkpoint is written after each round, before the next one begins."""
 
-    def __init__(self, place: RunContext, training: Training, best: BestModel) -> None:
-        self._place, self._training, self._best = place, training, best
+    def __init__(self, place: RunContext, training: Training, best: BestModel, tensors: StrategyTensors) -> None:
+        """tensors: the strategy's, as they are at any time; filled where a checkpoint is taken over."""
+        self._place, self._training, self._best, self._tensors = place, training, best, tensors
 
     @property
     def _owner(self) -> Owner:
@@ -126,8 +127,7 @@ class Recovery:
 
     def keep(self, number: int) -> None:
         """Write all that the round after `number` depends on. It is durable when this returns."""
-        kept = TrainingCheckpoint(self._owner, number, self._best.quality, self._training.state())
-        keep_training(self._place.folder, kept)
+        keep_training(self._place.folder, self._checkpoint(number, self._tensors))
 
     def resume(self, closed: int) -> int | None:
         """Take over what an earlier process kept of this run, and give the round after which it did.
@@ -141,25 +141,36 @@ class Recovery:
             LOGGER.warning("training_set_aside", run=self._place.run, round=kept.round, closed=closed)
             return None
         self._best.take_up()
-        self._training.restore(kept.state)
+        self._restore(kept.state)
         if self._best.served is None:  # its file is gone: until there is a better one, this serves
             self._best.serve_current(kept.round)
         self._best.quality = kept.quality
         LOGGER.info("training_resumed", run=self._place.run, round=kept.round)
         return kept.round
 
-    def keep_fitted(self, number: int) -> None:
-        """Write training as it stands after the local epochs of round `number`, beside the checkpoint."""
-        kept = TrainingCheckpoint(self._owner, number, self._best.quality, self._training.state())
-        keep_training(self._place.folder / FITTED, kept)
+    def keep_fitted(self, number: int, memory: Arrays) -> None:
+        """Write training as it stands after the local epochs of round `number`, beside the checkpoint.
+
+        memory: the client memory that these epochs gave.
+        """
+        tensors = StrategyTensors(self._tensors.broadcast, memory)
+        keep_training(self._place.folder / FITTED, self._checkpoint(number, tensors))
 
     def resume_fitted(self, number: int) -> bool:
         """Take that over. False, and nothing is changed, where it is of another round."""
         kept = kept_training(self._place.folder / FITTED, self._owner)
         if kept is None or kept.round != number or not self._training.fits(kept.state):
             return False
-        self._training.restore(kept.state)
+        self._restore(kept.state)
         return True
+
+    def _checkpoint(self, number: int, tensors: StrategyTensors) -> TrainingCheckpoint:
+        state = self._training.state().with_strategy(tensors)
+        return TrainingCheckpoint(self._owner, number, self._best.quality, state)
+
+    def _restore(self, state: TrainingState) -> None:
+        self._training.restore(state)
+        self._tensors.broadcast, self._tensors.memory = state.part(BROADCAST), state.part(MEMORY)
 
     def fall_back(self, number: int) -> None:
         """Without a checkpoint: go on from the best model of this run that was kept, and from its figures."""

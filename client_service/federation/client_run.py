@@ -83,12 +83,22 @@ def basis_folder(settings: ClientSettings) -> Path:
 
 def place_run(settings: ClientSettings, run: str, seed: int, method: MethodSettings) -> RunContext:
     """The place of a run without a common basis."""
-    kind = build_strategy(settings.strategy, method).model
+    strategy = build_strategy(settings.strategy, method)
     folder, cache = settings.models_directory, settings.cache_directory
     number = number_of_run(folder, run)
     kept, everything = settings.kept_models, settings.fit_everything
     return RunContext(
-        settings.name, run, seed, method, folder, kind, cache, versions=kept, number=number, fit_everything=everything
+        settings.name,
+        run,
+        seed,
+        method,
+        folder,
+        strategy.model,
+        cache,
+        versions=kept,
+        number=number,
+        fit_everything=everything,
+        broadcasts=tuple(spec.name for spec in strategy.broadcasts),
     )
 
 

@@ -86,13 +86,19 @@ def estimate_costs(
         return [*_basis_costs(method, shard), update]
     model = strategy.model or method.model
     training = _session_costs if EXCHANGES[model].task == "sessions" else _item_costs
-    costs = [*training(model, method, shard), update]
+    held, *others = training(model, method, shard)
+    costs = [Cost(held.what, held.bytes + _strategy_bytes(strategy)), *others, update]
     if MARGIN in strategy.scalars and model in MLP_HEADS and method.margin_strength > 0:
         costs.append(_margin_cost(model, method, shard))
     if strategy.spectral_scalar:
         size = declared_size(method.anchor) if method.anchor.size == "declared" else agreed
         costs += [] if size is None else [anchor_cost(size, method.cutoff)]
     return costs
+
+
+def _strategy_bytes(strategy: Strategy) -> float:
+    """Of the tensors that no model holds: as they came or were kept, as they are made anew, and as they are written."""
+    return 12.0 * sum(spec.form.size for spec in (*strategy.broadcasts, *strategy.client_memory))
 
 
 def _item_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:

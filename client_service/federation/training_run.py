@@ -16,18 +16,20 @@ from client_service.schemas import QualityOut, RoundCosts, SpectrumOut
 from client_service.serving.predictor import Answerer
 from client_service.tasks.task import RunContext, SummedDigests, Task, TaskShard, Training
 from client_service.training.item_trainer import RoundContext
+from client_service.training.training_state import StrategyTensors
 from shared.method.declaration import Part
-from shared.method.parameters import Parameters, digest
-from shared.strategies.strategy import Strategy
+from shared.method.parameters import Arrays, Parameters, digest
+from shared.strategies.strategy import Strategy, split_broadcasts
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training gave a round: the update, and the seconds it took."""
+    """What training gave a round: the update, the seconds it took, and the client memory that the round leaves."""
 
     round: int
     update: Parameters
     seconds: float
+    memory: Arrays
 
 
 class TrainingRun:
@@ -53,7 +55,8 @@ class TrainingRun:
         self._training: Training = training
         refit = task.refit(shard, place.folder, device) if place.fit_everything else None
         self._best = BestModel(place, task, shard, answers, training, interrupt, known, refit)
-        self._recovery = Recovery(place, training, self._best)
+        self._tensors = StrategyTensors()
+        self._recovery = Recovery(place, training, self._best, self._tensors)
         self._fitted: Fitted | None = None  # until the round's parameters are applied: nothing is trained twice
         self._resumed = False  # and nothing applied since
         self.applied = 0
@@ -72,7 +75,8 @@ class TrainingRun:
     @property
     def received(self) -> Parameters:
         """What came last from the aggregator."""
-        return self._training.received
+        received, broadcast = self._training.received, self._tensors.broadcast
+        return Parameters({**received.arrays, **broadcast}, received.scalars) if broadcast else received
 
     @property
     def moment(self) -> RoundContext:
@@ -101,7 +105,7 @@ class TrainingRun:
 
     def skip_round(self, received: Parameters, number: int) -> None:
         """Take over what round `number` gave, in which this client did not train."""
-        self._training.load(received)
+        self._load(received)
         self._best.judge(RoundCosts(round=number))
         self._complete_round(number)
 
@@ -128,7 +132,7 @@ class TrainingRun:
     def keep_fitted(self, number: int) -> None:
         """Keep what training has given round `number`: another process may apply the round."""
         assert self._fitted is not None and self._fitted.round == number, "expected a round that was fitted"
-        self._recovery.keep_fitted(number)
+        self._recovery.keep_fitted(number, self._fitted.memory)
 
     def resume_fitted(self, number: int) -> bool:
         """Be where `keep_fitted` left off, before the round is applied; False where nothing of it is kept."""
@@ -136,10 +140,12 @@ class TrainingRun:
 
     def apply(self, received: Parameters, costs: RoundCosts) -> None:
         """Take over a round's personalised parameters, judge them, and serve them if they are the best so far."""
-        self._training.load(received)
+        self._load(received)
         figures = self._training.figures
         learnt = {"loss": figures.loss, "saturated": figures.saturated, "with_margins": figures.with_margins}
         self._best.judge(costs, **learnt)
+        if self._fitted is not None:  # else another process fitted the round, and its memory was taken over
+            self._tensors.memory = self._fitted.memory
         self._complete_round(costs.round)
 
     def finish(self, failure: str | None = None) -> None:
@@ -151,10 +157,15 @@ class TrainingRun:
     def _train(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> Fitted:
         began = time.perf_counter()
         self._training.moment = moment
-        update = strategy.fit(self._training, received)
+        found = strategy.fit_round(self._training, received, self._tensors.memory)
         seconds = time.perf_counter() - began
+        update = Parameters(found.arrays, found.scalars)
         self._show_spectrum(strategy.spectral_scalar, update)
-        return Fitted(moment.round, update, seconds)
+        return Fitted(moment.round, update, seconds, found.memory)
+
+    def _load(self, received: Parameters) -> None:
+        model, self._tensors.broadcast = split_broadcasts(received, self.place.broadcasts)
+        self._training.load(model)
 
     def _show_spectrum(self, scalar: str | None, update: Parameters) -> None:
         """The kernels that a scalar of the update compares, for the silo; without an anchor the last ones stay."""

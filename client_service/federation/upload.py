@@ -172,7 +172,7 @@ class UpdateSender:
         mixes = told != mixing.mean_alone and update is not None
         own = await self._leaving(run_part, update) if mixes and update is not None else None
         self.forget()
-        return mean if own is None else mixing.mix(told, mean, own)
+        return mean if own is None else strategy.mix(told, mean, own)
 
     def _strategy(self, run_part: ClientRun) -> Strategy:
         """Of the run."""

@@ -41,7 +41,7 @@ class RunContext:
     kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
     basis: the common basis that the run uses. versions: models of how many runs are kept. number: that they bear
     beside the run and their round, see `numbers.number_of_run`; 0: none. fit_everything: is what answers fitted again
-    on all of the silo's data?
+    on all of the silo's data? broadcasts: names of the tensors that come beside the model's (`Strategy.broadcasts`).
     """
 
     client: str
@@ -55,6 +55,7 @@ class RunContext:
     versions: int = 3
     number: int = 0
     fit_everything: bool = False
+    broadcasts: tuple[str, ...] = ()
 
 
 class SummedDigests(NamedTuple):

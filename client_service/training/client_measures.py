@@ -101,8 +101,14 @@ def measure_losses_by_activity(trained: TrainedClient) -> tuple[float, ...]:
     return float(means[0]), float(means[1])
 
 
+def measure_local_steps(trained: TrainedClient) -> tuple[float, ...]:
+    """Steps of the optimiser in a round with one objective."""
+    return (float(trained.method.local_epochs * len(trained.batches)),)
+
+
 MEASURES: dict[str, Callable[[TrainedClient], tuple[float, ...]]] = {
     "divergence": measure_divergence,
     "mean_margin": measure_mean_margin,
     "losses_by_activity": measure_losses_by_activity,
+    "local_steps": measure_local_steps,
 }

@@ -7,7 +7,7 @@ import hmac
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -91,6 +91,15 @@ def seed_draws(client: str, moment: RoundContext, purpose: str) -> int:
 
 
 MODEL, TABLES, RECEIVED, OPTIMISER = "model/", "tables/", "received/", "optimiser/"
+BROADCAST, MEMORY = "broadcast/", "memory/"
+
+
+@dataclass
+class StrategyTensors:
+    """Tensors of a run's strategy that no model holds: broadcast by the server, and this client's memory."""
+
+    broadcast: Arrays = field(default_factory=dict)
+    memory: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,8 @@ class TrainingState:
     """What the rounds to come depend on.
 
     arrays: "model/<parameter>", "tables/<parameter>", "received/<parameter>", and what each optimiser remembers of a
-    parameter as "optimiser/<only>/<parameter>/<what>"; `only` is what it trains, "" everything. scalars: those that
+    parameter as "optimiser/<only>/<parameter>/<what>"; `only` is what it trains, "" everything. Of the strategy's
+    tensors "broadcast/<name>" and "memory/<name>", where it has some. scalars: those that
     were received last. fitted: have the popularity tables been fitted?
     """
 
@@ -113,6 +123,12 @@ class TrainingState:
     def part(self, start: str) -> dict[str, Float32]:
         """The arrays whose names start so, without that start."""
         return {name.removeprefix(start): value for name, value in self.arrays.items() if name.startswith(start)}
+
+    def with_strategy(self, tensors: StrategyTensors) -> TrainingState:
+        """The same with these tensors of the strategy."""
+        kept = {BROADCAST + name: value for name, value in tensors.broadcast.items()}
+        kept |= {MEMORY + name: value for name, value in tensors.memory.items()}
+        return replace(self, arrays={**self.arrays, **kept})
 
     def memories(self) -> dict[str, dict[str, Float32]]:
         """Steps and moments of each optimiser as "<parameter>/<what>", by what it trains."""

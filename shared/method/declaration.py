@@ -40,9 +40,10 @@ class TensorSpec(Message):
 class Declaration(Message):
     """All that a strategy may send: these tensors and reports, at most these scalars, nothing else.
 
-    tensors: sent in both directions. reports: tensors that only go up, from a client to the aggregator. secure:
-    tensors, reports and scalars are masked and only their sum can be read, except for the scalars that the strategy
-    declares as visible. basis: what a basis run sends, in a federation that has a common basis.
+    tensors: sent in both directions. reports: tensors that only go up, from a client to the aggregator. broadcasts:
+    tensors that only come down, the same for every client. secure: tensors, reports and scalars are masked and only
+    their sum can be read, except for the scalars that the strategy declares as visible. basis: what a basis run sends,
+    in a federation that has a common basis.
     """
 
     strategy: str = Field(max_length=60, description="the strategy's name", examples=["lpsfed"])
@@ -51,6 +52,9 @@ class Declaration(Message):
     secure: bool = Field(False, description="masked: only the sum over the clients can be read")
     reports: tuple[TensorSpec, ...] = Field(
         (), max_length=10_000, description="sent by the clients alone", exclude_if=lambda reports: not reports
+    )
+    broadcasts: tuple[TensorSpec, ...] = Field(
+        (), max_length=10_000, description="sent to the clients alone", exclude_if=lambda broadcasts: not broadcasts
     )
     basis: Declaration | None = Field(
         None,
@@ -81,6 +85,11 @@ class Declaration(Message):
         """Every tensor of an update's body."""
         return (*self.tensors, *self.reports)
 
+    @property
+    def answered(self) -> tuple[TensorSpec, ...]:
+        """Every tensor of what a client gets back."""
+        return (*self.tensors, *self.broadcasts)
+
 
 class Counts(Message):
     """Graph sizes that a client may agree to give for the anchor (opt-in)."""
@@ -96,7 +105,7 @@ def describe_difference(expected: Declaration, observed: Declaration) -> str | N
         ours, theirs = getattr(expected, field), getattr(observed, field)
         if ours != theirs:
             return f"{field}: expected {_plain(ours)!r}, got {_plain(theirs)!r}"
-    for field in ("tensors", "reports"):
+    for field in ("tensors", "reports", "broadcasts"):
         if (difference := _different_tensor(getattr(expected, field), getattr(observed, field))) is not None:
             return f"{field}: {difference}"
     return _different_basis(expected.basis, observed.basis)

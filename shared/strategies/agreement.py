@@ -17,7 +17,7 @@ def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bo
     """All that a federation's clients may send, in training runs and in basis runs. SettingsError for what cannot be
     secure."""
     declaration, basis = strategy.declaration(method), declare_basis(method)
-    if declaration.reports and not secure:
+    if strategy.report is not None and not secure:
         words = "expected computed, because the aggregator sees the updates"
         raise SettingsError(f"server_step.magnitudes: {words}, got reported in a federation that is not secure")
     if secure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -35,6 +35,25 @@ class Objective:
 PLAIN = Objective()
 
 
+@dataclass(frozen=True)
+class FitInput(Parameters):
+    """What a client begins a round with: the model's parameters, and tensors that no model holds.
+
+    broadcast: what the server sends to every client (`Strategy.broadcasts`). memory: what this client kept of its last
+    round (`Strategy.client_memory`). Each has all declared tensors, zeros at first.
+    """
+
+    broadcast: Arrays = field(default_factory=dict)
+    memory: Arrays = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FitResult(Parameters):
+    """What a client sends after its training, and the memory that it keeps for its next round, which never leaves."""
+
+    memory: Arrays = field(default_factory=dict)
+
+
 class LocalClient(Protocol):
     """One silo's model and data behind the verbs that strategies are made of."""
 
@@ -48,10 +67,11 @@ class LocalClient(Protocol):
         """Every parameter that clients with this model can exchange, as it is now."""
 
     def measure(self, name: str) -> tuple[float, ...]:
-        """Numbers that describe the model or the shard, by the client's registry of measures (learning/measures.py).
+        """Numbers that describe the model or the shard, by the client's registry (training/client_measures.py).
 
         divergence: rho (Eq. 11), or nothing where the shard's spectrum is too short to be compared. mean_margin: M
         (Eq. 10). losses_by_activity: the mean BPR loss of the less and of the more active half of the users.
+        local_steps: how many steps of its optimiser the client makes in a round.
         """
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:

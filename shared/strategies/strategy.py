@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from shared.errors import SettingsError
+import numpy as np
+
+from shared.errors import ProtocolError, SettingsError
 from shared.message import Message
 from shared.method.declaration import Declaration, TensorSpec
-from shared.method.parameters import Array, Arrays, Parameters, Scalars, State, Update
+from shared.method.parameters import STORED, Array, Arrays, Parameters, Scalars, State, Update, form
 from shared.method.settings import MethodSettings, Server, validate_settings
 from shared.method.tensors import EXCHANGES, ITEM_TABLE, ExchangeableTensors, Range, Ranges, Tensor, initial_parameters
 from shared.strategies.aggregation import Mixing, mean_of_updates
-from shared.strategies.local_client import PLAIN, LocalClient, Objective
+from shared.strategies.local_client import PLAIN, FitInput, FitResult, LocalClient, Objective
 
 
 def fit_plain(
@@ -67,6 +69,9 @@ def read_own(model: type[Own], method: MethodSettings) -> Own:
 
 
 NO_SETTINGS = OwnSettings()
+NO_ARRAYS: Arrays = {}
+Fit = Callable[[LocalClient, FitInput], Parameters]
+"""(client, what it received and remembers) -> what leaves; a `FitResult` where the strategy has client memory."""
 Combine = Callable[[State, Sequence[Update]], State]
 """(state before the round, its updates) -> the centre of the updates: arrays, scalars and reports."""
 Step = Callable[[State, State], State]
@@ -83,7 +88,10 @@ class Strategy:
 
     shared: which of the tensors that clients with this model can exchange leave a client. scalars: what may leave
     beside them. fit: the client's half of a round. reports: tensors that only go up; report: what makes them of that
-    which leaves, after its noise. combine: the centre of the updates; None: their mean (Eq. 13). step: what the server
+    which leaves, after its noise. broadcasts: tensors that only go down, from the memory that the step keeps under
+    their names; zeros before the first step. client_memory: tensors that each client keeps over the rounds of a run and
+    never sends. `fit` gets both (`FitInput`) and returns the new memory (`FitResult`). reparametrised: what leaves is
+    not what was trained, but something from which the step computes where training leads. combine: the centre of the updates; None: their mean (Eq. 13). step: what the server
     makes of the centre; None: it adopts it. server: the optimiser that the step is built from, where the settings name
     none. mixing: how the mean and a client's own update are mixed. answer: each client's parameters, where neither the
     state's arrays nor `mixing` give them. model: a model of the client, "" the one that the settings name. settings:
@@ -95,7 +103,10 @@ class Strategy:
     shared: Callable[[str], bool]
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
     reports: tuple[TensorSpec, ...] = ()
-    fit: Callable[[LocalClient, Parameters], Parameters] = fit_plain
+    broadcasts: tuple[TensorSpec, ...] = ()
+    client_memory: tuple[TensorSpec, ...] = ()
+    reparametrised: bool = False
+    fit: Fit = fit_plain
     report: Report | None = None
     combine: Combine | None = None
     step: Step | None = None
@@ -142,9 +153,32 @@ class Strategy:
         return initial_parameters(self.tensors(method), seed, exact=exact)
 
     def declaration(self, method: MethodSettings) -> Declaration:
-        """All that this strategy may send with these settings."""
+        """All that this strategy may send with these settings. SettingsError for a broadcast with a tensor's name."""
         tensors = tuple(tensor.spec for tensor in self.tensors(method))
-        return Declaration(strategy=self.name, tensors=tensors, scalars=tuple(self.scalars), reports=self.reports)
+        names = [spec.name for spec in (*tensors, *self.broadcasts)]
+        if len(set(names)) != len(names):
+            raise SettingsError(f"strategy {self.name}: expected broadcasts of other names than its tensors, got {names}")
+        return Declaration(
+            strategy=self.name,
+            tensors=tensors,
+            scalars=tuple(self.scalars),
+            reports=self.reports,
+            broadcasts=self.broadcasts,
+        )
+
+    def fit_round(self, client: LocalClient, received: Parameters, memory: Arrays = NO_ARRAYS) -> FitResult:
+        """Run the client's half of a round: what leaves, and what the client remembers.
+
+        received: all that came, broadcasts among it. memory: of the round before; empty: zeros. ProtocolError for
+        another memory than the strategy declares.
+        """
+        model, broadcast = split_broadcasts(received, [spec.name for spec in self.broadcasts])
+        held = memory or _zeros(self.client_memory)
+        _require_forms(self, held)
+        found = self.fit(client, FitInput(model.arrays, model.scalars, broadcast, held))
+        kept = found.memory if isinstance(found, FitResult) else NO_ARRAYS
+        _require_forms(self, kept)
+        return FitResult(found.arrays, found.scalars, kept)
 
     def aggregate(self, before: State, updates: Sequence[Update]) -> State:
         """The state after a round of which every update can be read."""
@@ -158,16 +192,55 @@ class Strategy:
     def personalise(self, state: State, update: Update | None) -> Parameters:
         """What the client gets that has sent `update` last; None: it never sent."""
         if self.answer is not None:
-            return self.answer(state, update)
-        centre = Parameters(state.arrays, self.returned_scalars(state))
+            return _with_arrays(self.answer(state, update), self._broadcast_arrays(state))
+        centre = self.common_answer(state)
         if self.mixing is None or update is None:
             return centre
         told = self.mixing.tell(state.latest, update.client)
-        return self.mixing.mix(told, centre, Parameters(update.arrays, update.scalars))
+        return self.mix(told, centre, Parameters(update.arrays, update.scalars))
+
+    def common_answer(self, state: State) -> Parameters:
+        """What every client is given of a state alike."""
+        centre = Parameters(state.arrays, self.returned_scalars(state))
+        return _with_arrays(centre, self._broadcast_arrays(state))
+
+    def mix(self, told: Scalars, mean: Parameters, own: Parameters) -> Parameters:
+        """Mix the mean with a client's own update; broadcasts stay as they came."""
+        assert self.mixing is not None, "expected a strategy that mixes"
+        centre, broadcast = split_broadcasts(mean, [spec.name for spec in self.broadcasts])
+        return _with_arrays(self.mixing.mix(told, centre, own), broadcast)
+
+    def _broadcast_arrays(self, state: State) -> Arrays:
+        kept = {spec.name: state.memory[spec.name] for spec in self.broadcasts if spec.name in state.memory}
+        return {**_zeros(self.broadcasts), **kept}
 
     def returned_scalars(self, state: State) -> Scalars:
         """The state's scalars that clients get."""
         return {n: value for n, value in state.scalars.items() if n in self.scalars and self.scalars[n].returned}
+
+
+def split_broadcasts(received: Parameters, names: Collection[str]) -> tuple[Parameters, Arrays]:
+    """The parameters of the model, and the broadcast tensors, which have these names."""
+    if not names:
+        return received, NO_ARRAYS
+    model = {name: value for name, value in received.arrays.items() if name not in names}
+    return Parameters(model, received.scalars), {name: received.arrays[name] for name in names}
+
+
+def _with_arrays(parameters: Parameters, more: Arrays) -> Parameters:
+    return Parameters({**parameters.arrays, **more}, parameters.scalars) if more else parameters
+
+
+def _zeros(specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    return {spec.name: np.zeros(spec.shape, STORED[spec.dtype]) for spec in specs}
+
+
+def _require_forms(strategy: Strategy, memory: Arrays) -> None:
+    """ProtocolError unless these are the tensors of the strategy's client memory."""
+    expected = {spec.name: spec.form for spec in strategy.client_memory}
+    if (got := {name: form(memory, name) for name in memory}) != expected:
+        words = [[f"{name} {list(shape)}" for name, (_, shape) in sorted(side.items())] for side in (expected, got)]
+        raise ProtocolError(f"client memory of {strategy.name}: expected {words[0]}, got {words[1]}")
 
 
 def all_exchanged(method: MethodSettings) -> Callable[[str], bool]:

@@ -28,7 +28,7 @@ class DeclaredField:
 
 @dataclass(frozen=True)
 class Declared:
-    """Every field that an update may hold, and in words how much that is together."""
+    """Every field that an update may hold, and in words how much that is together; then what only comes down."""
 
     caption: str
     sentence: str
@@ -51,18 +51,22 @@ def declared_out(declaration: Declaration) -> Declared:
 def _declared_part(declaration: Declaration) -> Declared:
     sizes = forms(declaration)
     kinds = {"U64": "masked tensor", "F32": "float32 tensor", "U32": "uint32 tensor"}
-    if declaration.secure:
-        kinds = dict.fromkeys(kinds, "masked tensor")
-    tensors = [DeclaredField(name, kinds[one.dtype], shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()]
+    leaving = dict.fromkeys(kinds, "masked tensor") if declaration.secure else kinds
+    tensors = [DeclaredField(name, leaving[one.dtype], shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()]
     scalars = [DeclaredField(name, "scalar", "one number", "in the header") for name in beside(declaration)]
     total = size(sum(one.bytes for one in sizes.values()))
     much = f"{count_noun(len(tensors), 'tensor')} of {total} and {count_noun(len(scalars), 'scalar')}"
     much += ", masked so that only the sum of all clients’ can be read" if declaration.secure else ""
     none = "Nothing: this strategy exchanges no parameters."
+    down = [
+        DeclaredField(spec.name, f"{kinds[spec.dtype]}, only down", shape(spec.shape), f"{spec.form.bytes:,}")
+        for spec in declaration.broadcasts
+    ]
+    more = f" {count_noun(len(down), 'tensor')} more can only come down, the same to every client." if down else ""
     return Declared(
         caption=f"All that an update may hold under strategy {declaration.strategy}",
-        sentence=f"{much}, and nothing else." if tensors or scalars else none,
-        fields=(*tensors, *scalars),
+        sentence=(f"{much}, and nothing else." if tensors or scalars else none) + more,
+        fields=(*tensors, *scalars, *down),
     )
 
 

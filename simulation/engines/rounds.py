@@ -32,8 +32,8 @@ class RunServer:
     def __init__(self, request: RunIn, strategy: str) -> None:
         self.strategy = strategy_of_part(request.part, strategy, request.method)
         self._declaration = self.strategy.declaration(request.method)
-        self.start = encode(Parameters(self.strategy.start(request.method, request.seed)))
-        self.state = State(decode(self.start)[1].arrays)
+        self.state = State(self.strategy.start(request.method, request.seed))
+        self.start = encode(self.strategy.common_answer(self.state))
 
     def restore(self, stored: bytes, latest: Mapping[str, Scalars]) -> None:
         """Go on from a state that was stored."""

@@ -13,7 +13,7 @@ from client_service.data.sessions import SessionShard
 from client_service.runtime.device import pin_threads
 from client_service.training.session_trainer import SessionTraining
 from client_service.training.training_state import RoundContext
-from shared.method.parameters import State, Update
+from shared.method.parameters import Arrays, Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.local_client import LocalClient
@@ -94,12 +94,16 @@ def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalCl
     pin_threads(plan.threads)
     strategy = build_strategy(plan.strategy, plan.method)
     state, last = State(strategy.start(plan.method, plan.seed)), dict[str, Update]()
+    memories: dict[str, Arrays] = {}
     generator = np.random.default_rng(plan.seed)
     for number in range(1, plan.rounds + 1):
         moment, updates, losses = RoundContext(number, plan.rounds, plan.seed), list[Update](), list[float]()
         for device in _draw(crew.names, plan.sample, generator):
             client = crew.visit(device, moment)
-            updates.append(_fit(strategy, client, device, state, last.get(device)))
+            received = strategy.personalise(state, last.get(device))
+            sent = strategy.fit_round(client, received, memories.get(device, {}))
+            memories[device] = sent.memory
+            updates.append(_make_update(strategy, device, sent, state))
             losses.append(loss_of(client))
         state = strategy.aggregate(state, updates)
         if strategy.mixing is not None or strategy.answer is not None:
@@ -107,11 +111,10 @@ def train_devices(plan: DevicePlan, crew: DeviceCrew, loss_of: Callable[[LocalCl
         yield DeviceRound(number, state, float(np.mean(losses)), _bytes_of(updates[0]))
 
 
-def _fit(strategy: Strategy, client: LocalClient, device: str, state: State, last: Update | None) -> Update:
+def _make_update(strategy: Strategy, device: str, sent: Parameters, state: State) -> Update:
     """What a device sends, with its reports where the strategy has some."""
-    sent = strategy.fit(client, strategy.personalise(state, last))
-    sent = sent if strategy.report is None else strategy.report(sent, state.arrays)
-    return Update(device, sent.arrays, sent.scalars)
+    found = sent if strategy.report is None else strategy.report(sent, state.arrays)
+    return Update(device, found.arrays, found.scalars)
 
 
 def _draw(names: Sequence[str], sample: int, generator: np.random.Generator) -> list[str]:
