@@ -20,8 +20,8 @@ from shared.strategies import find_strategy
 
 
 def declare_answer(declaration: Declaration) -> Declaration:
-    """What a client may get back: the declared tensors and broadcasts, the scalars that the strategy returns, and in a secure
-    federation those that it tells each client. Never masked."""
+    """What a client may get back: the declared tensors and broadcasts, the scalars that the strategy returns, and in a
+    secure federation those that it tells each client. Never masked."""
     strategy = find_strategy(declaration)
     returned = [name for name in declaration.scalars if strategy.scalars[name].returned]
     told = strategy.mixing.told if strategy.mixing is not None and declaration.secure else ()

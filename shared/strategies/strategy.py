@@ -91,12 +91,12 @@ class Strategy:
     which leaves, after its noise. broadcasts: tensors that only go down, from the memory that the step keeps under
     their names; zeros before the first step. client_memory: tensors that each client keeps over the rounds of a run and
     never sends. `fit` gets both (`FitInput`) and returns the new memory (`FitResult`). reparametrised: what leaves is
-    not what was trained, but something from which the step computes where training leads. combine: the centre of the updates; None: their mean (Eq. 13). step: what the server
-    makes of the centre; None: it adopts it. server: the optimiser that the step is built from, where the settings name
-    none. mixing: how the mean and a client's own update are mixed. answer: each client's parameters, where neither the
-    state's arrays nor `mixing` give them. model: a model of the client, "" the one that the settings name. settings:
-    its own ones. own_tensors: what it exchanges in place of a model's tensors, where it trains none. enough_rounds:
-    after so many nothing changes any more; None: it trains.
+    not what was trained, but something from which the step computes where training leads. combine: the centre of the
+    updates; None: their mean (Eq. 13). step: what the server makes of the centre; None: it adopts it. server: the
+    optimiser that the step is built from, where the settings name none. mixing: how the mean and a client's own update
+    are mixed. answer: each client's parameters, where neither the state's arrays nor `mixing` give them. model: a model
+    of the client, "" the one that the settings name. settings: its own ones. own_tensors: what it exchanges in place of
+    a model's tensors, where it trains none. enough_rounds: after so many nothing changes any more; None: it trains.
     """
 
     name: str
@@ -157,7 +157,8 @@ class Strategy:
         tensors = tuple(tensor.spec for tensor in self.tensors(method))
         names = [spec.name for spec in (*tensors, *self.broadcasts)]
         if len(set(names)) != len(names):
-            raise SettingsError(f"strategy {self.name}: expected broadcasts of other names than its tensors, got {names}")
+            words = "expected broadcasts of other names than its tensors"
+            raise SettingsError(f"strategy {self.name}: {words}, got {sorted(names)}")
         return Declaration(
             strategy=self.name,
             tensors=tensors,

@@ -52,7 +52,9 @@ def _declared_part(declaration: Declaration) -> Declared:
     sizes = forms(declaration)
     kinds = {"U64": "masked tensor", "F32": "float32 tensor", "U32": "uint32 tensor"}
     leaving = dict.fromkeys(kinds, "masked tensor") if declaration.secure else kinds
-    tensors = [DeclaredField(name, leaving[one.dtype], shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()]
+    tensors = [
+        DeclaredField(name, leaving[one.dtype], shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()
+    ]
     scalars = [DeclaredField(name, "scalar", "one number", "in the header") for name in beside(declaration)]
     total = size(sum(one.bytes for one in sizes.values()))
     much = f"{count_noun(len(tensors), 'tensor')} of {total} and {count_noun(len(scalars), 'scalar')}"

@@ -18,7 +18,7 @@ from client_service.data.files import replace_file
 from shared.errors import DataError, SettingsError
 from shared.message import Message
 from shared.method.declaration import Part
-from shared.method.parameters import Parameters, Scalars, State, Update
+from shared.method.parameters import Scalars, State, Update
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from shared.protocol.wire import check, decode, encode
 from shared.strategies import strategy_of_part

@@ -151,6 +151,11 @@ def test_a_declaration_is_said_field_by_field_with_its_bytes() -> None:
     for secure, kind in ((False, "uint32 tensor"), (True, "masked tensor")):
         (field,) = declared_out(summed.model_copy(update={"secure": secure})).fields
         assert (field.kind, field.bytes) == (kind, "16")
+    told = declared_out(summed.model_copy(update={"broadcasts": tensors[:1], "secure": True}))
+    assert [(one.name, one.kind, one.bytes) for one in told.fields][1:] == [
+        ("pooling.weight", "float32 tensor, only down", "128")
+    ]
+    assert told.sentence.endswith("and nothing else. 1 tensor more can only come down, the same to every client.")
     nothing = declared_out(Declaration(strategy="local", tensors=(), scalars=()))
     assert nothing.fields == () and "no parameters" in nothing.sentence
 

@@ -1,6 +1,7 @@
 """What every registered strategy must keep, whatever it does between fit and personalise.
 
-A new strategy is covered as soon as it is in the registry. The client is a record in numpy: no torch, no data.
+A new strategy is covered as soon as it is in the registry. The client is a record in numpy: no torch, no data. One
+strategy that is not in it uses all that travels beside a model.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
+from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Arrays, Float32, Parameters, Scalars, State, Update, digest
 from shared.method.settings import MethodSettings
@@ -30,19 +32,30 @@ from shared.method.tensors import (
     table_specification,
 )
 from shared.protocol.gate import pass_gate
+from shared.protocol.masked_wire import declare_answer
 from shared.protocol.wire import check, encode, open_parameters
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.fedmf import shorter
 from shared.strategies.fedprox import ProximalPenalty
 from shared.strategies.fedpub import masks_and_distance
 from shared.strategies.fedrap import AdditivePenalty, FedRAPSettings
-from shared.strategies.local_client import PLAIN, Objective
+from shared.strategies.local_client import PLAIN, FitInput, Objective
 from shared.strategies.strategy import Strategy
+from tests.support import drifting
 
 METHOD = MethodSettings(width=2, layers=1, catalogue=5)
 CLIENTS = ("ada", "bob", "cyd")
 STEP = np.float32(0.0625)  # less than any strategy clips
 SHARES = {"ada": 0.3, "bob": 0.1, "cyd": 0.6}  # where in its range each client's scalar lies; every second one mirrored
+
+
+MEASURED = {
+    "divergence": (0.5,),
+    "mean_margin": (0.25,),
+    "losses_by_activity": (0.5, 0.75),
+    "local_steps": (4.0,),
+}
+"""What a client measures here, by name: a new measure of MEASURES is one more line."""
 
 
 class Still(np.random.Generator):
@@ -66,6 +79,8 @@ class FakeClient:
         self.told: list[Parameters | Objective] = []
 
     def load(self, received: Parameters) -> None:
+        if others := received.arrays.keys() - self.own.keys():
+            raise ProtocolError(f"expected parameters of this model, got {sorted(others)}")
         self.told.append(received)
         self.own |= {name: np.array(value) for name, value in received.arrays.items()}
 
@@ -77,16 +92,16 @@ class FakeClient:
         return self.own
 
     def measure(self, name: str) -> tuple[float, ...]:
-        rho = () if self.rho is None else (self.rho,)
-        return {"divergence": rho, "losses_by_activity": (0.5, 0.75)}.get(name, (0.25,))
+        return () if name == "divergence" and self.rho is None else MEASURED[name]
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
         del purpose, once_a_run
         return np.random.default_rng(3) if self.noisy else Still(np.random.PCG64(3))
 
 
-@pytest.fixture(params=sorted(STRATEGIES))
-def strategy(request: pytest.FixtureRequest) -> Strategy:
+@pytest.fixture(params=[*sorted(STRATEGIES), drifting.NAME])
+def strategy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Strategy:
+    drifting.register_drifting(monkeypatch)
     return build_strategy(request.param, METHOD)
 
 
@@ -96,6 +111,11 @@ def declaration(strategy: Strategy) -> Declaration:
 
 def start(strategy: Strategy) -> dict[str, Float32]:
     return initial_parameters(strategy.tensors(METHOD), 0, exact=False)
+
+
+def received_first(strategy: Strategy) -> Parameters:
+    """What every client is given where a run begins."""
+    return strategy.common_answer(State(start(strategy)))
 
 
 def scalars_of(strategy: Strategy, client: str) -> dict[str, float]:
@@ -129,6 +149,11 @@ def adopting(strategy: Strategy) -> Strategy:
     return replace(strategy, step=None)
 
 
+def silence(strategy: Strategy) -> dict[str, Float32]:
+    """The broadcasts before a step has made any."""
+    return {spec.name: np.zeros(spec.shape, np.float32) for spec in strategy.broadcasts}
+
+
 def answers(strategy: Strategy, state: State, updates: Sequence[Update]) -> list[tuple[str, dict[str, float]]]:
     """What each client and a newcomer would get, as digests and scalars: equal answers are equal to the bit."""
     given = [strategy.personalise(state, one) for one in [*updates, None]]
@@ -143,7 +168,7 @@ def test_agreeing_clients_are_left_alone(strategy: Strategy) -> None:
     same = [update(strategy, client, 5, like="ada") for client in CLIENTS]
     state = adopting(strategy).aggregate(State(start(strategy)), same)
     shared = {name: value for name, value in same[0].arrays.items() if name in state.arrays}
-    sent = (digest(shared), returned(strategy, same[0].scalars))
+    sent = (digest(shared | silence(strategy)), returned(strategy, same[0].scalars))
     assert answers(strategy, state, same) == [sent] * 4
 
 
@@ -181,10 +206,11 @@ def test_the_order_does_not_matter_either_where_a_sum_depends_on_it(strategy: St
 def test_no_parameter_is_invented_or_dropped(strategy: Strategy) -> None:
     updates, declared = different(strategy), declaration(strategy)
     state = strategy.aggregate(State(start(strategy)), updates)
-    shapes = {spec.name: spec.shape for spec in declared.tensors}
-    for arrays in (state.arrays, *(strategy.personalise(state, one).arrays for one in [*updates, None])):
-        assert {name: value.shape for name, value in arrays.items()} == shapes
-        assert all(value.dtype == np.float32 for value in arrays.values())
+    given = [strategy.personalise(state, one).arrays for one in [*updates, None]]
+    for specs, holding in ((declared.tensors, [state.arrays]), (declared.answered, given)):
+        for arrays in holding:
+            assert {name: value.shape for name, value in arrays.items()} == {spec.name: spec.shape for spec in specs}
+            assert all(value.dtype == np.float32 for value in arrays.values())
     assert set(state.latest) == set(CLIENTS)
 
 
@@ -205,15 +231,46 @@ def test_a_client_of_an_earlier_round_is_remembered(strategy: Strategy) -> None:
 @pytest.mark.parametrize("rho", [0.5, None])
 def test_what_fit_returns_passes_the_gate(strategy: Strategy, rho: float | None, noisy: bool) -> None:
     declared = declaration(strategy)
-    sent = strategy.fit(FakeClient(strategy, rho, noisy), Parameters(start(strategy)))
+    sent = strategy.fit_round(FakeClient(strategy, rho, noisy), received_first(strategy))
     assert pass_gate(declared, sent) == encode(sent)
     require_within(strategy.ranges, sent.scalars)
 
 
 def test_what_fit_returns_was_trained_from_what_was_received(strategy: Strategy) -> None:
+    """Or, where a strategy says that it sends something else, leads a federation of one client there."""
     received = start(strategy)
-    sent = strategy.fit(FakeClient(strategy), Parameters(received))
-    assert digest(sent.arrays) == digest({name: value + STEP for name, value in received.items()})
+    trained = {name: value + STEP for name, value in received.items()}
+    sent = strategy.fit_round(FakeClient(strategy), received_first(strategy))
+    if strategy.reparametrised:
+        after = strategy.aggregate(State(received), [Update("ada", sent.arrays, sent.scalars)]).arrays
+        for name, value in trained.items():
+            np.testing.assert_allclose(after[name], value, rtol=0, atol=float(STEP) / 1000)
+    else:
+        assert digest({name: sent.arrays[name] for name in received}) == digest(trained)
+
+
+def test_what_a_client_remembers_is_what_was_declared_and_does_not_leave(strategy: Strategy) -> None:
+    client, received, memory = FakeClient(strategy), received_first(strategy), {}
+    for _ in range(2):
+        before = copy.deepcopy(memory)
+        found = strategy.fit_round(client, received, memory)
+        assert digest(memory) == digest(before)
+        memory = found.memory
+        assert {name: value.shape for name, value in memory.items()} == {
+            spec.name: spec.shape for spec in strategy.client_memory
+        }
+        assert not memory.keys() & found.arrays.keys()
+
+
+def test_a_step_makes_every_broadcast(strategy: Strategy) -> None:
+    state = strategy.aggregate(State(start(strategy)), different(strategy))
+    assert {spec.name for spec in strategy.broadcasts} <= state.memory.keys()
+
+
+def test_a_client_here_knows_every_measure_that_there_is() -> None:
+    from client_service.training.client_measures import MEASURES  # imports torch, which no other test here does
+
+    assert MEASURED.keys() == MEASURES.keys()
 
 
 MLPS, TABLE, KERNEL = (spec(METHOD) for spec in (mlp_specification, table_specification, kernel_specification))
@@ -243,7 +300,7 @@ def test_what_leaves_a_client_and_what_it_trains_for_are_as_published(name: str)
     declared = declaration(strategy)
     assert {spec.name: spec.shape for spec in declared.tensors} == {one.name: one.shape for one in tensors}
     assert (declared.strategy, declared.scalars) == (strategy.name, scalars)
-    client, received = FakeClient(strategy), Parameters(start(strategy))
+    client, received = FakeClient(strategy), FitInput(start(strategy))
     strategy.fit(client, received)
     assert client.told == [received, *objectives]
 
@@ -288,7 +345,8 @@ def test_one_client_alone_gets_its_own_back(strategy: Strategy) -> None:
     only = different(strategy)[:1]
     state = adopting(strategy).aggregate(State(start(strategy)), only)
     answer = strategy.personalise(state, only[0])
-    assert digest(answer.arrays) == digest({name: only[0].arrays[name] for name in state.arrays})
+    own = {name: only[0].arrays[name] for name in state.arrays}
+    assert digest(answer.arrays) == digest(own | silence(strategy))
     assert dict(answer.scalars) == returned(strategy, only[0].scalars)
 
 
@@ -304,4 +362,4 @@ def test_every_answer_can_travel(strategy: Strategy, tmp_path: Path) -> None:
     state = strategy.aggregate(State(start(strategy)), updates)
     for one in [*updates, None]:
         (tmp_path / "answer").write_bytes(encode(strategy.personalise(state, one)))
-        check(declaration(strategy), *open_parameters(tmp_path / "answer"))
+        check(declare_answer(declaration(strategy)), *open_parameters(tmp_path / "answer"))

@@ -1,27 +1,31 @@
-"""What a server's step and up-only reports may rely on, whatever strategy brings them."""
+"""What a server's step, reports, broadcasts and client memory may rely on, whatever strategy brings them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
-from shared.errors import PrivacyError, ProtocolError
-from shared.method.declaration import Declaration, TensorSpec
+from client_service.boundary.gate import longest_answer
+from shared.errors import PrivacyError, ProtocolError, SettingsError
+from shared.method.declaration import Declaration, TensorSpec, describe_difference
 from shared.method.parameters import Parameters, State, Update, digest
 from shared.method.settings import MethodSettings
 from shared.method.tensors import initial_parameters
 from shared.protocol.gate import pass_gate
+from shared.protocol.lengths import least_update
 from shared.protocol.masked_wire import declare_answer, forms
 from shared.protocol.secure.vectors import layout
-from shared.protocol.wire import check, encode, open_parameters
+from shared.protocol.wire import check, decode, encode, open_parameters
 from shared.strategies import build_strategy
-from shared.strategies.agreement import secure_declaration
+from shared.strategies.agreement import declare_federation, secure_declaration
 from shared.strategies.robust_aggregation import robust
-from shared.strategies.strategy import Strategy
+from shared.strategies.strategy import Strategy, fit_plain
+from tests.support.drifting import TOLD, drifting, register_drifting
 
 METHOD = MethodSettings(width=2, layers=1)
 REPORT = TensorSpec(name="magnitude.all", shape=(3,))
@@ -112,6 +116,89 @@ def test_an_update_without_its_report_or_of_another_shape_is_refused(tmp_path: P
 
 def test_an_answer_has_no_report() -> None:
     assert declare_answer(declared()).uploaded == FEDAVG.declaration(METHOD).tensors
+
+
+def answered() -> tuple[Declaration, Parameters]:
+    """The declaration of a strategy with a broadcast, and what its clients are given at first."""
+    strategy = drifting(METHOD)
+    return strategy.declaration(METHOD), strategy.common_answer(start_of(strategy))
+
+
+def is_accepted(declaration: Declaration, answer: Parameters) -> bool:
+    """Is it an answer that a client of this declaration takes? As `Aggregator` looks at it."""
+    try:
+        check(declare_answer(declaration), *decode(encode(answer)))
+    except ProtocolError:
+        return False
+    return True
+
+
+def test_an_answer_has_every_broadcast_in_its_form_and_none_that_was_not_declared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register_drifting(monkeypatch)
+    declaration, answer = answered()
+    model = {name: value for name, value in answer.arrays.items() if name != TOLD.name}
+    assert is_accepted(declaration, answer)
+    wrong = (np.zeros(3, np.float32), np.full(2, np.nan, np.float32), np.zeros(2, np.uint32))
+    for arrays in (model, *({**model, TOLD.name: value} for value in wrong), {**answer.arrays, "more": wrong[0]}):
+        assert not is_accepted(declaration, Parameters(arrays))
+    without = declaration.model_copy(update={"broadcasts": ()})
+    assert not is_accepted(without, answer) and is_accepted(without, Parameters(model))
+
+
+def test_broadcasts_count_in_the_length_of_an_answer_and_not_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_drifting(monkeypatch)
+    declaration, _ = answered()
+    large = declaration.model_copy(update={"broadcasts": (TensorSpec(name="told", shape=(1000, 1000)),)})
+    assert longest_answer("personalized", large) > longest_answer("personalized", declaration) + 4_000_000
+    assert longest_answer("current", large) == longest_answer("current", declaration)
+    assert least_update(large) == least_update(declaration) and forms(large) == forms(declaration)
+    with pytest.raises(PrivacyError, match="1 undeclared"):
+        pass_gate(without_reports(large), Parameters({**start_of(FEDAVG).arrays, "told": np.zeros((1000, 1000), "f4")}))
+
+
+def without_reports(declaration: Declaration) -> Declaration:
+    return declaration.model_copy(update={"reports": ()})
+
+
+def test_two_declarations_are_told_apart_by_their_broadcasts() -> None:
+    declaration, _ = answered()
+    found = describe_difference(declaration, declaration.model_copy(update={"broadcasts": ()}))
+    assert found == "broadcasts: expected 'told' of shape [2], got none"
+    assert Declaration.model_validate_json(declaration.model_dump_json()) == declaration
+
+
+def test_a_broadcast_with_the_name_of_a_tensor_is_refused() -> None:
+    twice = replace(FEDAVG, broadcasts=(FEDAVG.declaration(METHOD).tensors[0],))
+    with pytest.raises(SettingsError, match="expected broadcasts of other names than its tensors"):
+        twice.declaration(METHOD)
+
+
+def test_another_memory_than_declared_is_refused_before_and_after_training() -> None:
+    forgetful = replace(drifting(METHOD), fit=fit_plain)
+    received = forgetful.common_answer(start_of(forgetful))
+    with pytest.raises(ProtocolError, match=r"client memory of drifting: expected \['own.rounds \[2\]'\], got \[\]"):
+        forgetful.fit_round(Mock(arrays=dict), received)
+    with pytest.raises(ProtocolError, match=r"got \['own.rounds \[3\]'\]"):
+        forgetful.fit_round(Mock(arrays=dict), received, {"own.rounds": np.zeros(3, np.float32)})
+
+
+def test_a_mixture_leaves_broadcasts_as_they_came() -> None:
+    mixing = replace(build_strategy("lpsfed", METHOD), broadcasts=(TOLD,))
+    before, told = start_of(mixing), np.array([1.0, 2.0], np.float32)
+    (update,) = updates_of(mixing, 1)
+    state = replace(before, latest={update.client: {"rho": 0.1}}, memory={TOLD.name: told})
+    answer = mixing.personalise(state, update)
+    assert answer.arrays[TOLD.name] is told and answer.arrays.keys() == {*before.arrays, TOLD.name}
+    plain = build_strategy("lpsfed", METHOD).personalise(state, update)
+    assert digest({name: answer.arrays[name] for name in before.arrays}) == digest(plain.arrays)
+
+
+def test_a_report_of_its_own_may_leave_in_the_open_and_one_that_masks_need_may_not() -> None:
+    assert declare_federation(drifting(METHOD), METHOD, secure=False).reports
+    with pytest.raises(SettingsError, match=r"server_step\.magnitudes: expected computed"):
+        declare_federation(replace(REPORTING, report=lambda leaving, _: leaving), METHOD, secure=False)
 
 
 def test_a_declaration_without_reports_is_written_as_before() -> None:

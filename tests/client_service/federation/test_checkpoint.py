@@ -26,7 +26,7 @@ from client_service.federation.checkpoint import (
 from client_service.schemas import QualityOut, RoundQuality
 from client_service.training.item_trainer import LocalTraining, RoundContext
 from client_service.training.training_state import TrainingState
-from shared.method.parameters import Float32, Parameters
+from shared.method.parameters import Float32, Parameters, State
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.method.tensors import initial_parameters
@@ -53,7 +53,7 @@ def received(strategy: Strategy, method: MethodSettings, number: int) -> Paramet
 def lived(client: LocalTraining, strategy: Strategy, number: int) -> Parameters:
     """One whole round: train on what the last one gave, then load what this one gives."""
     client.moment = RoundContext(number, ROUNDS, 0, np.full(12, 1 / 12))
-    update = strategy.fit(client, client.received)
+    update = strategy.fit_round(client, strategy.common_answer(State(client.received.arrays, client.received.scalars)))
     client.load(received(strategy, client.method, number))
     return Parameters({name: value.copy() for name, value in update.arrays.items()}, update.scalars)
 
