@@ -249,7 +249,7 @@ def test_what_fit_returns_was_trained_from_what_was_received(strategy: Strategy)
         assert digest({name: sent.arrays[name] for name in received}) == digest(trained)
 
 
-def test_what_a_client_remembers_is_what_was_declared_and_does_not_leave(strategy: Strategy) -> None:
+def test_what_a_client_remembers_is_what_was_declared(strategy: Strategy) -> None:
     client, received, memory = FakeClient(strategy), received_first(strategy), {}
     for _ in range(2):
         before = copy.deepcopy(memory)
@@ -259,7 +259,6 @@ def test_what_a_client_remembers_is_what_was_declared_and_does_not_leave(strateg
         assert {name: value.shape for name, value in memory.items()} == {
             spec.name: spec.shape for spec in strategy.client_memory
         }
-        assert not memory.keys() & found.arrays.keys()
 
 
 def test_a_step_makes_every_broadcast(strategy: Strategy) -> None:
