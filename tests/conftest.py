@@ -6,6 +6,7 @@ import gc
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from client_service.data import write_shard
+from client_service.settings import ClientSettings
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
 from tests.support.clock import LeapingClock
@@ -39,6 +41,7 @@ STARTING = {
     "entered",
     "private",
     "silo",
+    "shared_settings",
 }
 """Fixtures that start a service, or train."""
 
@@ -92,8 +95,9 @@ def clock() -> LeapingClock:
     return LeapingClock()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
+    """Of the session, so that tests of a file can share a service."""
     return "asyncio"
 
 
@@ -104,15 +108,27 @@ def small() -> MethodSettings:
 
 @pytest.fixture
 def silos(tmp_path: Path) -> Silos:
-    """Folders of so many shards, client-1 and on. Two tastes: of the first items, and of the last ones."""
+    """Folders of so many shards, client-1 and on."""
+    return partial(_write_silos, tmp_path)
 
-    def write(count: int, *, seed: int = 0, users: int = 16, items: int = 12) -> tuple[Path, ...]:
-        folders = [tmp_path / "shards" / f"client-{number}" for number in range(1, count + 1)]
-        for number, folder in enumerate(folders):
-            write_shard(folder, folder.name, _pairs(seed + number, users, items), _titled(items))
-        return tuple(folders)
+
+@pytest.fixture(scope="module")
+def shared_settings(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ClientSettings]:
+    """Settings of one client, changed so, for a service that the tests of a file share: none of them may change it."""
+
+    def write(**changes: Any) -> ClientSettings:
+        folder = tmp_path_factory.mktemp("shared")
+        return small_client(_write_silos(folder, 1)[0], folder, **changes)
 
     return write
+
+
+def _write_silos(place: Path, count: int, *, seed: int = 0, users: int = 16, items: int = 12) -> tuple[Path, ...]:
+    """Write shards of two tastes: of the first items, and of the last ones."""
+    folders = [place / "shards" / f"client-{number}" for number in range(1, count + 1)]
+    for number, folder in enumerate(folders):
+        write_shard(folder, folder.name, _pairs(seed + number, users, items), _titled(items))
+    return tuple(folders)
 
 
 def _pairs(seed: int, users: int, items: int) -> pl.DataFrame:

@@ -162,11 +162,6 @@ Running = Callable[..., AbstractAsyncContextManager[Federation]]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def running(tmp_path: Path, clock: Any) -> Running:
     """`async with running(strategy=...) as federation`; entering it a second time is a restart."""
 

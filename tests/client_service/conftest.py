@@ -16,6 +16,7 @@ from scipy import sparse
 from client_service.data import Shard, shard_of_matrices
 from client_service.federation.training_run import TrainingRun
 from client_service.settings import ClientSettings
+from tests.support.federation import run_client
 from tests.support.given import Held, Hold, Opened, Silos, Until
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_client
@@ -74,6 +75,14 @@ def settings(silos: Silos, tmp_path: Path) -> ClientSettings:
 async def silo(settings: ClientSettings, opened: Opened) -> AsyncIterator[httpx.AsyncClient]:
     """The service of these settings, which runs."""
     async with opened(settings) as http:
+        yield http
+
+
+@pytest.fixture(scope="module")
+async def shared_silo(shared_settings: Callable[..., ClientSettings]) -> AsyncIterator[httpx.AsyncClient]:
+    """A service that the tests of a file share: they only look."""
+    settings = shared_settings()
+    async with run_client(settings, settings.state_directory / "keys") as http:
         yield http
 
 

@@ -33,11 +33,12 @@ ROOT = Path(__file__).parents[2]
 ONCE = Retrying(attempts=1)
 
 
-def test_a_list_is_the_one_that_the_silo_answers(client: Client, silo: str, shard: Shard) -> None:
-    user = shard.user_ids[0]
-    found = client.recommend(user, k=4, exclude_seen=False)
+def test_a_list_is_the_one_that_the_silo_answers(asking: Client, shared_silo: str, shared_shard: Shard) -> None:
+    user = shared_shard.user_ids[0]
+    found = asking.recommend(user, k=4, exclude_seen=False)
     said = httpx.get(
-        f"{silo}/v1/users/{user}/recommendations?k=4&exclude_seen=false", headers={"Authorization": f"Bearer {KEY}"}
+        f"{shared_silo}/v1/users/{user}/recommendations?k=4&exclude_seen=false",
+        headers={"Authorization": f"Bearer {KEY}"},
     ).json()
     assert (found.user, found.model, found.fallback) == (user, "run-1.0", None)
     assert [(one.item, one.score) for one in found.items] == [(one["item"], one["score"]) for one in said["items"]]
@@ -54,16 +55,16 @@ def test_options_reach_the_silo_in_a_query_and_in_a_body(client: Client, shard: 
     assert len(reasons.items) == 2 and reasons.user is None
 
 
-def test_only_allowed_items_are_listed(client: Client, shard: Shard) -> None:
+def test_only_allowed_items_are_listed(asking: Client, shared_shard: Shard) -> None:
     allowed = ("item-07", "item-05")
-    [found] = client.recommend_users(shard.user_ids[:1], allow=allowed, exclude_seen=False)
+    [found] = asking.recommend_users(shared_shard.user_ids[:1], allow=allowed, exclude_seen=False)
     assert {one.item for one in found.items} == set(allowed)
-    assert [one.item for one in client.recommend_basket(["item-00"], allow=["item-07", "item-00"]).items] == ["item-07"]
-    assert client.recommend_basket(["item-00"], allow=[]).items == ()
+    assert [one.item for one in asking.recommend_basket(["item-00"], allow=["item-07", "item-00"]).items] == ["item-07"]
+    assert asking.recommend_basket(["item-00"], allow=[]).items == ()
 
 
-def test_every_option_of_a_list_can_be_asked_for(silo: str) -> None:
-    document = httpx.get(f"{silo}/openapi.json").json()
+def test_every_option_of_a_list_can_be_asked_for(shared_silo: str) -> None:
+    document = httpx.get(f"{shared_silo}/openapi.json").json()
     asked = document["paths"]["/v1/users/{user}/recommendations"]["get"]["parameters"]
     assert {one["name"] for one in asked if one["in"] == "query"} == get_type_hints(ListOptions).keys()
     body = document["components"]["schemas"]["RecommendationsIn"]["properties"].keys() - {"users", "basket"}
@@ -114,49 +115,49 @@ def test_a_user_is_erased_and_the_receipt_tells_when(client: Client, shard: Shar
     assert client.recommend(shard.user_ids[0]).fallback == "unknown user"
 
 
-def test_the_model_says_whom_it_can_answer(client: Client) -> None:
-    model = client.read_model()
+def test_the_model_says_whom_it_can_answer(asking: Client) -> None:
+    model = asking.read_model()
     assert (model.version, model.run, model.users) == ("run-1.0", "run-1", 16)
 
 
 def test_very_many_users_are_asked_for_some_at_a_time(
-    client: Client, shard: Shard, monkeypatch: pytest.MonkeyPatch
+    asking: Client, shared_shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "USERS_A_CALL", 3)
     taken: list[str] = []
 
     def observe() -> object:
-        for user in shard.user_ids:
+        for user in shared_shard.user_ids:
             taken.append(user)
             yield user
 
-    lists = client.recommend_users(observe(), k=1)  # type: ignore[arg-type]
-    assert next(lists).user == shard.user_ids[0] and len(taken) == 3
-    assert [one.user for one in lists] == list(shard.user_ids[1:])
+    lists = asking.recommend_users(observe(), k=1)  # type: ignore[arg-type]
+    assert next(lists).user == shared_shard.user_ids[0] and len(taken) == 3
+    assert [one.user for one in lists] == list(shared_shard.user_ids[1:])
 
 
-def test_a_refusal_says_what_was_expected_and_names_no_user(client: Client, silo: str) -> None:
+def test_a_refusal_says_what_was_expected_and_names_no_user(asking: Client, shared_silo: str) -> None:
     with pytest.raises(RefusedError) as refused:
-        client.recommend("canary-4711", filter=["nonsense"])
+        asking.recommend("canary-4711", filter=["nonsense"])
     assert (refused.value.status, refused.value.code) == (422, "protocol")
     assert refused.value.faults == (("wrong-form", "filter"),)
     assert "canary" not in str(refused.value) and "/v1/users/{user}/recommendations: 422 filter" in str(refused.value)
-    with pytest.raises(RefusedError) as unknown, Client(silo, "another-key", retrying=ONCE) as stranger:
+    with pytest.raises(RefusedError) as unknown, Client(shared_silo, "another-key", retrying=ONCE) as stranger:
         stranger.read_model()
     assert (unknown.value.status, unknown.value.code, unknown.value.faults) == (401, "authentication", ())
 
 
 def test_no_user_s_id_is_in_the_application_s_log(
-    client: Client, caplog: pytest.LogCaptureFixture, shard: Shard
+    asking: Client, caplog: pytest.LogCaptureFixture, shared_shard: Shard
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        client.recommend(shard.user_ids[0])
+        asking.recommend(shared_shard.user_ids[0])
     own = [record for record in caplog.records if record.name.startswith("http")]
-    assert own and [record for record in own if shard.user_ids[0] in record.getMessage()] == []
+    assert own and [record for record in own if shared_shard.user_ids[0] in record.getMessage()] == []
 
 
-def test_whoever_wants_the_log_of_requests_keeps_it(caplog: pytest.LogCaptureFixture, silo: str) -> None:
-    with caplog.at_level(logging.INFO, logger="httpx"), Client(silo, KEY) as client:
+def test_whoever_wants_the_log_of_requests_keeps_it(caplog: pytest.LogCaptureFixture, shared_silo: str) -> None:
+    with caplog.at_level(logging.INFO, logger="httpx"), Client(shared_silo, KEY) as client:
         client.read_model()
     assert "/v1/model" in caplog.text
 
@@ -223,8 +224,8 @@ def test_the_awaitable_client_is_as_generated() -> None:
     assert make((ROOT / "lpsfed" / "client.py").read_text(encoding="utf-8")) == committed
 
 
-def test_every_call_that_applications_may_make_is_one_of_the_client_s(silo: str) -> None:
-    paths = httpx.get(f"{silo}/openapi.json").json()["paths"]
+def test_every_call_that_applications_may_make_is_one_of_the_client_s(shared_silo: str) -> None:
+    paths = httpx.get(f"{shared_silo}/openapi.json").json()["paths"]
     tags = {"recommendations", "catalogue", "feedback"}
     offered = {
         f"{method.upper()} {path}"

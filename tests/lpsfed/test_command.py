@@ -19,13 +19,13 @@ from tests.lpsfed.conftest import KEY
 
 
 @pytest.fixture
-def place(silo: str, settings: ClientSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(shared_silo: str, keyed_settings: ClientSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the settings of the silo, as `lpsfed join` writes them."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "application.key").write_text(KEY + "\n")
-    lines = {"shard": str(settings.shard), "application_key_file": str(tmp_path / "application.key")}
+    lines = {"shard": str(keyed_settings.shard), "application_key_file": str(tmp_path / "application.key")}
     values = [f"{name} = {json.dumps(value)}" for name, value in lines.items()]
-    (tmp_path / "silo.toml").write_text("\n".join([*values, f"port = {silo.rpartition(':')[2]}"]))
+    (tmp_path / "silo.toml").write_text("\n".join([*values, f"port = {shared_silo.rpartition(':')[2]}"]))
     return tmp_path
 
 
@@ -33,40 +33,42 @@ def ask(*words: object) -> Result:
     return CliRunner().invoke(app, ["recommend", *map(str, words)], env={"COLUMNS": "100"})
 
 
-def test_one_user_s_list_is_shown_by_the_settings_at_hand(place: Path, shard: Shard) -> None:
-    shown = ask(shard.user_ids[0], "--k", "3")
+def test_one_user_s_list_is_shown_by_the_settings_at_hand(place: Path, shared_shard: Shard) -> None:
+    shown = ask(shared_shard.user_ids[0], "--k", "3")
     assert shown.exit_code == 0, shown.output
-    assert f"For {shard.user_ids[0]}" in shown.stdout and shown.stdout.count("item-") >= 3
+    assert f"For {shared_shard.user_ids[0]}" in shown.stdout and shown.stdout.count("item-") >= 3
     assert "popular items: unknown user" in ask("nobody").stdout
-    [found] = json.loads(ask(shard.user_ids[0], "--k", "3", "--json").stdout)
+    [found] = json.loads(ask(shared_shard.user_ids[0], "--k", "3", "--json").stdout)
     assert len(found["items"]) == 3 and found["model"] == "run-1.0"
     assert place.is_dir()
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".ndjson"])
-def test_all_users_lists_go_into_a_file(place: Path, shard: Shard, suffix: str) -> None:
+def test_all_users_lists_go_into_a_file(place: Path, shared_shard: Shard, suffix: str) -> None:
     out = place / f"lists{suffix}"
     done = ask("--all", "--k", "4", "--out", out, "--json")
-    assert done.exit_code == 0 and json.loads(done.stdout) == {"file": str(out), "users": len(shard.user_ids)}
+    assert done.exit_code == 0 and json.loads(done.stdout) == {"file": str(out), "users": len(shared_shard.user_ids)}
     read = {".parquet": pl.read_parquet, ".csv": pl.read_csv, ".ndjson": pl.read_ndjson}[suffix]
     rows = read(out)  # type: ignore[operator]
-    assert rows.columns == [*lists_file.ROWS] and sorted(set(rows["user"])) == sorted(shard.user_ids)
+    assert rows.columns == [*lists_file.ROWS] and sorted(set(rows["user"])) == sorted(shared_shard.user_ids)
     assert set(rows["rank"]) == {1, 2, 3, 4} and rows["score"].is_between(0, 1).all()
     assert {path.name for path in place.iterdir() if path.name.startswith(".")} == set()
 
 
-def test_users_come_from_a_file_or_from_a_shard(place: Path, settings: ClientSettings, shard: Shard) -> None:
-    (place / "users.txt").write_text("\n".join([*shard.user_ids[:2], "nobody"]) + "\n")
+def test_users_come_from_a_file_or_from_a_shard(
+    place: Path, keyed_settings: ClientSettings, shared_shard: Shard
+) -> None:
+    (place / "users.txt").write_text("\n".join([*shared_shard.user_ids[:2], "nobody"]) + "\n")
     assert ask("--users", place / "users.txt", "--out", place / "some.csv").exit_code == 0
     rows = pl.read_csv(place / "some.csv")
-    assert rows["user"].unique(maintain_order=True).to_list() == [*shard.user_ids[:2], "nobody"]
+    assert rows["user"].unique(maintain_order=True).to_list() == [*shared_shard.user_ids[:2], "nobody"]
     assert set(rows.filter(pl.col("user") == "nobody")["fallback"]) == {"unknown user"}
-    silo = json.loads(ask(shard.user_ids[0], "--json").stdout)
+    silo = json.loads(ask(shared_shard.user_ids[0], "--json").stdout)
     port = (place / "silo.toml").read_text().rpartition(" = ")[2]
     (place / "silo.toml").rename(place / "elsewhere.toml")
     flags = ["--client-url", f"http://127.0.0.1:{port}", "--application-key-file", place / "application.key"]
-    assert json.loads(ask(shard.user_ids[0], *flags, "--json").stdout) == silo
-    assert ask("--all", "--shard", settings.shard, *flags, "--out", place / "all.csv").exit_code == 0
+    assert json.loads(ask(shared_shard.user_ids[0], *flags, "--json").stdout) == silo
+    assert ask("--all", "--shard", keyed_settings.shard, *flags, "--out", place / "all.csv").exit_code == 0
     assert "expected the silo's shard" in str(ask("--all", *flags, "--out", place / "all.csv").exception)
 
 

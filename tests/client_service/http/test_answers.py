@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +15,26 @@ from client_service.serving.messages import RecommendationsOut
 from client_service.serving.model_store import Served, freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import Basket, ListRequest
+from client_service.settings import ClientSettings
 from client_service.training.item_trainer import LocalTraining, RoundContext
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import NotFoundError
 from shared.method.settings import MethodSettings
-from tests.support.given import Silos
 
 EVERYTHING = 12
 
 
-@pytest.fixture
-def shard(silos: Silos) -> Shard:
-    return read_shard(silos(1)[0])
+@pytest.fixture(scope="module")
+def shard(shared_settings: Callable[..., ClientSettings]) -> Shard:
+    return read_shard(shared_settings().shard)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def training(shard: Shard, small: MethodSettings) -> LocalTraining:
+    return make_training(shard, small)
+
+
+def make_training(shard: Shard, small: MethodSettings) -> LocalTraining:
     """Not trained yet: the model is the filter."""
     return LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
 
@@ -197,9 +202,9 @@ def test_a_catalogue_without_titles_is_served_without(tmp_path: Path) -> None:
     assert [item.title for item in Recommender(bare).for_user("b", ListRequest(5)).items] == [None]
 
 
-def test_what_is_served_does_not_change_while_the_model_trains_on(
-    recommender: Recommender, training: LocalTraining
-) -> None:
+def test_what_is_served_does_not_change_while_the_model_trains_on(shard: Shard, small: MethodSettings) -> None:
+    training, recommender = make_training(shard, small), Recommender(shard)
+    recommender.served = freeze("run-1.0", training)
     before = recommender.for_user("user-03", ListRequest(5)), recommender.for_basket(["item-00"], ListRequest(5))
     training.moment = RoundContext(round=1, rounds=1, seed=0)
     kept = {name: value.clone() for name, value in served(recommender).model.named_parameters()}

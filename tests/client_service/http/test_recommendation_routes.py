@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,32 +20,59 @@ from client_service.event_log.messages import ItemIn
 from client_service.serving.candidate_filters import MOST_VALUES, parse_filters
 from client_service.settings import ClientSettings
 from shared.errors import ProtocolError
-from tests.support.given import Opened, Until
+from tests.support.federation import run_client
 from tests.support.kept import keep_first_model
-from tests.support.questions import as_step
+from tests.support.questions import as_step, wait_until
 
 CANARY = "canary-4711"
 EVERYTHING = 12
 
 
-@pytest.fixture
-def shard(settings: ClientSettings) -> Shard:
-    """That of a silo that has a model."""
-    return keep_first_model(settings)[0]
+@pytest.fixture(scope="module")
+def shared(shared_settings: Callable[..., ClientSettings]) -> tuple[ClientSettings, Shard]:
+    """A silo that has a model, and its shard, for the tests that change nothing."""
+    settings = shared_settings()
+    return settings, keep_first_model(settings)[0]
+
+
+@pytest.fixture(scope="module")
+def shard(shared: tuple[ClientSettings, Shard]) -> Shard:
+    return shared[1]
+
+
+@pytest.fixture(scope="module")
+async def asked(shared: tuple[ClientSettings, Shard]) -> AsyncIterator[httpx.AsyncClient]:
+    """The shared silo's service: tests that tell it something ask `own_silo` instead."""
+    async with describe_items(shared[0]) as http:
+        yield http
+
+
+@pytest.fixture(scope="module")
+async def renamed(shared_settings: Callable[..., ClientSettings]) -> AsyncIterator[httpx.AsyncClient]:
+    """The same of another silo, of whose items the tests say something else each."""
+    settings = shared_settings()
+    keep_first_model(settings)
+    async with describe_items(settings) as http:
+        yield http
 
 
 @pytest.fixture
-async def asked(
-    settings: ClientSettings, shard: Shard, opened: Opened, until: Until
-) -> AsyncIterator[httpx.AsyncClient]:
-    """The service, once every known user's list is computed; of four items something is said."""
-    assert shard.item_ids
-    async with opened(settings) as http:
+async def own_silo(settings: ClientSettings) -> AsyncIterator[httpx.AsyncClient]:
+    """The same of a silo of the test's own."""
+    keep_first_model(settings)
+    async with describe_items(settings) as http:
+        yield http
+
+
+@asynccontextmanager
+async def describe_items(settings: ClientSettings) -> AsyncIterator[httpx.AsyncClient]:
+    """Run a service, wait until every known user's list is computed, and say something of four items."""
+    async with run_client(settings, settings.state_directory / "keys") as http:
 
         async def listed() -> bool:
             return bool((await http.get("/v1/status")).json()["listed"] == 1.0)
 
-        await until(listed)
+        await wait_until(listed)
         for item, facts in FACTS.items():
             assert (await http.put(f"/v1/items/{item}", json=facts)).status_code == 200
         yield http
@@ -130,14 +158,14 @@ def test_so_many_known_keys_are_told_as_there_is_room_for(tmp_path: Path) -> Non
 
 
 @pytest.mark.anyio
-async def test_filters_find_composed_and_decomposed_words_alike(asked: httpx.AsyncClient) -> None:
+async def test_filters_find_composed_and_decomposed_words_alike(own_silo: httpx.AsyncClient) -> None:
     composed, decomposed = "Café", "Cafe\u0301"
-    await asked.put("/v1/items/item-02", json={"attributes": {f"{decomposed} kind": decomposed}})
-    await asked.put("/v1/items/item-04", json={"categories": [composed]})
+    await own_silo.put("/v1/items/item-02", json={"attributes": {f"{decomposed} kind": decomposed}})
+    await own_silo.put("/v1/items/item-04", json={"categories": [composed]})
     for word in (composed, decomposed):
         for text, expected in ((f"{word} kind:{word}", {"item-02"}), (f"category:{word}", {"item-04"})):
             query = httpx.QueryParams({"filter": text, "k": EVERYTHING, "exclude_seen": "false"})
-            assert {*await listed_for(asked, "nobody", str(query))} == expected
+            assert {*await listed_for(own_silo, "nobody", str(query))} == expected
 
 
 @pytest.mark.anyio
@@ -163,13 +191,13 @@ async def test_excluded_items_of_a_query_are_left_out_and_others_take_their_plac
 
 
 @pytest.mark.anyio
-async def test_a_filter_follows_what_is_said_of_items(asked: httpx.AsyncClient, shard: Shard) -> None:
+async def test_a_filter_follows_what_is_said_of_items(own_silo: httpx.AsyncClient, shard: Shard) -> None:
     query = f"k={EVERYTHING}&exclude_seen=false&filter=genre:Comedy"
-    assert {*await listed_for(asked, "nobody", query)} == {"item-00", "item-08"}
-    await asked.put("/v1/items/item-00", json={"attributes": {"genre": "Drama"}})
-    await asked.put("/v1/items/item-02", json={"attributes": {"genre": "Comedy"}})
-    await asked.delete("/v1/items/item-08")
-    assert {*await listed_for(asked, "nobody", query)} == {"item-02"}
+    assert {*await listed_for(own_silo, "nobody", query)} == {"item-00", "item-08"}
+    await own_silo.put("/v1/items/item-00", json={"attributes": {"genre": "Drama"}})
+    await own_silo.put("/v1/items/item-02", json={"attributes": {"genre": "Comedy"}})
+    await own_silo.delete("/v1/items/item-08")
+    assert {*await listed_for(own_silo, "nobody", query)} == {"item-02"}
     assert shard.item_row("item-02") is not None
 
 
@@ -239,19 +267,22 @@ async def test_pages_of_a_list_are_the_list(asked: httpx.AsyncClient, shard: Sha
 
 @pytest.mark.anyio
 async def test_reasons_are_given_to_whoever_asks_for_them_and_cost_nobody_else(
-    asked: httpx.AsyncClient, shard: Shard
+    own_silo: httpx.AsyncClient, shard: Shard
 ) -> None:
     user = shard.user_ids[0]
     own = {shard.item_ids[row] for row in shard.train[[0]].indices}
     path = f"/v1/users/{user}/recommendations?k=1&exclude_seen=false"
-    plain, told = (await asked.get(path)).json()["items"], (await asked.get(f"{path}&explain=true")).json()["items"]
+    plain, told = (
+        (await own_silo.get(path)).json()["items"],
+        (await own_silo.get(f"{path}&explain=true")).json()["items"],
+    )
     assert "because" not in plain[0] and plain[0]["item"] == told[0]["item"]
     assert {one["item"] for one in told[0]["because"]} <= own and told[0]["because"][0]["title"]
-    await asked.post("/v1/interactions", json={"interactions": [{"event": "e", "user": "new", "item": "item-00"}]})
-    new = (await asked.get("/v1/users/new/recommendations?k=1&explain=true")).json()["items"]
+    await own_silo.post("/v1/interactions", json={"interactions": [{"event": "e", "user": "new", "item": "item-00"}]})
+    new = (await own_silo.get("/v1/users/new/recommendations?k=1&explain=true")).json()["items"]
     assert [one["item"] for one in new[0]["because"]] == ["item-00"]
     body = {"basket": ["item-00"], "k": 1, "explain": True}
-    basket = (await asked.post("/v1/recommendations", json=body)).json()["results"][0]["items"]
+    basket = (await own_silo.post("/v1/recommendations", json=body)).json()["results"][0]["items"]
     assert basket == new
 
 
@@ -298,17 +329,17 @@ async def test_items_are_found_by_all_words_of_their_titles_in_any_case(asked: h
     ],
 )
 async def test_items_are_found_however_their_titles_are_written(
-    asked: httpx.AsyncClient, title: str, query: str
+    renamed: httpx.AsyncClient, title: str, query: str
 ) -> None:
-    await asked.put("/v1/items/item-05", json={"title": title})
-    assert ids((await asked.get("/v1/items", params={"query": query})).json()) == ["item-05"]
+    await renamed.put("/v1/items/item-05", json={"title": title})
+    assert ids((await renamed.get("/v1/items", params={"query": query})).json()) == ["item-05"]
 
 
 @pytest.mark.anyio
-async def test_a_letter_without_its_accent_is_another(asked: httpx.AsyncClient) -> None:
+async def test_a_letter_without_its_accent_is_another(renamed: httpx.AsyncClient) -> None:
     for title in ("Café", "Cafe\u0301"):
-        await asked.put("/v1/items/item-05", json={"title": title})
-        assert (await asked.get("/v1/items?query=cafe")).json()["total"] == 0
+        await renamed.put("/v1/items/item-05", json={"title": title})
+        assert (await renamed.get("/v1/items?query=cafe")).json()["total"] == 0
 
 
 WRONG: list[tuple[str, dict[str, Any], set[tuple[str, str]]]] = [
@@ -405,33 +436,33 @@ async def test_an_answer_has_the_form_that_weighs_most(
 
 @pytest.mark.anyio
 async def test_pages_of_the_catalogue_are_the_catalogue_without_hidden_items(
-    asked: httpx.AsyncClient, shard: Shard
+    own_silo: httpx.AsyncClient, shard: Shard
 ) -> None:
-    await asked.delete("/v1/items/item-03")
-    pages = [(await asked.get(f"/v1/items?k=5&offset={offset}")).json() for offset in (0, 5, 10, 15)]
+    await own_silo.delete("/v1/items/item-03")
+    pages = [(await own_silo.get(f"/v1/items?k=5&offset={offset}")).json() for offset in (0, 5, 10, 15)]
     assert [item for page in pages for item in ids(page)] == [one for one in shard.item_ids if one != "item-03"]
     assert {page["total"] for page in pages} == {11}
     for wrong in ("offset=-1", "k=0", "k=1001", f"query={'x' * 201}", "offset=3000000000"):
-        assert (await asked.get(f"/v1/items?{wrong}")).status_code == 422, wrong
+        assert (await own_silo.get(f"/v1/items?{wrong}")).status_code == 422, wrong
 
 
 @pytest.mark.anyio
-async def test_an_item_is_told_as_it_was_put(asked: httpx.AsyncClient) -> None:
+async def test_an_item_is_told_as_it_was_put(own_silo: httpx.AsyncClient) -> None:
     expected = {**FACTS["item-00"], "attributes": {"genre": "Comedy", "year": 1999.0, "dubbed": True}}
     own = {"item": "item-00", "title": "Title of item-00", "hidden": False, "in_catalogue": True}
-    assert (await asked.get("/v1/items/item-00")).json() == {**own, **expected}
-    await asked.put("/v1/items/new%2Fone", json={"title": "New", "hidden": True})
-    new = (await asked.get("/v1/items/new%2Fone")).json()
+    assert (await own_silo.get("/v1/items/item-00")).json() == {**own, **expected}
+    await own_silo.put("/v1/items/new%2Fone", json={"title": "New", "hidden": True})
+    new = (await own_silo.get("/v1/items/new%2Fone")).json()
     assert (new["item"], new["title"], new["hidden"], new["in_catalogue"]) == ("new/one", "New", True, False)
-    unknown = await asked.get(f"/v1/items/{CANARY}")
+    unknown = await own_silo.get(f"/v1/items/{CANARY}")
     assert unknown.status_code == 404 and CANARY not in unknown.text
 
 
 @pytest.mark.anyio
-async def test_the_model_is_described(asked: httpx.AsyncClient, shard: Shard) -> None:
-    await asked.delete("/v1/items/item-03")
-    await asked.delete(f"/v1/users/{shard.user_ids[0]}")
-    found = (await asked.get("/v1/model")).json()
+async def test_the_model_is_described(own_silo: httpx.AsyncClient, shard: Shard) -> None:
+    await own_silo.delete("/v1/items/item-03")
+    await own_silo.delete(f"/v1/users/{shard.user_ids[0]}")
+    found = (await own_silo.get("/v1/model")).json()
     assert (found["version"], found["run"], found["round"]) == ("run-1.0", "run-1", 0)
     assert (found["users"], found["items"]) == (len(shard.user_ids) - 1, 11)
     assert datetime.fromisoformat(found["kept_at"]).tzinfo is not None and found["score"]
@@ -447,27 +478,27 @@ async def test_without_a_model_the_sizes_are_told(silo: httpx.AsyncClient) -> No
 @pytest.mark.parametrize(
     "name", ["a/b", "a%2Fb", "a?b#c", "/", "a//b", "ends/recommendations", "ä \U0001f600", ".", ".."]
 )
-async def test_an_id_may_hold_what_a_path_is_made_of(asked: httpx.AsyncClient, name: str) -> None:
+async def test_an_id_may_hold_what_a_path_is_made_of(own_silo: httpx.AsyncClient, name: str) -> None:
     path = as_step(name)
-    assert (await asked.put(f"/v1/items/{path}", json={"title": "Odd"})).status_code == 200
-    assert (await asked.get(f"/v1/items/{path}")).json()["item"] == name
-    assert (await asked.delete(f"/v1/items/{path}")).json()["hidden"] is True
+    assert (await own_silo.put(f"/v1/items/{path}", json={"title": "Odd"})).status_code == 200
+    assert (await own_silo.get(f"/v1/items/{path}")).json()["item"] == name
+    assert (await own_silo.delete(f"/v1/items/{path}")).json()["hidden"] is True
     told = {"interactions": [{"event": f"odd-{name}", "user": name, "item": "item-00"}]}
-    assert (await asked.post("/v1/interactions", json=told)).json()["accepted"] == 1
-    known = (await asked.get(f"/v1/users/{path}/recommendations?k=3")).json()
+    assert (await own_silo.post("/v1/interactions", json=told)).json()["accepted"] == 1
+    known = (await own_silo.get(f"/v1/users/{path}/recommendations?k=3")).json()
     assert known["user"] == name and "fallback" not in known
-    assert (await asked.delete(f"/v1/users/{path}")).json()["interactions"] == 1
-    assert (await asked.get(f"/v1/users/{path}/recommendations?k=3")).json()["fallback"] == "unknown user"
+    assert (await own_silo.delete(f"/v1/users/{path}")).json()["interactions"] == 1
+    assert (await own_silo.get(f"/v1/users/{path}/recommendations?k=3")).json()["fallback"] == "unknown user"
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["a/similar", "a/recommendations", "%2F", "a\ud7ff/b"])
-async def test_an_id_that_ends_like_a_route_is_read_as_it_is(asked: httpx.AsyncClient, name: str) -> None:
+async def test_an_id_that_ends_like_a_route_is_read_as_it_is(renamed: httpx.AsyncClient, name: str) -> None:
     path = quote(name, safe="")
-    assert (await asked.put(f"/v1/items/{path}", json={"title": "Odd"})).status_code == 200
+    assert (await renamed.put(f"/v1/items/{path}", json={"title": "Odd"})).status_code == 200
     for spelt in (path, path.replace("%2F", "%2f")):
-        assert (await asked.get(f"/v1/items/{spelt}")).json()["item"] == name
-    assert (await asked.get(f"/v1/items/{path}/similar")).status_code == 404  # no item of the shard
+        assert (await renamed.get(f"/v1/items/{spelt}")).json()["item"] == name
+    assert (await renamed.get(f"/v1/items/{path}/similar")).status_code == 404  # no item of the shard
 
 
 @pytest.mark.anyio

@@ -34,16 +34,16 @@ def test_the_routes_are_the_known_ones_and_those_to_come() -> None:
 
 @pytest.mark.parametrize("route", ROUTES, ids=" ".join)
 async def test_a_query_that_the_route_has_not_declared_is_refused_and_not_repeated(
-    silo: httpx.AsyncClient, route: tuple[str, str]
+    shared_silo: httpx.AsyncClient, route: tuple[str, str]
 ) -> None:
     for query in (f"?{CANARY}=1", f"?{CANARY}", "?without=a&exclude_seen=true"):
-        answer = await silo.request(route[0], route[1] + query)
+        answer = await shared_silo.request(route[0], route[1] + query)
         assert answer.status_code == 422 and "query parameters" in answer.json()["detail"], query
         assert CANARY not in answer.text
 
 
-async def test_a_parameter_that_comes_twice_and_the_body_of_a_get_are_refused(silo: httpx.AsyncClient) -> None:
+async def test_a_parameter_that_comes_twice_and_the_body_of_a_get_are_refused(shared_silo: httpx.AsyncClient) -> None:
     path = "/v1/users/u/recommendations"
-    assert (await silo.get(f"{path}?k=1&k=2")).status_code == 422
-    assert (await silo.request("GET", path, content=b"{}")).status_code == 422
-    assert (await silo.get(f"{path}?k=1&exclude_seen=false")).status_code == 200
+    assert (await shared_silo.get(f"{path}?k=1&k=2")).status_code == 422
+    assert (await shared_silo.request("GET", path, content=b"{}")).status_code == 422
+    assert (await shared_silo.get(f"{path}?k=1&exclude_seen=false")).status_code == 200

@@ -127,18 +127,20 @@ async def test_ids_and_titles_that_try_to_be_markup_are_text(evil: ClientSetting
 
 
 @pytest.mark.anyio
-async def test_an_unknown_user_an_unknown_item_and_a_silo_without_a_model_are_flagged(silo: httpx.AsyncClient) -> None:
-    text = plain(await page(silo, user="nobody", k=3))
+async def test_an_unknown_user_an_unknown_item_and_a_silo_without_a_model_are_flagged(
+    shared_silo: httpx.AsyncClient,
+) -> None:
+    text = plain(await page(shared_silo, user="nobody", k=3))
     assert "Not personal, but the most popular items: no model yet." in text and "For nobody" in text
-    assert "This silo’s catalogue has no such item." in plain(await page(silo, item="nothing"))
-    assert "There is no model yet." in plain(await page(silo, item="item-00"))
-    assert 'id="answer"' not in await page(silo, user="")
+    assert "This silo’s catalogue has no such item." in plain(await page(shared_silo, item="nothing"))
+    assert "There is no model yet." in plain(await page(shared_silo, item="item-00"))
+    assert 'id="answer"' not in await page(shared_silo, user="")
 
 
 @pytest.mark.anyio
-async def test_a_bad_question_is_a_problem_that_does_not_repeat_it(silo: httpx.AsyncClient) -> None:
+async def test_a_bad_question_is_a_problem_that_does_not_repeat_it(shared_silo: httpx.AsyncClient) -> None:
     for query in ("k=0", "k=101", "k=many", "before=0", "before=x", f"user={'x' * 513}"):
-        answer = await silo.get(f"/?{query}")
+        answer = await shared_silo.get(f"/?{query}")
         assert (answer.status_code, answer.json()["code"]) == (422, "protocol"), query
         assert query.partition("=")[2] not in answer.json()["detail"] or query == "k=0"
 
