@@ -25,7 +25,7 @@ TRAINING_TESTS := tests/client_service/federation/test_killed.py tests/client_se
 
 # For the inner loop: what starts no service and trains little. tests/conftest.py says what starts one.
 FAST := not services and not thorough and not browser and not data and not containers and not slow
-FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/equations tests/secure tests/shared \
+FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/contracts tests/equations tests/secure tests/shared \
 	tests/test_architecture.py
 
 # Two workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.

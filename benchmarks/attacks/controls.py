@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.attacks.attack import Blocks
 from benchmarks.attacks.silo import Mode, Release
 from benchmarks.attacks.views import Transcripts
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from shared.method.parameters import Parameters
 
 HIDING_PLACE = "predictive.hidden.bias"
@@ -27,7 +27,7 @@ def plant_embedding(user: str, weight: float) -> Mode:
     """A client whose code was changed: it adds the front of one user's embedding to a bias that it may send. The gate
     lets it through, as names, shapes and types are what was declared. An embedding's entries are of order one."""
 
-    def release_embedding(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+    def release_embedding(training: ItemTrainer, received: Parameters, made: Parameters) -> Parameters:
         del received
         row = training.shard.user_row(user)
         if row is None:

@@ -12,7 +12,7 @@ from benchmarks.attacks.silo import SCALARS, Mode, Release
 from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.mechanism import Noise, privatise
 from client_service.privacy.settings import TENSORS, PrivacySettings
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from shared.method.parameters import Parameters
 
 PARTS = (TENSORS, *SCALARS)
@@ -42,7 +42,7 @@ def private_mode(settings: PrivacySettings) -> Mode:
     def begin_run(secret: np.random.Generator) -> Release:
         key, kept = secret.bytes(SECRET_BYTES), dict[str, float]()
 
-        def release_noised(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+        def release_noised(training: ItemTrainer, received: Parameters, made: Parameters) -> Parameters:
             noise = Noise(key, str(training.moment.round))
             released = privatise(received.arrays, made, SCALARS, settings, noise, kept).parameters
             kept["rho"] = released.scalars["rho"]

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from client_service.data import Shard
-from client_service.training.item_trainer import LocalTraining, RoundContext
-from client_service.training.training_state import TrainingState
+from client_service.training.item_trainer import ItemTrainer
+from client_service.training.training_state import RoundContext, TrainingState
 from shared.method.anchor import declared_size, draw_anchor
 from shared.method.declaration import TensorSpec
 from shared.method.graph import Float64
@@ -28,7 +28,7 @@ from shared.method.tensors import initial_parameters
 from shared.strategies import build_strategy
 from shared.strategies.strategy import Strategy
 
-Release = Callable[[LocalTraining, Parameters, Parameters], Parameters]
+Release = Callable[[ItemTrainer, Parameters, Parameters], Parameters]
 """(the client, what it received, what it made) -> what leaves. It may remember what left before in the same run."""
 Mode = Callable[[np.random.Generator], Release]
 """Randomness that nobody else has -> the release of one run."""
@@ -57,7 +57,7 @@ class AttackedRun:
         """The tensors that each client sends."""
         return self.strategy.declaration(self.method).tensors
 
-    def start_parameters(self, training: LocalTraining) -> Parameters:
+    def start_parameters(self, training: ItemTrainer) -> Parameters:
         """The parameters that every client starts with."""
         return Parameters(initial_parameters(self.strategy.tensors(self.method), self.seed, exact=training.exact))
 
@@ -80,22 +80,22 @@ class Transcript:
 class BegunClient:
     """A client after its first round, from which it can go on in more than one way."""
 
-    training: LocalTraining
+    training: ItemTrainer
     start: Parameters
     update: Parameters
     state: TrainingState
 
 
-def join_client(shard: Shard, run: AttackedRun) -> LocalTraining:
+def join_client(shard: Shard, run: AttackedRun) -> ItemTrainer:
     """A client of this shard, as it is when its run begins."""
     spectrum = low_spectrum(shard.train, run.method.cutoff)
     torch.manual_seed(run.seed)
-    training = LocalTraining(shard, spectrum, run.method, torch.device("cpu"), kind=run.strategy.model)
+    training = ItemTrainer(shard, spectrum, run.method, torch.device("cpu"), kind=run.strategy.model)
     training.initialise(run.seed)
     return training
 
 
-def fit_round(training: LocalTraining, run: AttackedRun, number: int, received: Parameters) -> Parameters:
+def fit_round(training: ItemTrainer, run: AttackedRun, number: int, received: Parameters) -> Parameters:
     """The client's half of a round, copied: what comes after must not change it."""
     training.moment = run.make_moment(number)
     made = run.strategy.fit_round(training, received)
@@ -109,7 +109,7 @@ def begin_client(shard: Shard, run: AttackedRun) -> BegunClient:
     return BegunClient(training, start, fit_round(training, run, 1, start), copy_state(training))
 
 
-def copy_state(training: LocalTraining) -> TrainingState:
+def copy_state(training: ItemTrainer) -> TrainingState:
     """Its state, copied."""
     state = training.state()
     return TrainingState({name: np.array(value) for name, value in state.arrays.items()}, state.scalars, state.fitted)
@@ -180,7 +180,7 @@ def split_arrays(values: NDArray[np.float32], specification: Sequence[TensorSpec
     return {spec.name: part.reshape(spec.shape) for spec, part in zip(specification, parts, strict=True)}
 
 
-def release_unchanged(training: LocalTraining, received: Parameters, made: Parameters) -> Parameters:
+def release_unchanged(training: ItemTrainer, received: Parameters, made: Parameters) -> Parameters:
     """The release of the open mode: what the client made."""
     del training, received
     return made

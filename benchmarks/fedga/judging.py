@@ -11,7 +11,7 @@ from client_service.data.sessions import Prefixes, SessionShard
 from client_service.evaluation.session_metrics import measure_prefixes
 from client_service.models.sequence.srgnn import SRGNN
 from client_service.serving.next_items import freeze_sessions
-from client_service.training.session_trainer import MODELS, SessionTraining
+from client_service.training.session_trainer import MODELS, SessionTrainer
 from client_service.training.training_state import load_named
 from shared.method.parameters import Arrays, Float32, Parameters
 from shared.method.settings import MethodSettings
@@ -38,7 +38,7 @@ def judge_state(model: SRGNN, shared: Arrays, examples: Prefixes) -> Values:
     return dict(measure_prefixes(score, examples, len(model.item.table)).values)
 
 
-def judge_silos(trainings: Sequence[SessionTraining], choose: Examples) -> dict[str, Values]:
+def judge_silos(trainings: Sequence[SessionTrainer], choose: Examples) -> dict[str, Values]:
     """Each silo's model on its own examples, its own items in the list: means over examples, and over silos."""
     each = [_judge_silo(training, choose(training.shard)) for training in trainings]
     return average_silos(each, [len(choose(training.shard)) for training in trainings])
@@ -50,6 +50,6 @@ def average_silos(each: Sequence[Values], sizes: Sequence[int]) -> dict[str, Val
     return {"examples": by_example, "silos": {name: float(np.mean([one[name] for one in each])) for name in each[0]}}
 
 
-def _judge_silo(training: SessionTraining, examples: Prefixes) -> Values:
+def _judge_silo(training: SessionTrainer, examples: Prefixes) -> Values:
     served = freeze_sessions("", training)
     return dict(measure_prefixes(served.score, examples, len(training.shard.item_ids)).values)

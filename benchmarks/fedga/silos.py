@@ -21,7 +21,7 @@ from benchmarks.fedga.judging import average_silos, judge_silos
 from benchmarks.fedga.methods import build_method
 from benchmarks.fedga.rows import Row, keep_row
 from benchmarks.fedga.sets import SessionSet, divide, measure_silo_floors, parse_setting
-from client_service.training.session_trainer import MODELS, SessionTraining
+from client_service.training.session_trainer import MODELS, SessionTrainer
 from client_service.training.training_state import RoundContext
 from shared.method.parameters import Parameters
 from simulation.experiments.devices import DevicePlan, DeviceRound, LastingSilos, loss_of, train_devices
@@ -52,10 +52,10 @@ def run_silos(found: SessionSet, changes: dict[str, Any], rounds: int, seed: int
     return {**best[1], "curve": curve, "bytes": one.bytes, "seconds": time.perf_counter() - began}
 
 
-def _with_state(crew: LastingSilos, name: str, one: DeviceRound, seed: int) -> SessionTraining:
+def _with_state(crew: LastingSilos, name: str, one: DeviceRound, seed: int) -> SessionTrainer:
     """The silo's model with the mean of the round."""
     training = crew.visit(name, RoundContext(one.number, one.number, seed))
-    assert isinstance(training, SessionTraining)
+    assert isinstance(training, SessionTrainer)
     training.load(Parameters(one.state.arrays))
     return training
 

@@ -10,8 +10,9 @@ from benchmarks.guard.calibration import matrix_product
 from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
 from benchmarks.guard.silo import CPU, METHOD, GeneratedSilo, keep_first_model, matrix_mib
 from client_service.data import read_shard
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.start_choice import COMMON_START
+from client_service.training.training_state import RoundContext
 from shared.method.parameters import Parameters
 from shared.method.spectrum import low_spectrum
 from shared.method.tensors import initial_parameters, mlp_specification
@@ -51,10 +52,10 @@ async def prepare_epoch(silo: GeneratedSilo, folder: Path) -> Preparing:
     yield Prepared((timed,), matrix_mib(training.shard), MATRIX)
 
 
-def _begin_training(silo: GeneratedSilo) -> LocalTraining:
+def _begin_training(silo: GeneratedSilo) -> ItemTrainer:
     """At a filter that is given: what validation would choose is the first model's time."""
     shard, method = read_shard(silo.shard), METHOD.model_copy(update={"fusion": False})
-    training = LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, CPU, COMMON_START)
+    training = ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, CPU, COMMON_START)
     training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))
     training.moment = RoundContext(round=1, rounds=ROUNDS, seed=0)
     return training

@@ -103,7 +103,7 @@ async def served_client(silo: GeneratedSilo) -> AsyncIterator[FastAPI]:
     app = create_app(settings, outside=Unreachable())
     async with app.router.lifespan_context(app):
         service: ClientService = app.state.service
-        while service.recommender.lists_share < 1.0:
+        while service.answers.lists_share < 1.0:
             await asyncio.sleep(LOOK_SECONDS)
         yield app
 

@@ -19,8 +19,9 @@ from client_service.data import Shard, read_shard
 from client_service.evaluation.metrics import PRIMARY
 from client_service.evaluation.ranking import TopItems, on_test, on_validation, validation_users
 from client_service.serving.model_store import freeze
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
+from client_service.training.training_state import RoundContext
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
@@ -53,7 +54,7 @@ def train_whole(
     start = time.perf_counter()
     spectrum = cached_spectrum(whole, method.cutoff, None)
     spectrum_seconds = time.perf_counter() - start
-    training = LocalTraining(whole, spectrum, method, device)
+    training = ItemTrainer(whole, spectrum, method, device)
     training.initialise(seed)
     strategy, best, spent = build_strategy("local", method), _better_round(training, views, 0, None), 0.0
     for number in range(1, rounds + 1):
@@ -67,7 +68,7 @@ def train_whole(
 
 
 def _better_round(
-    training: LocalTraining, views: Sequence[ClientSlice], number: int, best: WholeTraining | None
+    training: ItemTrainer, views: Sequence[ClientSlice], number: int, best: WholeTraining | None
 ) -> WholeTraining:
     """The better of this round and the best so far, by the client mean of the primary measure on validation items."""
     ranker = freeze(f"whole.{number}", training).ranker

@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.common import render_table
 from client_service.data.sessions import Int64, SessionShard, shuffled_batches
 from client_service.runtime.device import pin_threads
-from client_service.training.session_trainer import SessionTraining
+from client_service.training.session_trainer import SessionTrainer
 from shared.method.settings import method_settings
 from simulation.sessions.cut import cut_sessions
 from simulation.sessions.read import read_sessions
@@ -38,7 +38,7 @@ def endless_batches(shard: SessionShard, size: int) -> Iterator[Int64]:
         yield from shuffled_batches(shard.train.lengths, size, np.random.default_rng(seed))
 
 
-def train_batches(training: SessionTraining, batches: Sequence[Int64]) -> float:
+def train_batches(training: SessionTrainer, batches: Sequence[Int64]) -> float:
     """Seconds."""
     optimiser, began = training._take_optimiser(""), time.perf_counter()
     for rows in batches:
@@ -50,7 +50,7 @@ def measure_epoch(shard: SessionShard, model: str, width: int, count: int) -> tu
     """The row of a model, and the operations that take most of it."""
     size = 100
     method = method_settings("sessions", model=model, width=width, catalogue=len(shard.item_ids), batch_size=size)
-    training, batches = SessionTraining(shard, method, torch.device("cpu")), endless_batches(shard, size)
+    training, batches = SessionTrainer(shard, method, torch.device("cpu")), endless_batches(shard, size)
     whole = -(-len(shard.train) // size)
     train_batches(training, list(itertools.islice(batches, WARM)))
     counted = count or whole

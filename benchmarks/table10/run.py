@@ -25,7 +25,8 @@ from client_service.evaluation.ranking import CHUNK, TopItems, ranked_by
 from client_service.models.initial_filter import Filter
 from client_service.serving.model_store import freeze
 from client_service.training.filter_search import best_filter, popularity_top
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
+from client_service.training.training_state import RoundContext
 from shared.method.graph import interaction_matrix
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
@@ -109,7 +110,7 @@ def _trained_recommender(method: MethodSettings, start: Filter, seed: int) -> Re
         """A new model, as the graph is another: its basis has turned. First its tables are fitted, then it is trained
         with the margin."""
         torch.manual_seed(seed)
-        training = LocalTraining(now, low_spectrum(now.train, method.cutoff), method, torch.device("cpu"), start)
+        training = ItemTrainer(now, low_spectrum(now.train, method.cutoff), method, torch.device("cpu"), start)
         training.moment = RoundContext(method.warmup_rounds + 1, method.warmup_rounds + 1, seed * 1000 + iteration)
         training.train(Objective(bias_aware=True))
         return freeze(str(iteration), training).ranker.top

@@ -23,7 +23,7 @@ from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
 from client_service.schemas import QualityOut, RoundCosts
 from client_service.tasks.task import RunContext
-from client_service.training.item_trainer import RoundContext
+from client_service.training.training_state import RoundContext
 from shared.errors import FederationError, UnavailableError
 from shared.method.declaration import Declaration
 from shared.method.graph import Float64

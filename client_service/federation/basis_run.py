@@ -44,7 +44,7 @@ from client_service.common_basis.subspace_iteration import (
 from client_service.data.files import settle, write_arrays
 from client_service.schemas import RoundCosts
 from client_service.tasks.task import RunContext, SummedDigests
-from client_service.training.item_trainer import RoundContext
+from client_service.training.training_state import RoundContext
 from shared.errors import ProtocolError
 from shared.method.declaration import Part
 from shared.method.parameters import Parameters, digest

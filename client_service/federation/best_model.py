@@ -15,13 +15,13 @@ from client_service.models.relevance import UNFITTED, Relevance
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER
 from client_service.schemas import QualityOut, RoundCosts, RoundQuality
+from client_service.serving.model_server import FrozenModel, ModelServer
 from client_service.serving.model_store import ModelHead, load_parameters, load_tensors, name_version, read_head
 from client_service.serving.model_versions import keep_version, kept_of_run
-from client_service.serving.predictor import Answerer, AtRest
 from client_service.tasks.task import Refitted, RunContext, Task, TaskShard, Training
 from shared.errors import DataError
 
-A = TypeVar("A", bound=AtRest)
+A = TypeVar("A", bound=FrozenModel)
 
 
 class BestModel:
@@ -36,7 +36,7 @@ class BestModel:
         place: RunContext,
         task: Task[Any, Any],
         shard: TaskShard,
-        answers: Answerer,
+        answers: ModelServer,
         training: Training,
         interrupt: Interrupt,
         known: dict[str, Any],
@@ -44,7 +44,7 @@ class BestModel:
     ) -> None:
         self.place, self._task, self._shard, self._training = place, task, shard, training
         self._answers, self._interrupt, self._refit = answers, interrupt, refit
-        self.served: AtRest | None = None
+        self.served: FrozenModel | None = None
         earlier = earlier_runs(kept_quality(place.folder, place.client), place.run)
         refitted = {"refitted": True} if refit is not None else {}
         self.quality = QualityOut(client=place.client, run=place.run, earlier=earlier, **refitted, **known)
@@ -84,13 +84,15 @@ class BestModel:
         """Read the test data, once, with the model that validation chose."""
         assert self.served is not None, "a run begins with a judged model"
         measures = self._task.test(self._shard, self.served, self._interrupt)
+        summarise, known = self._task.summarise, dict[str, Any]()
+        if summarise is not None:
+            known = summarise(self.place, self._shard, self.served, self._training, self._interrupt)
         self._note(
             test={self._task.labels[name].key: value for name, value in measures.values.items()},
             test_users=measures.users,
-            comparison=self._task.compare_alone(self.place, self._shard, self.served, self._interrupt),
             finished=True,
             failure=failure,
-            **self._task.describe(self._training),
+            **known,
             shared_digest=shared_digest,
         )
 
@@ -112,27 +114,27 @@ class BestModel:
         served = replace(served, relevance=self._relate(served))
         self._serve(served, self._answering(served, self._head(number, relevance=served.relevance)))
 
-    def _freeze(self, number: int) -> AtRest:
-        found: AtRest = self._task.freeze(name_version(self.place.run, number, self.place.number), self._training)
+    def _freeze(self, number: int) -> FrozenModel:
+        found: FrozenModel = self._task.freeze(name_version(self.place.run, number, self.place.number), self._training)
         return found
 
-    def _relate(self, served: AtRest) -> Relevance:
-        return self._task.relate(self._shard, served, self._interrupt)
+    def _relate(self, served: FrozenModel) -> Relevance:
+        return self._task.meaning_of_scores(self._shard, served, self._interrupt)
 
     def _head(self, number: int, **known: Any) -> ModelHead:
         return ModelHead(round=number, number=self.place.number, **{"values": {}, **known}, **self.origin)
 
-    def _answering(self, judged: AtRest, head: ModelHead) -> AtRest:
+    def _answering(self, judged: FrozenModel, head: ModelHead) -> FrozenModel:
         """The model that answers where this one was judged."""
         if self._refit is None:
             return judged
-        found: AtRest | None = self._refit(head, dict(self._training.model.named_parameters()))
+        found: FrozenModel | None = self._refit(head, dict(self._training.model.named_parameters()))
         return judged if found is None else as_kept(found, head)
 
-    def _serve(self, judged: AtRest, answering: AtRest) -> None:
+    def _serve(self, judged: FrozenModel, answering: FrozenModel) -> None:
         self.served, self._answers.served = judged, answering
 
-    def _keep_and_serve(self, served: AtRest, number: int, measures: Measures) -> None:
+    def _keep_and_serve(self, served: FrozenModel, number: int, measures: Measures) -> None:
         """The checkpoint first: what is served survives a restart."""
         pairs, found = self._task.count(self._shard).edges, self._relate(served)
         head = self._head(number, values=dict(measures.values), chosen_for=pairs, relevance=found)
@@ -152,7 +154,7 @@ class BestModel:
 
 def kept_model(
     task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
-) -> AtRest | None:
+) -> FrozenModel | None:
     """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
     head = read_head(folder)
     if head is None or head.shard != shard.digest:
@@ -162,7 +164,7 @@ def kept_model(
 
 def find_kept(
     task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
-) -> AtRest | None:
+) -> FrozenModel | None:
     """Likewise; None, and the log says why, where its file is damaged."""
     try:
         return kept_model(task, shard, folder, device, fit_everything=fit_everything)
@@ -179,19 +181,19 @@ def load_version(
     head: ModelHead,
     *,
     fit_everything: bool = False,
-) -> AtRest:
+) -> FrozenModel:
     """A kept model of this shard, as it was served. DataError where its file is damaged."""
     if fit_everything:
         tensors = load_tensors(folder, head)
         if tensors is None:
             raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
-        refitted: AtRest | None = task.refit(shard, folder, device)(head, tensors)
+        refitted: FrozenModel | None = task.refit(shard, folder, device)(head, tensors)
         if refitted is not None:
             return as_kept(refitted, head)
     training = task.rebuild(head, shard, folder, device)
     if not load_parameters(folder, head, training.model):
         raise DataError(f"{folder / head.parameters}: expected the kept model, got a damaged or other file")
-    found: AtRest = task.freeze(head.version, training)
+    found: FrozenModel = task.freeze(head.version, training)
     return as_kept(found, head)
 
 

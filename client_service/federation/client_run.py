@@ -19,11 +19,11 @@ from client_service.privacy.guard import Guard
 from client_service.runtime.interruption import Interrupt
 from client_service.schemas import RoundCosts
 from client_service.secure_rounds.masking import Masking
+from client_service.serving.model_server import ModelServer
 from client_service.serving.model_versions import number_of_run
-from client_service.serving.predictor import Answerer
 from client_service.settings import ClientSettings
 from client_service.tasks.task import RunContext, SummedDigests, Task, TaskShard
-from client_service.training.item_trainer import RoundContext
+from client_service.training.training_state import RoundContext
 from shared.errors import PrivacyError
 from shared.method.declaration import Part
 from shared.method.parameters import Parameters
@@ -42,7 +42,7 @@ class Silo:
     settings: ClientSettings
     task: Task[Any, Any]
     shard: TaskShard
-    answers: Answerer
+    answers: ModelServer
     device: torch.device
     metrics: ClientMetrics
     interrupt: Interrupt

@@ -13,10 +13,9 @@ from client_service.federation.checkpoint import Recovery
 from client_service.federation.run_records import keep_spectra, kept_spectra
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.schemas import QualityOut, RoundCosts, SpectrumOut
-from client_service.serving.predictor import Answerer
+from client_service.serving.model_server import ModelServer
 from client_service.tasks.task import RunContext, SummedDigests, Task, TaskShard, Training
-from client_service.training.item_trainer import RoundContext
-from client_service.training.training_state import StrategyTensors
+from client_service.training.training_state import RoundContext, StrategyTensors
 from shared.method.declaration import Part
 from shared.method.parameters import Arrays, Parameters, digest
 from shared.strategies.strategy import Strategy, split_broadcasts
@@ -46,11 +45,11 @@ class TrainingRun:
         place: RunContext,
         task: Task[Any, Any],
         shard: TaskShard,
-        answers: Answerer,
+        answers: ModelServer,
         device: torch.device,
         interrupt: Interrupt = NEVER,
     ) -> None:
-        self.place, self._task = place, task
+        self.place = place
         training, known = task.begin(place, shard, device, interrupt)
         self._training: Training = training
         refit = task.refit(shard, place.folder, device) if place.fit_everything else None
@@ -169,7 +168,7 @@ class TrainingRun:
 
     def _show_spectrum(self, scalar: str | None, update: Parameters) -> None:
         """The kernels that a scalar of the update compares, for the silo; without an anchor the last ones stay."""
-        compared = self._task.compare(self._training)
+        compared = self._training.compared_kernels()
         if compared is not None:
             anchor, own = (tuple(kernel.tolist()) for kernel in compared)
             number, value = self._training.moment.round, None if scalar is None else update.scalars.get(scalar)

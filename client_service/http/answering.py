@@ -18,10 +18,10 @@ from client_service.metrics import RequestMetrics
 from client_service.runtime.device import choose_device
 from client_service.runtime.workers import RequestBatcher
 from client_service.serving.messages import MOST_USERS, ModelOut, RecommendationsIn, RecommendationsOut
+from client_service.serving.model_server import ModelServer
 from client_service.serving.model_store import REFRESH, read_version
 from client_service.serving.next_items import NextItems
 from client_service.serving.next_messages import NextIn, NextListOut
-from client_service.serving.predictor import Answerer
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import MOST_LISTED, Basket, ListRequest
 from client_service.settings import ClientSettings
@@ -66,7 +66,7 @@ def _write_chunk(users: Sequence[str], compute: Compute) -> bytes:
     return b"".join(one.model_dump_json(exclude_none=True).encode() + b"\n" for one in compute(users))
 
 
-A = TypeVar("A", bound=Answerer)
+A = TypeVar("A", bound=ModelServer)
 BasketAsked = tuple[Recommender, Basket]
 """A refresh may put another recommender in place while a basket waits; its limits are of the catalogue of this one."""
 
@@ -80,7 +80,7 @@ class Answering:
         self.settings, self.task = settings, task_named(settings.task)
         self.device, self.device_reason = choose_device(settings.device)
         self.models = settings.models_directory
-        self._answers: Answerer | None = None
+        self._answers: ModelServer | None = None
         self._feedback: EventLog | None = None
         self._following: asyncio.Task[None] | None = None
         self._stream_threads = CapacityLimiter(THREADS)
@@ -88,23 +88,14 @@ class Answering:
         self.visits = RequestBatcher(self._answer_visits, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
 
     @property
-    def answers(self) -> Answerer:
+    def answers(self) -> ModelServer:
         """Who answers, whatever the silo's task is."""
         if self._answers is None:
             raise UnavailableError("the client is reading its shard")
         return self._answers
 
-    @property
-    def recommender(self) -> Recommender:
-        """ConflictError in a silo that holds no users."""
-        return self._require(Recommender)
-
-    @property
-    def next_items(self) -> NextItems:
-        """ConflictError in a silo that holds no sessions."""
-        return self._require(NextItems)
-
-    def _require(self, kind: type[A]) -> A:
+    def model_server(self, kind: type[A]) -> A:
+        """Returns who answers, of the class that a route asks for. ConflictError in a silo of another task."""
         if not isinstance(self.answers, kind):
             raise ConflictError(f"expected a request to a silo of another task, this one's is {self.task.name!r}")
         return self.answers
@@ -130,17 +121,17 @@ class Answering:
 
     async def answer_basket(self, message: RecommendationsIn) -> RecommendationsOut:
         """A list for the message's basket, computed with all others that wait."""
-        recommender = self.recommender
+        recommender = self.model_server(Recommender)
         basket = Basket(message.basket or (), await _read_limits(recommender, message))
         return await self.baskets.ask((recommender, basket))
 
     async def answer_visits(self, message: NextIn) -> NextListOut:
         """What comes next after the message's sessions, computed with all others that wait: one thread's memory."""
-        self._require(NextItems)
+        self.model_server(NextItems)
         return await self.visits.ask(message)
 
     def _answer_visits(self, asked: Sequence[NextIn]) -> Sequence[NextListOut]:
-        return self.next_items.answer_all(asked)
+        return self.model_server(NextItems).answer_all(asked)
 
     async def answer_users(self, message: RecommendationsIn) -> tuple[RecommendationsOut, ...]:
         """A list for each of the message's users."""
@@ -150,12 +141,12 @@ class Answering:
         if (listed := len(users) * message.k) > MOST_LISTED:
             words = f"expected at most {MOST_LISTED} items in all lists together (users x k) without {NDJSON}"
             raise ProtocolError(f"body.users: {words}, got {listed}")
-        recommender = self.recommender
+        recommender = self.model_server(Recommender)
         return await run_in_threadpool(recommender.for_users, users, await _read_limits(recommender, message))
 
     async def stream_users(self, message: RecommendationsIn) -> Response:
         """The same, line by line; what is wrong with the message is found before the first line."""
-        recommender = self.recommender
+        recommender = self.model_server(Recommender)
         limits = await _read_limits(recommender, message)
         return stream_lists(
             message.users or (), lambda users: recommender.for_users(users, limits), self._stream_threads

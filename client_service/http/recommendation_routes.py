@@ -34,6 +34,7 @@ from client_service.serving.messages import (
     SimilarOut,
 )
 from client_service.serving.next_messages import NextIn, NextListOut
+from client_service.serving.recommender import Recommender
 from client_service.serving.requests import DEEPEST, Listed
 from shared.web.routes import Handler
 from shared.web.undeclared import announces_body
@@ -65,7 +66,7 @@ def _find(request: Request, k: int) -> Response | None:
     user = request.path_params["user"]
     if not 1 <= len(user) <= LONGEST_ID:
         return None
-    listed = request.app.state.service.recommender.listed_for(user, k)
+    listed = request.app.state.service.model_server(Recommender).listed_for(user, k)
     return (
         None if listed is None else Response(write_list(user, listed), headers=HEADERS, media_type="application/json")
     )
@@ -130,7 +131,7 @@ async def recommend(
     raw: Raw = False,
 ) -> RecommendationsOut:
     """A look-up where the user's list is at hand and nothing else is asked for; else computed in a worker thread."""
-    recommender = service.recommender
+    recommender = service.model_server(Recommender)
     read = partial(
         recommender.limits,
         k,
@@ -175,7 +176,7 @@ async def predict_next(message: NextIn, service: Service) -> NextListOut:
 @recommendations.get("/items/{item}/similar", response_model_exclude_none=True)
 def read_similar_items(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
     """Items by the cosine of their embeddings in the served model."""
-    version, items = service.recommender.similar(item, k)
+    version, items = service.model_server(Recommender).similar(item, k)
     return SimilarOut(item=item, model=version, items=items)
 
 
@@ -183,13 +184,13 @@ def read_similar_items(item: ItemPath, service: Service, k: Count = 20) -> Simil
 def search_items(service: Service, query: Words = "", offset: Place = 0, k: Count = 20) -> ItemsOut:
     """A page of the items whose titles hold all words; without words of all items. Upper and lower case, composed and
     decomposed accents are the same (NFKC, full case folding); a letter with and without its accent is not."""
-    return service.recommender.catalogue.search(query, offset, k)
+    return service.model_server(Recommender).catalogue.search(query, offset, k)
 
 
 @catalogue.get("/items/{item}", response_model_exclude_none=True)
 def read_item(item: ItemPath, service: Service) -> CatalogueItemOut:
     """What is known of an item."""
-    return service.recommender.catalogue.read(item)
+    return service.model_server(Recommender).catalogue.read(item)
 
 
 @served.get("/model", response_model_exclude_none=True)

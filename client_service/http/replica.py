@@ -12,8 +12,8 @@ from client_service.http.answering import Answering
 from client_service.metrics import RequestMetrics
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.memory import return_free_memory
+from client_service.serving.model_server import FrozenModel
 from client_service.serving.model_store import ModelHead, read_head
-from client_service.serving.predictor import AtRest
 from client_service.settings import ClientSettings
 from shared.errors import DataError
 
@@ -118,7 +118,7 @@ class Replica(Answering):
             self._put_in_place()
             self.metrics.serving.set(0)
 
-    def _serve(self, served: AtRest) -> None:
+    def _serve(self, served: FrozenModel) -> None:
         self._next.served = served
         self._put_in_place()
         self.metrics.serving.set(1)
@@ -129,6 +129,6 @@ class Replica(Answering):
             self._answers, self._followers = self._next, self._followers[-1:]
             before.close()
 
-    def _read_model(self) -> AtRest | None:
+    def _read_model(self) -> FrozenModel | None:
         everything = self.settings.fit_everything
         return kept_model(self.task, self._shard, self.models, self.device, fit_everything=everything)

@@ -34,7 +34,7 @@ from client_service.schemas import BasisOut, PrivacyOut, QualityOut, SpectrumOut
 from client_service.secure_rounds.masking import Masking, open_masking
 from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import RoundMemory
-from client_service.serving.predictor import AtRest
+from client_service.serving.model_server import FrozenModel
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.tasks.task import TaskShard
@@ -155,7 +155,7 @@ class ClientService(Answering):
         """False when the agent or the refresher has ended by a mistake of ours: then only a restart helps."""
         return super().live and not self._ended
 
-    def _take_up_stored(self, shard: TaskShard, interrupt: Interrupt) -> AtRest | None:
+    def _take_up_stored(self, shard: TaskShard, interrupt: Interrupt) -> FrozenModel | None:
         store = None if self._feedback is None else self._feedback.store
         renewal = ModelRenewal(self.settings, self.task, shard, self.device, interrupt)
         return take_up_stored(renewal, store)

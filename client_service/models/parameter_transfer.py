@@ -91,6 +91,15 @@ def are_alike(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[s
     )
 
 
+def match_model(
+    model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor], old: ShardRows, new: ShardRows
+) -> Matched | None:
+    """The rows that both shards have; None where `trained` is of another kind of model, or of another catalogue."""
+    if old.catalogue != new.catalogue or not are_alike(model, kinds, trained):
+        return None
+    return match_rows(old, new)
+
+
 @torch.no_grad()
 def carry_plain(model: nn.Module, kinds: Mapping[str, RowKind], trained: Mapping[str, Tensor]) -> None:
     """Take over what means the same on every shard; of what is longer on one of both, what both have."""

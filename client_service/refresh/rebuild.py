@@ -20,9 +20,9 @@ from client_service.refresh.cleanup import delete_outdated_files
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
+from client_service.serving.model_server import FrozenModel
 from client_service.serving.model_store import REFRESH, ModelHead, kept_rows, load_tensors, read_head
 from client_service.serving.model_versions import keep_version, next_number
-from client_service.serving.predictor import AtRest
 from client_service.serving.recommender import Recommender, open_recommender
 from client_service.settings import ClientSettings
 from client_service.tasks.items import answering_shard, list_shard, listed_items
@@ -37,7 +37,7 @@ SEED = 0
 class RenewedModel:
     """A model at rest, and what it belongs to; not kept yet."""
 
-    served: AtRest
+    served: FrozenModel
     head: ModelHead
 
 
@@ -72,7 +72,7 @@ class ModelRenewal:
         found = self._carry(before, training, after)
         return None if found is None else self._relate(self._judge(found))
 
-    def keep(self, renewed: RenewedModel) -> AtRest:
+    def keep(self, renewed: RenewedModel) -> FrozenModel:
         """Make it the served one, also after a restart. `keep_version` says what becomes of the others."""
         settings, rows = self.settings, self.task.rows(self.shard)
         refitted = None
@@ -109,7 +109,7 @@ class ModelRenewal:
         except DataError as error:
             LOGGER.warning("model_not_carried", reason=str(error))
             return None
-        if tensors is None or rows is None or not self.task.carry(training, tensors, rows):
+        if tensors is None or rows is None or not training.carry(tensors, rows):
             return None
         carried = head.model_copy(update={"carried": True})
         return RenewedModel(self.task.freeze(carried.version, training), carried)
@@ -140,7 +140,7 @@ class ModelRenewal:
 
     def _relate(self, best: RenewedModel) -> RenewedModel:
         """With what its scores mean."""
-        relevance = self.task.relate(self.shard, best.served, self.interrupt)
+        relevance = self.task.meaning_of_scores(self.shard, best.served, self.interrupt)
         return RenewedModel(best.served, best.head.model_copy(update={"relevance": relevance}))
 
 
@@ -213,7 +213,7 @@ def _settle(silo: Silo, feedback: EventLog, absorbed: Absorbed, *, changed: bool
     return RefreshResult(changed, version, erased, absorbed.waiting, absorbed.dropped)
 
 
-def _move_silo(silo: Silo, shard: Shard, served: AtRest | None, feedback: EventLog, publish: Publish) -> Silo:
+def _move_silo(silo: Silo, shard: Shard, served: FrozenModel | None, feedback: EventLog, publish: Publish) -> Silo:
     """What can fail comes before answers move."""
     settings, old = silo.settings, silo.answers
     answering = answering_shard(settings, shard)

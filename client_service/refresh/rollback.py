@@ -11,9 +11,9 @@ from client_service.federation.best_model import load_version
 from client_service.federation.client_run import Silo
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.schemas import KeptModelOut, ModelsOut
+from client_service.serving.model_server import FrozenModel
 from client_service.serving.model_store import ModelHead, read_head
 from client_service.serving.model_versions import choose_version, kept_versions, next_number
-from client_service.serving.predictor import AtRest
 from shared.errors import ConflictError, DataError, NotFoundError
 
 PATIENCE_SECONDS = 5.0  # a model that a round has given is put in place in less
@@ -54,7 +54,7 @@ def _changing(lock: threading.Lock) -> Iterator[None]:
         lock.release()
 
 
-def _load(folder: Path, silo: Silo, chosen: ModelHead) -> AtRest:
+def _load(folder: Path, silo: Silo, chosen: ModelHead) -> FrozenModel:
     """The model, which is the served one from now on."""
     if chosen.shard != silo.shard.digest:
         return _take_over(silo, chosen, next_number(folder))
@@ -67,7 +67,7 @@ def _load(folder: Path, silo: Silo, chosen: ModelHead) -> AtRest:
     return served
 
 
-def _take_over(silo: Silo, chosen: ModelHead, number: int) -> AtRest:
+def _take_over(silo: Silo, chosen: ModelHead, number: int) -> FrozenModel:
     renewal = ModelRenewal(silo.settings, silo.task, silo.shard, silo.device, silo.interrupt)
     found = renewal.take_over(chosen, chosen.model_copy(update={"shard": silo.shard.digest, "number": number}))
     if found is None:

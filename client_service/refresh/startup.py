@@ -17,8 +17,8 @@ from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.secure_rounds.round_memory import NAME as ROUNDS
+from client_service.serving.model_server import FrozenModel
 from client_service.serving.model_store import read_head
-from client_service.serving.predictor import AtRest
 from client_service.settings import ClientSettings
 from client_service.tasks.task import TaskShard
 from shared.errors import DataError, SettingsError
@@ -66,7 +66,7 @@ def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) ->
     return OpenRecords(ledger, anchors, rounds, guard, basis_guard)
 
 
-def take_up_stored(renewal: ModelRenewal, store: EventStore | None) -> AtRest | None:
+def take_up_stored(renewal: ModelRenewal, store: EventStore | None) -> FrozenModel | None:
     """The kept model, or for a shard that has changed the one that follows from it. Slow.
 
     A damaged model is no reason to stay away, nor one that needs more memory than there is, nor a disk that is full
@@ -93,7 +93,7 @@ def take_up_stored(renewal: ModelRenewal, store: EventStore | None) -> AtRest | 
     return served
 
 
-def _renew(renewal: ModelRenewal) -> AtRest | None:
+def _renew(renewal: ModelRenewal) -> FrozenModel | None:
     """Who has changed the shard since a model was kept may have erased somebody: nothing stays of what it was."""
     folder, digest = renewal.settings.models_directory, renewal.shard.digest
     head = read_head(folder)

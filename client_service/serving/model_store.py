@@ -25,8 +25,8 @@ from client_service.models.ranker import Ranker
 from client_service.models.relevance import Relevance
 from client_service.models.score_fusion import Recipe
 from client_service.schemas import MeasureValues
-from client_service.serving.predictor import AtRest
-from client_service.training.item_trainer import LocalTraining
+from client_service.serving.model_server import FrozenModel
+from client_service.training.item_trainer import ItemTrainer
 from shared.errors import DataError
 from shared.message import Message
 from shared.method.parameters import Float32
@@ -169,7 +169,7 @@ def load_parameters(folder: Path, head: ModelHead, model: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class Served(AtRest):
+class Served(FrozenModel):
     """A model of users and items. ranker: from it lists come."""
 
     model: Model
@@ -183,7 +183,7 @@ class Served(AtRest):
         return (rows / np.where(length > 0, length, 1.0)).astype(np.float32)
 
 
-def freeze(version: str, training: LocalTraining) -> Served:
+def freeze(version: str, training: ItemTrainer) -> Served:
     """A copy of the parameters; the constant buffers and the fusion, which are large, are shared with the original."""
     model = training.model
     constant = {id(buffer): buffer for buffer in model.buffers()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +17,9 @@ from client_service.data.sessions import LONGEST_PREFIX, TRAIN, Int64, Prefixes,
 from client_service.evaluation.session_baselines import score_by_popularity, score_by_successors
 from client_service.models.sequence.srgnn import SRGNN
 from client_service.models.top_items import top_columns
+from client_service.serving.model_server import FrozenModel, ModelServer
 from client_service.serving.next_messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut
-from client_service.serving.predictor import AtRest
-from client_service.training.session_trainer import SessionTraining
+from client_service.training.session_trainer import SessionTrainer
 from shared.method.parameters import Float32
 
 
@@ -57,7 +56,7 @@ SESSIONS = 256  # whose graphs are computed at a time: some 200 kB each, however
 
 
 @dataclass(frozen=True)
-class ServedSessions(AtRest):
+class ServedSessions(FrozenModel):
     """A session model. own: the rows of its table that are the shard's items', (N,). vectors: these rows, (N, d)."""
 
     model: SRGNN
@@ -72,7 +71,7 @@ class ServedSessions(AtRest):
         return found
 
 
-def freeze_sessions(version: str, training: SessionTraining) -> ServedSessions:
+def freeze_sessions(version: str, training: SessionTrainer) -> ServedSessions:
     """A copy of the model as it is now."""
     model = copy.deepcopy(training.model).requires_grad_(False)
     table = model.item.table.detach()
@@ -81,16 +80,16 @@ def freeze_sessions(version: str, training: SessionTraining) -> ServedSessions:
     return ServedSessions(version, model, own=own, vectors=vectors)
 
 
-class NextItems:
-    """Answers from one `ServedSessions` at a time. Without a model it counts what followed in the shard's sessions."""
+class NextItems(ModelServer):
+    """Answers from one `ServedSessions` at a time. Without a model it counts what followed in the shard's sessions.
+    Nobody's list is kept: a visit is all that is known of who asks."""
 
-    known_users = 0  # nobody's list is kept: a visit is all that is known of who asks
-    lists_share = 0.0
+    score_meaning = NEXT_SCORE
 
     def __init__(self, shard: SessionShard) -> None:
+        super().__init__()
         self._shard = shard
         self.served: ServedSessions | None = None
-        self.changing, self.score_meaning = threading.Lock(), NEXT_SCORE
         clicks, starts = shard.split_sessions(TRAIN)
         self._popularity = score_by_popularity(clicks, self.shown_items)
         self._successors = score_by_successors(clicks, starts, self.shown_items)
@@ -99,9 +98,6 @@ class NextItems:
     def shown_items(self) -> int:
         """How many items can be answered."""
         return len(self._shard.item_ids)
-
-    def close(self) -> None:
-        """Nothing goes on in the background."""
 
     def answer(self, asked: NextIn) -> NextListOut:
         """A list for each session, in the order of the request."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -17,6 +16,7 @@ from client_service.serving.candidate_filters import Exclusions
 from client_service.serving.catalogue import Catalogue
 from client_service.serving.item_answers import Answers, Query, Ranked, best_rows
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
+from client_service.serving.model_server import ModelServer
 from client_service.serving.model_store import Served
 from client_service.serving.precomputed_lists import BegunList, ListBuilder, ListedRows, ListReader, PrecomputedLists
 from client_service.serving.ranking import ListRanking, basket_since, changes_basket, history_rows
@@ -30,21 +30,23 @@ from shared.method.parameters import Float32
 NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
 
 
-class Recommender:
+class Recommender(ModelServer):
     """Answers from one `Served` at a time. Putting in another is one assignment: a request sees the old or the new.
 
     `keeper`: computes the lists of the known users before they are asked for; without one each is computed then.
     `overlay`: what has happened since the shard was written.
     """
 
+    score_meaning = SCORE
+
     def __init__(self, shard: Shard, keeper: ListBuilder | None = None, overlay: Overlay | None = None) -> None:
+        super().__init__()
         self._shard, self._keeper, self._overlay = shard, keeper, overlay or Overlay(shard)
         self._answers, self.catalogue = Answers(shard, self._overlay), Catalogue(shard, self._overlay)
         self._exclusions = Exclusions(shard, self._overlay)
         self._recent = RecentLists()
         self._ranking = ListRanking(shard, keeper, self._exclusions, self._recent)
         self._served: Served | None = None
-        self.changing, self.score_meaning = threading.Lock(), SCORE
         _, by_item = degrees(shard.train)
         self._popularity = by_item.astype(np.float32)
 

@@ -20,7 +20,7 @@ from client_service.models.initial_filter import start_at
 from client_service.models.parameter_transfer import MatchedRows, are_alike
 from client_service.runtime.logs import LOGGER
 from client_service.serving.model_store import ModelHead, Served, freeze
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.start_choice import common_start
 from shared.errors import DataError
@@ -44,7 +44,7 @@ class Refit:
 
     def __init__(self, shard: Shard, folder: Path, device: torch.device) -> None:
         self._shard, self._folder, self._device = shard, folder, device
-        self._begun: tuple[ModelHead, LocalTraining, Tensor] | None = None
+        self._begun: tuple[ModelHead, ItemTrainer, Tensor] | None = None
 
     def __call__(self, head: ModelHead, trained: Mapping[str, Tensor]) -> Served | None:
         """The model of this head with the parameters that its file has. Slow.
@@ -70,7 +70,7 @@ class Refit:
                     encoder.embedding.add_(trained["embedding"].to(start) - before.to(start))
         return freeze(head.version, training)
 
-    def _begin(self, head: ModelHead) -> tuple[LocalTraining, Tensor]:
+    def _begin(self, head: ModelHead) -> tuple[ItemTrainer, Tensor]:
         """A model of the head's choices on all pairs, and the embeddings with which it begins."""
         known = self._begun
         if known is None or not _choose_alike(known[0], head):
@@ -79,7 +79,7 @@ class Refit:
             # A small graph has fewer frequencies than the cut-off; what was trained has a weight for each of its own.
             trained_on = cached_spectrum(self._shard, head.method.cutoff, self._folder)
             spectrum = spectrum.cut(len(trained_on.singular))
-            training = LocalTraining(
+            training = ItemTrainer(
                 self._shard.everything,
                 spectrum,
                 head.method,
@@ -92,7 +92,7 @@ class Refit:
             known = self._begun = (head, training, training.model.encoder.embedding.detach().clone())
         return known[1:]
 
-    def _start_before(self, head: ModelHead, training: LocalTraining) -> Tensor:
+    def _start_before(self, head: ModelHead, training: ItemTrainer) -> Tensor:
         """The embeddings with which the training of this model began, (M + N, q), on the training pairs alone."""
         assert head.start is not None, "embeddings that begin at a filter have one"
         shard, basis = self._shard, kept_basis(self._folder, head)

@@ -22,15 +22,23 @@ from client_service.event_log.store import EventStore
 from client_service.joining_value.comparison import compare_with_alone
 from client_service.models.relevance import Relevance
 from client_service.runtime.interruption import Interrupt
-from client_service.schemas import ComparisonOut
 from client_service.serving.model_store import ModelHead, Served, freeze
 from client_service.serving.recommender import Recommender, open_reader, open_recommender
 from client_service.serving.refitting import Refit, kept_basis
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import USERS, trial
-from client_service.tasks.task import OpenedTask, ReplicaTask, RunContext, SummedDigests, Task
-from client_service.training.client_measures import compared_kernels
-from client_service.training.item_trainer import LocalTraining, carry_training, rows_of_shard
+from client_service.tasks.task import (
+    CatalogueCounts,
+    EventIntake,
+    ModelStart,
+    OpenedTask,
+    Refitting,
+    ReplicaTask,
+    RunContext,
+    SummedDigests,
+    Task,
+)
+from client_service.training.item_trainer import ItemTrainer, list_item_rows
 from client_service.training.relevance_fit import fit_relevance
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.start_choice import Choice, keep_choice, kept_choice
@@ -77,7 +85,7 @@ def digest_summed(shard: Shard) -> SummedDigests:
 
 def begin_training(
     place: RunContext, shard: Shard, device: torch.device, interrupt: Interrupt
-) -> tuple[LocalTraining, dict[str, Any]]:
+) -> tuple[ItemTrainer, dict[str, Any]]:
     """A model where its run begins, with the choices that an earlier run made on the same shard."""
     method, folder = place.method, place.cache or place.folder
     began = time.perf_counter()
@@ -86,12 +94,11 @@ def begin_training(
     basis = _choice_basis(place)
     known = kept_choice(shard, method.cutoff, folder, basis)
     recipe = known.recipe if method.fusion else None
-    training = LocalTraining(shard, spectrum, method, device, known.start, interrupt, place.kind, recipe, place.basis)
+    training = ItemTrainer(shard, spectrum, method, device, known.start, interrupt, place.kind, recipe, place.basis)
     choice = Choice(start=training.start or known.start, recipe=training.recipe or known.recipe)
     if choice != known:
         keep_choice(shard, method.cutoff, folder, choice, basis)
-    figures = {**count_graph(shard).model_dump(), "valid_users": _count_judges(shard), "spectrum_seconds": seconds}
-    return training, {**_choices(training), **figures}
+    return training, {**_choices(training), "spectrum_seconds": seconds}
 
 
 def _choice_basis(place: RunContext) -> str:
@@ -101,25 +108,25 @@ def _choice_basis(place: RunContext) -> str:
     return place.basis.digest[:16] + ("-common-2" if place.method.start == "common" else "")
 
 
-def _count_judges(shard: Shard) -> int:
+def count_judged(shard: Shard) -> int:
     """The users by whose validation items a model is judged."""
     users = validation_users(shard.train.shape[0], seed=0)
     return int(np.count_nonzero(np.diff(shard.valid.indptr)[users]))
 
 
-def _choices(training: LocalTraining) -> dict[str, Any]:
+def _choices(training: ItemTrainer) -> dict[str, Any]:
     start, recipe = training.start, training.recipe
     return {"start": None if start is None else asdict(start), "recipe": None if recipe is None else asdict(recipe)}
 
 
-def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.device) -> LocalTraining:
+def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.device) -> ItemTrainer:
     """The model to which a head belongs; `folder` has, or gets, the shard's spectrum, and the common basis lies beside.
 
     Raises DataError where the basis is missing: without it the model ranks otherwise.
     """
     basis = kept_basis(folder, head)
     spectrum = cached_spectrum(shard, head.method.cutoff, folder)
-    return LocalTraining(
+    return ItemTrainer(
         shard, spectrum, head.method, device, head.start, kind=head.kind, recipe=head.recipe, basis=basis
     )
 
@@ -140,17 +147,20 @@ def judge_test_lists(shard: Shard, served: Served, interrupt: Interrupt) -> Meas
     return on_test(shard, interrupt.before(served.ranker.top))
 
 
-def compare_alone(place: RunContext, shard: Shard, served: Served, interrupt: Interrupt) -> ComparisonOut:
-    """The served model beside popular items and the silo alone, for the silo's operator."""
-    return compare_with_alone(shard, served, place.method.cutoff, place.cache or place.folder, interrupt)
+def summarise_items(
+    place: RunContext, shard: Shard, served: Served, training: ItemTrainer, interrupt: Interrupt
+) -> dict[str, Any]:
+    """The served model beside popular items and the silo alone, for its operator; and the mean angles of margins."""
+    comparison = compare_with_alone(shard, served, place.method.cutoff, place.cache or place.folder, interrupt)
+    return {"comparison": comparison, "angles": mean_angles(training)}
 
 
-def mean_angles(training: LocalTraining) -> dict[str, Any]:
+def mean_angles(training: ItemTrainer) -> dict[str, float]:
     """Mean xi over users by log2 bucket of the item's popularity."""
     tables = training.tables
     weights = torch.bincount(tables.user_bucket, minlength=len(tables.user_table)).cpu().numpy()
     angles = np.average(tables.angles().cpu().numpy(), axis=0, weights=weights)
-    return {"angles": {str(bucket): float(angle) for bucket, angle in enumerate(angles)}}
+    return {str(bucket): float(angle) for bucket, angle in enumerate(angles)}
 
 
 def answering_shard(settings: ClientSettings, shard: Shard) -> Shard:
@@ -182,25 +192,19 @@ ITEMS = Task(
     labels=LABELS,
     primary=PRIMARY,
     nouns=USERS,
-    read=read_listed_shard,
+    read_shard=read_listed_shard,
     count=count_graph,
-    everything=all_pairs,
-    refit=Refit,
-    rows=rows_of_shard,
-    carry=carry_training,
-    count_in_catalogue=catalogue_matrix,
-    digest_summed=digest_summed,
-    begin=begin_training,
-    rebuild=rebuild_training,
-    freeze=freeze,
-    relate=relate_scores,
+    count_judged=count_judged,
+    trainer=ModelStart(begin=begin_training, rebuild=rebuild_training),
     judge=judge_validation_lists,
     test=judge_test_lists,
-    compare_alone=compare_alone,
-    compare=compared_kernels,
-    describe=mean_angles,
     answer=Recommender,
-    open=open_lists,
-    follow=follow_lists,
     try_out=trial,
+    freeze=freeze,
+    rows=list_item_rows,
+    relate=relate_scores,
+    summarise=summarise_items,
+    refitting=Refitting(everything=all_pairs, refit=Refit),
+    counts=CatalogueCounts(matrix=catalogue_matrix, digests=digest_summed),
+    events=EventIntake(open=open_lists, follow=follow_lists),
 )

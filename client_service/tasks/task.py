@@ -3,10 +3,11 @@ the record; none of them knows a task by its name."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import torch
 from scipy import sparse
@@ -14,19 +15,21 @@ from torch import Tensor, nn
 
 from client_service.common_basis.basis import CommonBasis
 from client_service.evaluation.metrics import MeasureLabel, Measures
+from client_service.event_log.database import FOLDER
 from client_service.event_log.service import EventLog
 from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows
-from client_service.models.relevance import Relevance
+from client_service.models.relevance import UNFITTED, Relevance
 from client_service.models.score_fusion import Recipe
-from client_service.runtime.interruption import Interrupt
-from client_service.schemas import ComparisonOut
+from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.serving.model_server import FrozenModel, ModelServer
 from client_service.serving.model_store import ModelHead
-from client_service.serving.predictor import Answerer
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import Nouns, Question, Trial
-from client_service.training.item_trainer import Figures, RoundContext
-from client_service.training.training_state import TrainingState
+from client_service.training.trainer import Figures
+from client_service.training.training_state import RoundContext, TrainingState
+from shared.errors import SettingsError
+from shared.files import make_private_folder
 from shared.method.declaration import Counts
 from shared.method.graph import Float64
 from shared.method.parameters import Parameters
@@ -96,12 +99,14 @@ class Training(LocalClient, Protocol):
     def state(self) -> TrainingState: ...
     def fits(self, state: TrainingState) -> bool: ...
     def restore(self, state: TrainingState) -> None: ...
+    def carry(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool: ...
+    def compared_kernels(self) -> tuple[Float64, Float64] | None: ...
 
 
 class OpenedTask(NamedTuple):
     """answers: without a model yet. feedback: None where applications tell a silo of this task nothing."""
 
-    answers: Answerer
+    answers: ModelServer
     feedback: EventLog | None
 
 
@@ -109,13 +114,8 @@ class ReplicaTask(NamedTuple):
     """answers: without a model yet. follow: takes up what applications have told the training process since; True once
     another shard than that of the answers has absorbed it, None where nothing could be read."""
 
-    answers: Answerer
+    answers: ModelServer
     follow: Callable[[], bool | None]
-
-
-def follow_nothing() -> bool:
-    """Where applications tell nothing."""
-    return False
 
 
 Refitted = Callable[[ModelHead, Mapping[str, Tensor]], Any]
@@ -126,55 +126,178 @@ T = TypeVar("T", bound=Training)
 
 
 @dataclass(frozen=True)
+class ModelStart(Generic[S, T]):
+    """How a model begins that takes more than a shard and settings.
+
+    begin: a model where its run begins, and fields of QualityOut that are known by then. rebuild: a model as a kept one
+    was, before its parameters are loaded.
+    """
+
+    begin: Callable[[RunContext, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
+    rebuild: Callable[[ModelHead, S, Path, torch.device], T]
+
+
+MakeTrainer = Callable[[S, MethodSettings, torch.device, Interrupt, str], T]
+"""Of a shard, a run's settings, and the model's name, "" the one of the settings. Slow work ends with Interrupted."""
+
+
+@dataclass(frozen=True)
+class Refitting(Generic[S]):
+    """How a silo answers by models that are fitted again on all of its data.
+
+    everything: the shard with all of its data for training. refit: for a shard and its folder of models, what makes of
+    a kept model's head and parameters the model that answers.
+    """
+
+    everything: Callable[[S], S]
+    refit: Callable[[S, Path, torch.device], Refitted]
+
+
+@dataclass(frozen=True)
+class CatalogueCounts(Generic[S]):
+    """What a silo adds to the sums of a common basis.
+
+    matrix: X_c, the training pairs over the items of a common catalogue of that size. digests: of what is counted.
+    """
+
+    matrix: Callable[[S, int], sparse.csr_array]
+    digests: Callable[[S], SummedDigests]
+
+
+@dataclass(frozen=True)
+class EventIntake(Generic[S]):
+    """How applications' events change answers.
+
+    open: who answers, and the log that takes events. follow: who answers in another process than the one that trains.
+    """
+
+    open: Callable[[ClientSettings, S], OpenedTask]
+    follow: Callable[[ClientSettings, S], ReplicaTask]
+
+
+def freeze_model(version: str, training: Training) -> FrozenModel:
+    """A copy of the model as it is now."""
+    return FrozenModel(version, copy.deepcopy(training.model).requires_grad_(False))
+
+
+def _no_rows(shard: TaskShard) -> ShardRows:
+    del shard
+    return ShardRows((), ())
+
+
+@dataclass(frozen=True)
 class Task(Generic[S, T]):
-    """One thing that can be learnt from a shard.
+    """One thing that can be learnt from a shard. What has a default is left out by a task that has no such thing.
 
     nouns: what the page calls what it counts. labels: what each measure is called, by its name; `primary` is the one by
     which validation chooses.
-    read: the shard of a client's settings; DataError where it is of no use.
+    read_shard: the shard of a client's settings; DataError where it is of no use.
     count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
-    everything: the shard with all of its data for training. refit: for a shard and its folder of models, what makes of
-    a kept model's head and parameters the model that answers in a silo that fits its models on everything.
-    rows: the ids of a shard's rows. carry: take over into a model in training, on its shard, what was trained on a
-    shard with other rows; False, and nothing changed, where that cannot be.
-    count_in_catalogue: X_c, the training pairs over the items of a common catalogue of that size, for its sums.
-    digest_summed: what is counted there, as digests.
-    begin: a model where its run begins, and the fields of QualityOut that are known by then.
-    rebuild: a model as a kept one was, before its parameters are loaded.
-    freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
-    relate: what the scores of a frozen model mean, by validation data.
-    judge, test: its measures on validation data, and on test data, which nothing may choose by.
-    compare_alone: the served model beside popular items and what the silo has without any federation, for it alone.
-    compare: the anchor's kernel and the own one as the round compared them, for the silo alone; None without an anchor.
-    describe: the fields of QualityOut that are known when training is over.
+    trainer: makes a model in training on a shard.
+    judge, test: measures of a frozen model on validation data, and on test data, which nothing may choose by.
+    count_judged: by how many validation examples a model is judged.
     answer: who answers in a silo without a service around it.
-    open: who answers, and what takes what applications tell.
-    follow: who answers in another process than the one that trains.
     try_out: the answer to a question that was typed on the silo's page.
+
+    freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
+    rows: the ids of a shard's rows, for models with a row for each user or item.
+    relate: what the scores of a frozen model mean, by validation data; without it they are taken as they are.
+    summarise: the fields of QualityOut that are known when training is over, of the served model and the training.
+    refitting, counts, events: see their classes. Where they are left out, what needs them is refused.
     """
 
     name: str
     labels: Mapping[str, MeasureLabel]
     primary: str
     nouns: Nouns
-    read: Callable[[ClientSettings], S]
+    read_shard: Callable[[ClientSettings], S]
     count: Callable[[S], Counts]
-    everything: Callable[[S], S]
-    refit: Callable[[S, Path, torch.device], Refitted]
-    rows: Callable[[S], ShardRows]
-    carry: Callable[[T, Mapping[str, Tensor], ShardRows], bool]
-    count_in_catalogue: Callable[[S, int], sparse.csr_array]
-    digest_summed: Callable[[S], SummedDigests]
-    begin: Callable[[RunContext, S, torch.device, Interrupt], tuple[T, dict[str, Any]]]
-    rebuild: Callable[[ModelHead, S, Path, torch.device], T]
-    freeze: Callable[[str, T], Any]
-    relate: Callable[[S, Any, Interrupt], Relevance]
+    count_judged: Callable[[S], int]
+    trainer: MakeTrainer[S, T] | ModelStart[S, T]
     judge: Callable[[S, Any, Interrupt], Measures]
     test: Callable[[S, Any, Interrupt], Measures]
-    compare_alone: Callable[[RunContext, S, Any, Interrupt], ComparisonOut | None]
-    compare: Callable[[T], tuple[Float64, Float64] | None]
-    describe: Callable[[T], dict[str, Any]]
-    answer: Callable[[S], Answerer]
-    open: Callable[[ClientSettings, S], OpenedTask]
-    follow: Callable[[ClientSettings, S], ReplicaTask]
+    answer: Callable[[S], ModelServer]
     try_out: Callable[[Question, Any], Trial]
+    freeze: Callable[[str, T], Any] = freeze_model
+    rows: Callable[[S], ShardRows] = _no_rows
+    relate: Callable[[S, Any, Interrupt], Relevance] | None = None
+    summarise: Callable[[RunContext, S, Any, T, Interrupt], dict[str, Any]] | None = None
+    refitting: Refitting[S] | None = None
+    counts: CatalogueCounts[S] | None = None
+    events: EventIntake[S] | None = None
+
+    def read(self, settings: ClientSettings) -> S:
+        """Reads the silo's shard. SettingsError for a setting that this task has no use for."""
+        if settings.fit_everything and self.refitting is None:
+            self._refuse_refit()
+        if self.events is None:
+            for name in ("refresh_seconds", "refresh_interactions"):
+                if (value := getattr(settings, name)) is not None:
+                    self._refuse(name, "none", "events", f"{value:g}")
+        return self.read_shard(settings)
+
+    def begin(
+        self, context: RunContext, shard: S, device: torch.device, interrupt: Interrupt
+    ) -> tuple[T, dict[str, Any]]:
+        """Begins a model where its run begins, with the fields of QualityOut that are known by then."""
+        known = {**self.count(shard).model_dump(), "valid_users": self.count_judged(shard)}
+        if isinstance(self.trainer, ModelStart):
+            training, more = self.trainer.begin(context, shard, device, interrupt)
+            return training, {**known, **more}
+        return self.trainer(shard, context.method, device, interrupt, context.kind), known
+
+    def rebuild(self, head: ModelHead, shard: S, folder: Path, device: torch.device) -> T:
+        """Rebuilds the model of a kept one's head, before its parameters are loaded."""
+        if isinstance(self.trainer, ModelStart):
+            return self.trainer.rebuild(head, shard, folder, device)
+        return self.trainer(shard, head.method, device, NEVER, head.kind)
+
+    def everything(self, shard: S) -> S:
+        """The shard with all of its data for training. SettingsError for a task without refitting."""
+        if self.refitting is None:
+            self._refuse_refit()
+        return self.refitting.everything(shard)
+
+    def refit(self, shard: S, folder: Path, device: torch.device) -> Refitted:
+        """Prepares refits of a shard's kept models. SettingsError for a task without refitting."""
+        if self.refitting is None:
+            self._refuse_refit()
+        return self.refitting.refit(shard, folder, device)
+
+    def count_in_catalogue(self, shard: S, size: int) -> sparse.csr_array:
+        """X_c over a common catalogue of that size. SettingsError for a task without a common basis."""
+        return self._required_counts().matrix(shard, size)
+
+    def digest_summed(self, shard: S) -> SummedDigests:
+        """Digests of what is counted there. SettingsError for a task without a common basis."""
+        return self._required_counts().digests(shard)
+
+    def meaning_of_scores(self, shard: S, served: Any, interrupt: Interrupt) -> Relevance:
+        """What the scores of a frozen model mean, by validation data."""
+        return UNFITTED if self.relate is None else self.relate(shard, served, interrupt)
+
+    def open(self, settings: ClientSettings, shard: S) -> OpenedTask:
+        """Opens answers and, where the task takes events, their log."""
+        if self.events is not None:
+            return self.events.open(settings, shard)
+        make_private_folder(settings.state_directory / FOLDER)  # replicas that mount the folder find it
+        return OpenedTask(self.answer(shard), None)
+
+    def follow(self, settings: ClientSettings, shard: S) -> ReplicaTask:
+        """Opens answers in another process than the one that trains."""
+        if self.events is not None:
+            return self.events.follow(settings, shard)
+        return ReplicaTask(self.answer(shard), lambda: False)
+
+    def _required_counts(self) -> CatalogueCounts[S]:
+        if self.counts is None:
+            self._refuse("method.basis", "'off'", "common basis", "another")
+        return self.counts
+
+    def _refuse_refit(self) -> NoReturn:
+        self._refuse("fit_everything", "false", "models that can be fitted again", "true")
+
+    def _refuse(self, setting: str, expected: str, missing: str, got: str) -> NoReturn:
+        raise SettingsError(
+            f"{setting}: expected {expected} with task {self.name!r}, which has no {missing}, got {got}"
+        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import DType, TensorSpec
 from shared.method.parameters import STORED, Array, blocks
+
+if TYPE_CHECKING:
+    from shared.method.settings import MethodSettings
 
 ROUNDING = 1e-4  # beyond an exact bound: a sum of many float32 may be a little outside
 
@@ -136,18 +140,7 @@ class Tensor(NamedTuple):
         return TensorSpec(name=self.name, dtype=self.dtype, shape=self.shape)
 
 
-class Sizes(Protocol):
-    """The settings that shapes follow from: d, L, and the length of the catalogue that all clients share."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def catalogue(self) -> int: ...
-
-
-def mlp_specification(sizes: Sizes) -> tuple[Tensor, ...]:
+def mlp_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """Every tensor of the pooling MLP (Eq. 4) and of the predictive MLP (Eq. 5), sorted by name.
 
     pooling: (L + 1) d -> d -> d on the concatenated layers; predictive: 3 d -> d -> 1 on [u, v, u * v].
@@ -162,18 +155,18 @@ def mlp_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     return _with_biases(weights)
 
 
-def kernel_specification(sizes: Sizes) -> tuple[Tensor, ...]:
+def kernel_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """The kernel MLP: encoded eigenvalue -> d -> L, one output for each convolution."""
     width = sizes.width
     return _with_biases({"kernel.hidden": (width, encoded_width(width)), "kernel.output": (sizes.layers, width)})
 
 
-def kernel_and_mlp_specification(sizes: Sizes) -> tuple[Tensor, ...]:
+def kernel_and_mlp_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """The kernel MLP, the pooling MLP and the predictive MLP."""
     return (*kernel_specification(sizes), *mlp_specification(sizes))
 
 
-def table_specification(sizes: Sizes) -> tuple[Tensor, ...]:
+def table_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """One row for each item of the federation's catalogue: what algorithms share whose clients sell the same items."""
     if sizes.catalogue == 0:
         raise SettingsError("catalogue: expected the size of a shared item catalogue, because items are shared, got 0")
@@ -181,7 +174,7 @@ def table_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     return (Tensor(ITEM_TABLE, (sizes.catalogue, sizes.width), "normal:0.1"),)
 
 
-def attended_specification(sizes: Sizes) -> tuple[Tensor, ...]:
+def attended_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """The item table, and for users and for items the semantic attention q tanh(W z + b) over meta-paths."""
     width = sizes.width
     shapes = {"bias": (width,), "query": (1, width), "weight": (width, width)}
@@ -190,7 +183,7 @@ def attended_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     return (*attention, *table_specification(sizes))
 
 
-def session_specification(sizes: Sizes) -> tuple[Tensor, ...]:
+def session_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """All of SR-GNN: the item table and 15 d^2 + 14 d numbers. Each begins uniform in +-1 / sqrt(d), biases too."""
     width, (table,) = sizes.width, table_specification(sizes)
     start = f"uniform:{width**-0.5!r}"
@@ -210,7 +203,7 @@ def session_specification(sizes: Sizes) -> tuple[Tensor, ...]:
     return tuple(Tensor(name, shape, start) for name, shape in sorted(shapes.items()))
 
 
-def target_attentive_specification(sizes: Sizes) -> tuple[Tensor, ...]:
+def target_attentive_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """All of TAGNN: SR-GNN's and the d^2 numbers of the attention of each item over the clicks."""
     attention = Tensor("target.weight", (sizes.width, sizes.width), f"uniform:{sizes.width**-0.5!r}")
     return (*session_specification(sizes), attention)
@@ -234,15 +227,6 @@ def _with_biases(weights: Mapping[str, Shape]) -> tuple[Tensor, ...]:
     return tuple(sorted(tensors))
 
 
-class _Numbers(NamedTuple):
-    width: int
-    layers: int
-    catalogue: int
-
-
-LEAST = _Numbers(1, 1, 1)
-
-
 @dataclass(frozen=True)
 class ExchangeableTensors:
     """The tensors that clients with this model can exchange, by the settings.
@@ -251,14 +235,16 @@ class ExchangeableTensors:
     begin with nothing to add to it. task: what its data are, interactions of users with items, or sessions.
     """
 
-    tensors: Callable[[Sizes], tuple[Tensor, ...]]
+    tensors: Callable[[MethodSettings], tuple[Tensor, ...]]
     starts_at_filter: bool = False
     task: str = "items"
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """Of the tensors, which are the same with all settings."""
-        return frozenset(spec.name for spec in self.tensors(LEAST))
+        from shared.method.settings import MethodSettings  # which asks this registry for the models' names
+
+        return frozenset(spec.name for spec in self.tensors(MethodSettings(width=1, layers=1, catalogue=1)))
 
 
 EXCHANGES: dict[str, ExchangeableTensors] = {

@@ -16,7 +16,7 @@ from client_service.runtime.device import choose_device
 from client_service.schemas import QualityOut, RoundCosts, StatusOut
 from client_service.settings import ClientSettings
 from client_service.tasks import task_named
-from client_service.training.item_trainer import RoundContext
+from client_service.training.training_state import RoundContext
 from shared.errors import DataError, PrivacyError
 from shared.message import Message
 from shared.method.anchor import declared_size, draw_anchor

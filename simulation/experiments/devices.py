@@ -11,7 +11,7 @@ import torch
 
 from client_service.data.sessions import SessionShard
 from client_service.runtime.device import pin_threads
-from client_service.training.session_trainer import SessionTraining
+from client_service.training.session_trainer import SessionTrainer
 from client_service.training.training_state import RoundContext
 from shared.method.parameters import Arrays, Parameters, State, Update
 from shared.method.settings import MethodSettings
@@ -26,7 +26,7 @@ class PassingDevices:
     def __init__(self, clients: Sequence[SessionShard], method: MethodSettings, device: torch.device) -> None:
         self._clients = {one.name: one for one in clients}
         self.names: Sequence[str] = tuple(self._clients)
-        self._training = SessionTraining(clients[0], method, device)
+        self._training = SessionTrainer(clients[0], method, device)
 
     def visit(self, device: str, moment: RoundContext) -> LocalClient:
         """The one model, with that device's sessions."""
@@ -39,7 +39,7 @@ class LastingSilos:
     """Silos that keep their model and its optimiser between rounds, as a client service does."""
 
     def __init__(self, clients: Sequence[SessionShard], method: MethodSettings, device: torch.device) -> None:
-        self._trainings = {one.name: SessionTraining(one, method, device) for one in clients}
+        self._trainings = {one.name: SessionTrainer(one, method, device) for one in clients}
         self.names: Sequence[str] = tuple(self._trainings)
 
     def visit(self, device: str, moment: RoundContext) -> LocalClient:
@@ -50,7 +50,7 @@ class LastingSilos:
 
 def loss_of(client: LocalClient) -> float:
     """The mean loss of the round that was trained last."""
-    assert isinstance(client, SessionTraining)
+    assert isinstance(client, SessionTrainer)
     return client.figures.loss
 
 

@@ -16,7 +16,7 @@ from benchmarks.guard.calibration import Work
 from benchmarks.guard.measuring import Figure, measure_part
 from benchmarks.guard.silo import GeneratedSilo, make_silo
 from client_service.runtime.device import pin_threads
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from shared.errors import FederationError, SettingsError
 from shared.method.settings import MethodSettings
 
@@ -93,7 +93,7 @@ class CountedWork:
 
         patch.setattr(serving, "ask", counted_ask)
         patch.setattr(rounds, "hold_round", self._counted(rounds.hold_round))
-        patch.setattr(LocalTraining, "_epoch", self._counted(LocalTraining._epoch))
+        patch.setattr(ItemTrainer, "_epoch", self._counted(ItemTrainer._epoch))
         patch.setattr(measuring, "processor_seconds", self.seconds)
 
     async def seconds(self, work: Work) -> float:
@@ -121,13 +121,13 @@ def hold_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def train_twice(patch: pytest.MonkeyPatch) -> None:
-    once = LocalTraining._epoch
+    once = ItemTrainer._epoch
 
-    def twice(training: LocalTraining, *args: Any) -> None:
+    def twice(training: ItemTrainer, *args: Any) -> None:
         once(training, *args)
         once(training, *args)
 
-    patch.setattr(LocalTraining, "_epoch", twice)
+    patch.setattr(ItemTrainer, "_epoch", twice)
 
 
 def answer_twice(patch: pytest.MonkeyPatch) -> None:

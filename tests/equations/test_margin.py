@@ -11,8 +11,9 @@ from scipy import sparse
 
 import client_service.training.margins
 from client_service.data import Shard
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.losses import margin, refined_margin
+from client_service.training.training_state import RoundContext
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -60,16 +61,16 @@ def test_without_a_value_from_the_aggregator_the_local_margin_stands_alone() -> 
 
 
 @pytest.fixture
-def client(shard_of: Callable[[sparse.csr_array], Shard]) -> LocalTraining:
+def client(shard_of: Callable[[sparse.csr_array], Shard]) -> ItemTrainer:
     """Three users with degrees 1, 2 and 4, four items with 1 to 3; MLPs that are not zero."""
     graph = sparse.csr_array([[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]])
     method = MethodSettings(width=3, layers=1, cutoff=2, margin_strength=0.9)
-    found = LocalTraining(shard_of(graph), low_spectrum(graph, 2), method, torch.device("cpu"))
+    found = ItemTrainer(shard_of(graph), low_spectrum(graph, 2), method, torch.device("cpu"))
     found.load(Parameters(initial_parameters(mlp_specification(method), 3, exact=False)))
     return found
 
 
-def table_margin(client: LocalTraining, user: int, item: int) -> float:
+def table_margin(client: ItemTrainer, user: int, item: int) -> float:
     """Eq. 8 of one pair from the two vectors themselves, in plain Python."""
     model, tables = client.model, client.tables
     u = tables.user_table[tables.user_bucket[user]].tolist()
@@ -80,19 +81,19 @@ def table_margin(client: LocalTraining, user: int, item: int) -> float:
     return min(0.9 * xi, math.pi - math.acos(math.tanh(f)))
 
 
-def test_the_mean_margin_is_the_mean_over_every_user_and_item(client: LocalTraining) -> None:
+def test_the_mean_margin_is_the_mean_over_every_user_and_item(client: ItemTrainer) -> None:
     margins = [table_margin(client, user, item) for user in range(3) for item in range(4)]
     assert max(margins) - min(margins) > 0.5
     assert client.measure("mean_margin")[0] == pytest.approx(sum(margins) / 12, abs=1e-9)
 
 
-def test_users_are_taken_in_blocks_without_losing_one(client: LocalTraining, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_are_taken_in_blocks_without_losing_one(client: ItemTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = client.measure("mean_margin")[0]
     monkeypatch.setattr(client_service.training.margins, "BLOCK_PAIRS", 2)
     assert client.measure("mean_margin")[0] == pytest.approx(whole, abs=1e-12)
 
 
-def test_a_large_shard_gives_the_mean_over_random_pairs(client: LocalTraining, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_shard_gives_the_mean_over_random_pairs(client: ItemTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = client.measure("mean_margin")[0]
     monkeypatch.setattr(client_service.training.margins, "EXACT_PAIRS", 11)  # one less than the pairs there are
     monkeypatch.setattr(client_service.training.margins, "SAMPLED_PAIRS", 100_000)
@@ -107,5 +108,5 @@ def test_a_large_shard_gives_the_mean_over_random_pairs(client: LocalTraining, m
 def test_without_a_margin_its_mean_is_zero(shard_of: Callable[[sparse.csr_array], Shard]) -> None:
     graph = sparse.csr_array([[1.0, 1, 0], [0, 1, 1]])
     method = MethodSettings(width=2, layers=1, cutoff=2, margin_strength=0.0)
-    client = LocalTraining(shard_of(graph), low_spectrum(graph, 2), method, torch.device("cpu"))
+    client = ItemTrainer(shard_of(graph), low_spectrum(graph, 2), method, torch.device("cpu"))
     assert client.measure("mean_margin")[0] == 0.0

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from client_service.data import Shard
 from client_service.models.popularity_angle import PopularityTables
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.margins import READINGS, Margins
 from client_service.training.sampling import Batch
 from shared.method.parameters import Parameters
@@ -114,7 +114,7 @@ def test_the_range_of_the_mean_margin_follows_from_the_reading(name: MarginReadi
 @pytest.mark.parametrize("name", sorted(READINGS))
 def test_the_mean_margin_is_that_of_the_reading(name: MarginReading, shard_of: Callable[..., Shard]) -> None:
     method = MethodSettings(width=3, layers=1, cutoff=2, margin_strength=0.9, margin_reading=name)
-    client = LocalTraining(shard_of(GRAPH), low_spectrum(GRAPH, 2), method, torch.device("cpu"))
+    client = ItemTrainer(shard_of(GRAPH), low_spectrum(GRAPH, 2), method, torch.device("cpu"))
     client.load(Parameters(initial_parameters(mlp_specification(method), 3, exact=False)))
     users, items = torch.arange(3).repeat_interleave(4), torch.arange(4).repeat(3)
     xi = client.tables.at(READINGS[name].widening(client.tables), users, items)

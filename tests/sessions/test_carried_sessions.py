@@ -19,8 +19,8 @@ from client_service.serving.next_items import NextItems, ServedSessions
 from client_service.settings import client_settings
 from client_service.tasks.sessions import SESSIONS
 from client_service.tasks.task import RunContext
-from client_service.training.item_trainer import RoundContext
-from client_service.training.session_trainer import SessionTraining, carry_sessions, rows_of_sessions
+from client_service.training.session_trainer import SessionTrainer, list_session_rows
+from client_service.training.training_state import RoundContext
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.tensors import ITEM_TABLE
@@ -44,8 +44,8 @@ def without_first_items(shard: SessionShard, count: int) -> SessionShard:
     )
 
 
-def train(shard: SessionShard, method: MethodSettings) -> SessionTraining:
-    training = SessionTraining(shard, method, CPU)
+def train(shard: SessionShard, method: MethodSettings) -> SessionTrainer:
+    training = SessionTrainer(shard, method, CPU)
     for number in range(1, 4):
         training.moment = RoundContext(round=number, rounds=3, seed=0)
         training.train()
@@ -59,13 +59,13 @@ def test_items_that_both_shards_have_keep_their_rows(
     settings = taught.sessions.model_copy(update={"candidates": candidates})
     method = taught.model_copy(update={"catalogue": len(shop.item_ids), "sessions": settings})
     fewer = replace(without_first_items(shop, 5), places=np.arange(5, len(shop.item_ids)))
-    before, after = train(shop, method), SessionTraining(fewer, method, CPU)
+    before, after = train(shop, method), SessionTrainer(fewer, method, CPU)
     trained = {name: value.detach().clone() for name, value in before.model.named_parameters()}
-    assert carry_sessions(after, trained, rows_of_sessions(shop))
+    assert after.carry(trained, list_session_rows(shop))
     rows = after.model.item.table.detach()
     assert torch.equal(rows[after.own], trained[ITEM_TABLE][before.own][5:])
     assert torch.equal(after.model.transform.weight, trained["transform.weight"])
-    assert not carry_sessions(after, trained, replace(rows_of_sessions(shop), catalogue="another"))
+    assert not after.carry(trained, replace(list_session_rows(shop), catalogue="another"))
 
 
 def test_a_changed_shard_has_the_trained_model_without_a_run(

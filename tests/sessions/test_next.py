@@ -12,28 +12,28 @@ from client_service.evaluation.session_metrics import measure_prefixes
 from client_service.serving import next_items
 from client_service.serving.next_items import NextItems, freeze_sessions
 from client_service.serving.next_messages import NextIn
-from client_service.training.session_trainer import SessionTraining
+from client_service.training.session_trainer import SessionTrainer
 from shared.method.settings import MethodSettings, SessionSettings
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(params=["own", "catalogue"])
-def training(shop: SessionShard, taught: MethodSettings, request: pytest.FixtureRequest) -> SessionTraining:
+def training(shop: SessionShard, taught: MethodSettings, request: pytest.FixtureRequest) -> SessionTrainer:
     trained = SessionSettings(candidates=request.param)
     method = taught.model_copy(update={"catalogue": len(shop.item_ids) + 7, "sessions": trained})
     placed = shop.with_places(np.arange(len(shop.item_ids)) + 3, "listed")
-    return SessionTraining(placed, method, CPU)
+    return SessionTrainer(placed, method, CPU)
 
 
 @pytest.fixture
-def answers(training: SessionTraining) -> NextItems:
+def answers(training: SessionTrainer) -> NextItems:
     found = NextItems(training.shard)
     found.served = freeze_sessions("run.1", training)
     return found
 
 
-def test_the_answer_is_the_softmax_of_the_model_s_own_scores(answers: NextItems, training: SessionTraining) -> None:
+def test_the_answer_is_the_softmax_of_the_model_s_own_scores(answers: NextItems, training: SessionTrainer) -> None:
     shard = training.shard
     clicks = [4, 1, 4]
     found = answers.answer(NextIn(session=[shard.item_ids[row] for row in clicks], k=3)).results[0]
@@ -93,7 +93,7 @@ def test_a_request_that_asks_nothing_or_too_much_is_refused(body: dict[str, obje
         NextIn.model_validate(body)
 
 
-def test_a_model_at_rest_is_judged_as_the_training_one(answers: NextItems, training: SessionTraining) -> None:
+def test_a_model_at_rest_is_judged_as_the_training_one(answers: NextItems, training: SessionTrainer) -> None:
     shard, served = training.shard, answers.served
     assert served is not None
     whole = measure_prefixes(served.score, shard.test, len(shard.item_ids))

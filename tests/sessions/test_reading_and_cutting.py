@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from client_service.data.sessions import TEST, TRAIN, VALID
-from client_service.training.session_trainer import SessionTraining
+from client_service.training.session_trainer import SessionTrainer
 from client_service.training.training_state import RoundContext
 from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings
@@ -219,7 +219,7 @@ def test_a_device_keeps_nothing_between_its_visits_and_a_silo_its_optimiser(
     for crew, kept in ((passing, False), (lasting, True)):
         list(train_devices(plan, crew, loss_of))
         training = crew.visit(shards[0].name, RoundContext(7, 7, 0))
-        assert isinstance(training, SessionTraining)
+        assert isinstance(training, SessionTrainer)
         assert bool(training._optimisers) is kept
 
 

@@ -16,7 +16,7 @@ from client_service.federation.checkpoint import Owner, TrainingCheckpoint, keep
 from client_service.schemas import QualityOut
 from client_service.secure_rounds.masking import Masking
 from client_service.tasks import task_named
-from client_service.training.session_trainer import SessionTraining
+from client_service.training.session_trainer import SessionTrainer
 from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
@@ -88,13 +88,13 @@ def test_training_goes_on_from_a_checkpoint_to_the_bit(visits: Visits, taught: M
     shard = read_session_shard(visits(1)[0])
     method = taught.model_copy(update={"catalogue": len(shard.item_ids)})
     owner = Owner(run="r", seed=0, shard=shard.digest, method=method, kind="", start=None, recipe=None)
-    whole = SessionTraining(shard, method, torch.device("cpu"))
+    whole = SessionTrainer(shard, method, torch.device("cpu"))
     for number in (1, 2):
         whole.moment = RoundContext(number, 2, 0)
         whole.train()
         if number == 1:
             keep_training(tmp_path, TrainingCheckpoint(owner, 1, QualityOut(client="a"), whole.state()))
-    again = SessionTraining(shard, method, torch.device("cpu"))
+    again = SessionTrainer(shard, method, torch.device("cpu"))
     kept = kept_training(tmp_path, owner)
     assert kept is not None and again.fits(kept.state)
     again.restore(kept.state)

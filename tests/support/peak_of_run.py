@@ -33,7 +33,7 @@ from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
-from client_service.training.item_trainer import RoundContext
+from client_service.training.training_state import RoundContext
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import build_strategy, strategy_of_part

@@ -27,7 +27,7 @@ from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import RunContext
 from client_service.training.filter_search import filter_scores
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.start_choice import COMMON_START
 from shared.errors import SettingsError
 from shared.method.graph import Float64, degrees, power
@@ -166,7 +166,7 @@ def test_an_item_that_is_not_listed_begins_at_nothing(silos: tuple[Silo, Silo], 
     assert np.array_equal(spectrum.item_degrees[:5], degrees(silo.train)[1][:5])
 
 
-def begun(shard: Shard, basis: CommonBasis, folder: Path, **changes: str) -> LocalTraining:
+def begun(shard: Shard, basis: CommonBasis, folder: Path, **changes: str) -> ItemTrainer:
     method = method_settings(width=4, layers=1, cutoff=12, negatives=4, **{**WITH_BASIS, **changes})
     return begin_training(
         RunContext("shop", "run-1", 0, method, folder, basis=basis), shard, torch.device("cpu"), NEVER

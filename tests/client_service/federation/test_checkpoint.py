@@ -24,8 +24,8 @@ from client_service.federation.checkpoint import (
     kept_training,
 )
 from client_service.schemas import QualityOut, RoundQuality
-from client_service.training.item_trainer import LocalTraining, RoundContext
-from client_service.training.training_state import TrainingState
+from client_service.training.item_trainer import ItemTrainer
+from client_service.training.training_state import RoundContext, TrainingState
 from shared.method.parameters import Float32, Parameters, State
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -39,9 +39,9 @@ ROUNDS = 9
 RANDOM = {"start": "random", "fusion": False}  # an exact start is looked for by validation, which takes its time
 
 
-def client_of(shard: Shard, strategy: Strategy, method: MethodSettings) -> LocalTraining:
+def client_of(shard: Shard, strategy: Strategy, method: MethodSettings) -> ItemTrainer:
     listed = replace(shard, places=np.arange(40))
-    return LocalTraining(listed, low_spectrum(shard.train, method.cutoff), method, CPU, kind=strategy.model)
+    return ItemTrainer(listed, low_spectrum(shard.train, method.cutoff), method, CPU, kind=strategy.model)
 
 
 def received(strategy: Strategy, method: MethodSettings, number: int) -> Parameters:
@@ -50,7 +50,7 @@ def received(strategy: Strategy, method: MethodSettings, number: int) -> Paramet
     return Parameters(arrays, {name: 0.1 * (number + 1) for name in strategy.scalars if name != "rho"})
 
 
-def lived(client: LocalTraining, strategy: Strategy, number: int) -> Parameters:
+def lived(client: ItemTrainer, strategy: Strategy, number: int) -> Parameters:
     """One whole round: train on what the last one gave, then load what this one gives."""
     client.moment = RoundContext(number, ROUNDS, 0, np.full(12, 1 / 12))
     update = strategy.fit_round(client, strategy.common_answer(State(client.received.arrays, client.received.scalars)))
@@ -58,7 +58,7 @@ def lived(client: LocalTraining, strategy: Strategy, number: int) -> Parameters:
     return Parameters({name: value.copy() for name, value in update.arrays.items()}, update.scalars)
 
 
-def begun(shard: Shard, strategy: Strategy, method: MethodSettings) -> LocalTraining:
+def begun(shard: Shard, strategy: Strategy, method: MethodSettings) -> ItemTrainer:
     """After three rounds: past the warm-up, with an optimiser that has moved everything."""
     client = client_of(shard, strategy, method)
     client.load(received(strategy, method, 0))
@@ -67,7 +67,7 @@ def begun(shard: Shard, strategy: Strategy, method: MethodSettings) -> LocalTrai
     return client
 
 
-def everything(client: LocalTraining) -> dict[str, Float32]:
+def everything(client: ItemTrainer) -> dict[str, Float32]:
     """Copies of all that is there."""
     return {name: value.copy() for name, value in client.state().arrays.items()}
 

@@ -21,7 +21,7 @@ from client_service.federation.checkpoint import NAME
 from client_service.federation.training_run import TrainingRun
 from client_service.settings import ClientSettings
 from client_service.tasks import items
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from simulation.experiments.experiment import Experiment
 from tests.support.federation import Federation, run_client, run_federation
 from tests.support.given import Hold
@@ -58,14 +58,14 @@ def in_an_epoch(number: int, batches: int) -> Plan:
     """Die in the middle of the training of a round."""
 
     def plan(monkeypatch: pytest.MonkeyPatch, line: Mortal) -> None:
-        real = LocalTraining._epoch
+        real = ItemTrainer._epoch
 
-        def mortal(training: LocalTraining, *given: Any) -> None:
+        def mortal(training: ItemTrainer, *given: Any) -> None:
             if (training.shard.name, training.moment.round) == ("client-1", number):
                 training.batches = Cut(training.batches, batches, line)
             real(training, *given)
 
-        monkeypatch.setattr(LocalTraining, "_epoch", mortal)
+        monkeypatch.setattr(ItemTrainer, "_epoch", mortal)
 
     return plan
 

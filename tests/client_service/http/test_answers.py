@@ -16,8 +16,9 @@ from client_service.serving.model_store import Served, freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import Basket, ListRequest
 from client_service.settings import ClientSettings
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
+from client_service.training.training_state import RoundContext
 from shared.errors import NotFoundError
 from shared.method.settings import MethodSettings
 
@@ -30,17 +31,17 @@ def shard(shared_settings: Callable[..., ClientSettings]) -> Shard:
 
 
 @pytest.fixture(scope="module")
-def training(shard: Shard, small: MethodSettings) -> LocalTraining:
+def training(shard: Shard, small: MethodSettings) -> ItemTrainer:
     return make_training(shard, small)
 
 
-def make_training(shard: Shard, small: MethodSettings) -> LocalTraining:
+def make_training(shard: Shard, small: MethodSettings) -> ItemTrainer:
     """Not trained yet: the model is the filter."""
-    return LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
+    return ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
 
 
 @pytest.fixture
-def recommender(shard: Shard, training: LocalTraining) -> Recommender:
+def recommender(shard: Shard, training: ItemTrainer) -> Recommender:
     found = Recommender(shard)
     found.served = freeze("run-1.0", training)
     return found
@@ -176,7 +177,7 @@ def test_a_user_s_own_training_items_as_a_basket_give_the_user_s_own_scores(
 
 
 def test_similar_items_are_the_nearest_by_cosine_and_never_the_item_itself(
-    recommender: Recommender, shard: Shard, training: LocalTraining
+    recommender: Recommender, shard: Shard, training: ItemTrainer
 ) -> None:
     version, items = recommender.similar("item-04", 3)
     with torch.no_grad():

@@ -26,7 +26,7 @@ from client_service.serving.messages import MOST_REASONS, ItemOut, Recommendatio
 from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -98,7 +98,7 @@ def test_ease_by_users_contributes_the_weights_of_items(planted: Shard) -> None:
 
 def fused(shard: Shard, recipe: Recipe | None = RECIPE, **changes: Any) -> Recommender:
     method = SMALL.model_copy(update=changes)
-    training = LocalTraining(shard, low_spectrum(shard.train, 12), method, torch.device("cpu"), recipe=recipe)
+    training = ItemTrainer(shard, low_spectrum(shard.train, 12), method, torch.device("cpu"), recipe=recipe)
     found = Recommender(shard)
     found.served = freeze("run-1.0", training)
     return found

@@ -12,7 +12,7 @@ import torch
 from client_service.data import Shard
 from client_service.models.encoders.frequency import encode
 from client_service.models.model import Model
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -20,12 +20,12 @@ from shared.method.tensors import kernel_specification
 from shared.strategies.fedssp import fedssp
 
 
-def training(shard: Shard, kind: str, **changes: Any) -> LocalTraining:
+def training(shard: Shard, kind: str, **changes: Any) -> ItemTrainer:
     method = MethodSettings(**({"width": 4, "layers": 2, "cutoff": 16, "negatives": 4} | changes))
-    return LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, torch.device("cpu"), kind=kind)
+    return ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, torch.device("cpu"), kind=kind)
 
 
-def frequency(shard: Shard, **changes: Any) -> tuple[LocalTraining, Model]:
+def frequency(shard: Shard, **changes: Any) -> tuple[ItemTrainer, Model]:
     client = training(shard, "frequency", **changes)
     return client, client.model
 

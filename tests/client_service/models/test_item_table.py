@@ -15,8 +15,9 @@ from client_service.models.encoders.attention import GraphAttention
 from client_service.models.encoders.metapath import MetaPaths, SemanticAttention, perturb
 from client_service.models.item_table import Factors, FoldedVectors
 from client_service.serving.model_store import freeze
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.losses import bce, bpr, bpr_of_rows
+from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
@@ -32,7 +33,7 @@ KINDS = {"fedmf": "mf", "f2mf": "mf", "pfedrec": "pfedrec", "fedrap": "fedrap"} 
 }
 METHOD = MethodSettings(width=8, layers=1, cutoff=8, catalogue=CATALOGUE, batch_size=32, negatives=16)
 FAST = METHOD.model_copy(update={"learning_rate": 0.02})
-Builder = Callable[[str], LocalTraining]
+Builder = Callable[[str], ItemTrainer]
 
 
 @pytest.fixture
@@ -42,15 +43,15 @@ def client(planted: Shard) -> Builder:
     shard = replace(planted, places=places)
     spectrum = low_spectrum(shard.train, 8)
 
-    def build(kind: str) -> LocalTraining:
-        found = LocalTraining(shard, spectrum, FAST, torch.device("cpu"), kind=kind)
+    def build(kind: str) -> ItemTrainer:
+        found = ItemTrainer(shard, spectrum, FAST, torch.device("cpu"), kind=kind)
         found.moment = RoundContext(round=1, rounds=9, seed=0)
         return found
 
     return build
 
 
-def factors(client: LocalTraining) -> Factors:
+def factors(client: ItemTrainer) -> Factors:
     assert isinstance(client.model.encoder, Factors)
     return client.model.encoder
 
@@ -84,7 +85,7 @@ def test_a_frozen_copy_does_not_move_and_ranks_the_same(client: Builder, kind: s
 
 def test_a_model_with_an_item_table_needs_a_catalogue(planted: Shard) -> None:
     with pytest.raises(SettingsError, match="catalogue"):
-        LocalTraining(planted, low_spectrum(planted.train, 8), METHOD, torch.device("cpu"), kind="mf")
+        ItemTrainer(planted, low_spectrum(planted.train, 8), METHOD, torch.device("cpu"), kind="mf")
 
 
 def test_a_basket_is_folded_in_near_its_own_community(client: Builder) -> None:
@@ -173,7 +174,7 @@ def test_weights_train_one_half_alone_and_both_halves_have_a_loss(shard_of: Call
     shard = shard_of([[1, 0, 0, 0], [1, 1, 1, 0], [0, 1, 0, 0], [0, 1, 1, 1]])
     placed = replace(shard, places=np.arange(4))
     method = FAST.model_copy(update={"catalogue": 4, "cutoff": 2})
-    mine = LocalTraining(placed, low_spectrum(shard.train, 2), method, torch.device("cpu"), kind="mf")
+    mine = ItemTrainer(placed, low_spectrum(shard.train, 2), method, torch.device("cpu"), kind="mf")
     before = factors(mine).embedding.detach().clone()
     mine.train(Objective(loss="bpr", group_weights=(0.0, 1.0)))
     moved = (factors(mine).embedding != before).any(1)

@@ -14,7 +14,7 @@ from client_service.data import Shard
 from client_service.models.encoders.masked import MaskedModel
 from client_service.models.model import Model
 from client_service.serving.model_store import ModelHead, load_parameters, save_model
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -24,9 +24,9 @@ from shared.strategies.fedpub import fedpub
 WEIGHTS = ("pooling.hidden", "pooling.output", "predictive.hidden", "predictive.output")
 
 
-def training(shard: Shard, kind: str, **changes: Any) -> LocalTraining:
+def training(shard: Shard, kind: str, **changes: Any) -> ItemTrainer:
     method = MethodSettings(**({"width": 3, "layers": 2, "cutoff": 16, "negatives": 4} | changes))
-    return LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, torch.device("cpu"), kind=kind)
+    return ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, torch.device("cpu"), kind=kind)
 
 
 @torch.no_grad()

@@ -13,8 +13,9 @@ from client_service.data import Shard
 from client_service.models import encoders
 from client_service.models.model import Model
 from client_service.runtime.interruption import NEVER
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.start_choice import Choice, begin_model
+from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
@@ -63,7 +64,7 @@ def test_a_model_at_rest_scores_as_it_trains_and_folds_a_basket_in(listed: Shard
 def test_fedavg_and_its_kin_exchange_the_item_table_of_a_model_that_has_one(listed: Shard, strategy: str) -> None:
     method = METHOD.model_copy(update={"model": "mf", "loss": "bpr"})
     algorithm = STRATEGIES[strategy](method)
-    client = LocalTraining(listed, low_spectrum(listed.train, 8), method, torch.device("cpu"), kind=algorithm.model)
+    client = ItemTrainer(listed, low_spectrum(listed.train, 8), method, torch.device("cpu"), kind=algorithm.model)
     received = Parameters(client.arrays())
     for number in range(1, 21):
         client.moment = RoundContext(number, 20, 0)

@@ -11,7 +11,8 @@ import torch
 from client_service.data import Shard
 from client_service.models.encoders.ngcf import NGCF, SLOPE
 from client_service.models.whole_graph import Propagation, symmetric
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
+from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
 from shared.method.graph import normalise
 from shared.method.parameters import Parameters
@@ -34,18 +35,18 @@ UNIFORM = np.full(8, 1 / 8)
 
 
 @pytest.fixture
-def client(planted: Shard) -> LocalTraining:
-    found = LocalTraining(planted, low_spectrum(planted.train, 8), METHOD, torch.device("cpu"))
+def client(planted: Shard) -> ItemTrainer:
+    found = ItemTrainer(planted, low_spectrum(planted.train, 8), METHOD, torch.device("cpu"))
     found.moment = RoundContext(1, 15, 0, UNIFORM)
     return found
 
 
-def encoder(client: LocalTraining) -> NGCF:
+def encoder(client: ItemTrainer) -> NGCF:
     assert isinstance(client.model.encoder, NGCF)
     return client.model.encoder
 
 
-def test_a_layer_is_the_published_convolution(client: LocalTraining) -> None:
+def test_a_layer_is_the_published_convolution(client: ItemTrainer) -> None:
     model = encoder(client)
     a = symmetric(normalise(client.shard.train)).toarray()
     z = model.embedding.detach().double().numpy()
@@ -67,7 +68,7 @@ def test_the_gradient_of_a_product_is_that_of_the_dense_product(planted: Shard) 
     torch.testing.assert_close(rows.grad, expected)
 
 
-def test_both_mlps_are_shared_and_the_rest_is_private(client: LocalTraining) -> None:
+def test_both_mlps_are_shared_and_the_rest_is_private(client: ItemTrainer) -> None:
     assert set(client.arrays()) == {spec.name for spec in mlp_specification(METHOD)}
     private = {name for name, _ in client.model.named_parameters()} - set(client.arrays())
     assert private == {"embedding", "on_sum", "on_product"}
@@ -75,7 +76,7 @@ def test_both_mlps_are_shared_and_the_rest_is_private(client: LocalTraining) -> 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["lpsfed", "fedavg", "local"])
-def test_the_strategies_of_the_mlps_learn_the_communities_with_it(client: LocalTraining, name: str) -> None:
+def test_the_strategies_of_the_mlps_learn_the_communities_with_it(client: ItemTrainer, name: str) -> None:
     strategy, received = STRATEGIES[name](METHOD), Parameters(client.arrays())
     for number in range(1, 16):
         client.moment = RoundContext(number, 15, 0, UNIFORM)
@@ -86,7 +87,7 @@ def test_the_strategies_of_the_mlps_learn_the_communities_with_it(client: LocalT
     assert (ranked // 10 == np.arange(40)[:, None] // 10).mean() > 0.6  # by chance: 4 of 34
 
 
-def test_a_basket_is_convolved_with_its_items(client: LocalTraining) -> None:
+def test_a_basket_is_convolved_with_its_items(client: ItemTrainer) -> None:
     model = client.model
     basket = np.flatnonzero(client.shard.train.toarray()[3])
     with torch.no_grad():  # somebody whose own row is the mean of the items' gets that user's very layers
@@ -98,4 +99,4 @@ def test_a_basket_is_convolved_with_its_items(client: LocalTraining) -> None:
 def test_a_signal_that_needs_kernels_is_refused(planted: Shard) -> None:
     method = METHOD.model_copy(update={"signal": "trained"})
     with pytest.raises(SettingsError, match="signal"):
-        LocalTraining(planted, low_spectrum(planted.train, 8), method, torch.device("cpu"))
+        ItemTrainer(planted, low_spectrum(planted.train, 8), method, torch.device("cpu"))

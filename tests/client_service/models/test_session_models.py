@@ -15,7 +15,7 @@ from client_service.models.sequence.srgnn import SRGNN, session_graphs
 from client_service.models.sequence.tagnn import TAGNN
 from client_service.runtime.device import pin_threads
 from client_service.serving.next_items import freeze_sessions
-from client_service.training.session_trainer import MODELS, SessionTraining
+from client_service.training.session_trainer import MODELS, SessionTrainer
 from client_service.training.training_state import RoundContext, load_named
 from shared.errors import ProtocolError, SettingsError
 from shared.method.parameters import Parameters
@@ -141,7 +141,7 @@ def shard(clicks: list[int], name: str = "shop") -> SessionShard:
 @pytest.mark.parametrize("kind", MODELS)
 def test_training_learns_a_chain(kind: str) -> None:
     chain = [A, B, C, 3, 4, 5] * 8
-    training = SessionTraining(shard(chain), method(model=kind, learning_rate=0.05, local_epochs=20), CPU)
+    training = SessionTrainer(shard(chain), method(model=kind, learning_rate=0.05, local_epochs=20), CPU)
     training.train()
     first = training.figures.loss
     training.train()
@@ -153,7 +153,7 @@ def test_training_learns_a_chain(kind: str) -> None:
 def test_rows_of_items_that_the_silo_has_not_leave_as_they_came(kind: str, optimiser: str) -> None:
     # Adam makes a whole step of the least gradient, such as that of the weight decay: such rows were drawn to 0.
     changes = {"model": kind, "optimiser": optimiser, "learning_rate": 0.1, "sessions.weight_decay": 1e-3}
-    training = SessionTraining(shard([A, B, A, C]), method(**changes), CPU)
+    training = SessionTrainer(shard([A, B, A, C]), method(**changes), CPU)
     came = Parameters(initial_parameters(EXCHANGES[kind].tensors(method()), 7, exact=False))
     training.load(came)
     training.train()
@@ -165,7 +165,7 @@ def test_rows_of_items_that_the_silo_has_not_leave_as_they_came(kind: str, optim
 
 def test_the_whole_catalogue_can_be_trained() -> None:
     own, whole = (
-        SessionTraining(shard([A, B, A, C]), method(**{"sessions.candidates": candidates}), CPU)
+        SessionTrainer(shard([A, B, A, C]), method(**{"sessions.candidates": candidates}), CPU)
         for candidates in ("own", "catalogue")
     )
     before = whole.arrays()["item.table"]
@@ -183,7 +183,7 @@ def test_the_whole_catalogue_can_be_trained() -> None:
 
 
 def test_the_learning_rate_falls_with_the_rounds() -> None:
-    training = SessionTraining(shard([A, B, A, C]), method(**{"sessions.rate_step": 3, "learning_rate": 0.1}), CPU)
+    training = SessionTrainer(shard([A, B, A, C]), method(**{"sessions.rate_step": 3, "learning_rate": 0.1}), CPU)
     rates = []
     for number in (1, 3, 4, 7):
         training.moment = RoundContext(number, 9, 0)
@@ -194,13 +194,13 @@ def test_the_learning_rate_falls_with_the_rounds() -> None:
 
 
 def test_another_table_is_refused() -> None:
-    training = SessionTraining(shard([A, B, A, C]), method(), CPU)
+    training = SessionTrainer(shard([A, B, A, C]), method(), CPU)
     with pytest.raises(ProtocolError, match=r"item.table: expected shape \[6, 4\], got \[7, 4\]"):
         training.load(Parameters({"item.table": np.zeros((7, 4), dtype=np.float32)}))
 
 
 def test_the_same_round_trains_the_same() -> None:
-    one, other = (SessionTraining(shard([A, B, A, C, B]), method(), CPU) for _ in range(2))
+    one, other = (SessionTrainer(shard([A, B, A, C, B]), method(), CPU) for _ in range(2))
     for training in (one, other):
         training.train()
     for name, value in one.arrays().items():
@@ -227,7 +227,7 @@ def test_floors_count() -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedadam", "fedyogi", "fedga"])
 def test_strategies_train_session_models(name: str) -> None:
-    training = SessionTraining(shard([A, B, A, C]), method(), CPU)
+    training = SessionTrainer(shard([A, B, A, C]), method(), CPU)
     strategy = build_strategy(name, method())
     sent = strategy.fit(training, Parameters(strategy.start(method(), 0)))
     assert set(sent.arrays) == {tensor.name for tensor in EXCHANGES["srgnn"].tensors(method())}
@@ -235,10 +235,10 @@ def test_strategies_train_session_models(name: str) -> None:
 
 
 def test_what_sessions_have_not_is_refused() -> None:
-    training = SessionTraining(shard([A, B]), method(), CPU)
-    with pytest.raises(SettingsError, match="sessions have not"):
+    training = SessionTrainer(shard([A, B]), method(), CPU)
+    with pytest.raises(SettingsError, match="expected one that needs no measure, as task 'sessions' has none"):
         training.measure("mean_margin")
-    with pytest.raises(SettingsError, match="expected one of srgnn, tagnn"):
-        SessionTraining(shard([A, B]), method(model="lgcn"), CPU)
+    with pytest.raises(SettingsError, match=r"expected one for task 'sessions' \(srgnn, tagnn\), got 'lgcn'"):
+        SessionTrainer(shard([A, B]), method(model="lgcn"), CPU)
     with pytest.raises(SettingsError, match="expected an encoder beneath both MLPs"):
         STRATEGIES["lpsfed"](method())

@@ -16,7 +16,7 @@ from client_service.federation.training_run import TrainingRun
 from client_service.refresh import startup
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.predictor import AtRest
+from client_service.serving.model_server import FrozenModel
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
@@ -37,7 +37,7 @@ def change(settings: ClientSettings) -> Shard:
     return after
 
 
-def renew(settings: ClientSettings, shard: Shard, *, erased: bool = True) -> AtRest | None:
+def renew(settings: ClientSettings, shard: Shard, *, erased: bool = True) -> FrozenModel | None:
     """The model of a shard that has changed, kept; None where there is none."""
     renewal = ModelRenewal(settings, ITEMS, shard, CPU, NEVER)
     found = renewal.renew(erased=erased)

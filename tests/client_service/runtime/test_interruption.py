@@ -18,7 +18,8 @@ from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from client_service.training import margins
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
+from client_service.training.training_state import RoundContext
 from shared.errors import FederationError
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
@@ -47,9 +48,9 @@ class Counted(Interrupt):
         super().check()
 
 
-def client_of(shard: Shard, interrupt: Interrupt, **changes: Any) -> LocalTraining:
+def client_of(shard: Shard, interrupt: Interrupt, **changes: Any) -> ItemTrainer:
     method = METHOD.model_copy(update=changes)
-    found = LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, CPU, interrupt=interrupt)
+    found = ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, CPU, interrupt=interrupt)
     found.moment = RoundContext(round=3, rounds=9, seed=0)
     return found
 
@@ -142,7 +143,7 @@ def part(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[Inter
 def test_the_closed_form_model_is_served_before_anything_is_trained(
     part: Callable[[Interrupt], TrainingRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalTraining, "train", None)  # calling it would now fail
+    monkeypatch.setattr(ItemTrainer, "train", None)  # calling it would now fail
     here = part(Interrupt())
     served = here._best._answers.served
     assert served is not None and served.version == "run-1.0" and len(served.ranker.fusion.parts) > 0

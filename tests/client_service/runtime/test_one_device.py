@@ -18,10 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from client_service.data import Shard
-from client_service.training.item_trainer import LocalTraining, build_optimiser, pair_loss
+from client_service.training.item_trainer import ItemTrainer, group_parameters, pair_loss
 from client_service.training.margins import Margins
 from client_service.training.sampling import Batch
 from client_service.training.spectrum_cache import cached_spectrum
+from client_service.training.trainer import make_optimiser
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 
@@ -46,20 +47,20 @@ class OneDevice(TorchDispatchMode):
 
 
 @pytest.fixture
-def begun(planted: Shard, small: MethodSettings) -> Callable[[str], LocalTraining]:
+def begun(planted: Shard, small: MethodSettings) -> Callable[[str], ItemTrainer]:
     """A model of a kind, on the CPU."""
 
-    def begin(kind: str) -> LocalTraining:
+    def begin(kind: str) -> ItemTrainer:
         method, shard = small.model_copy(update=STEP), planted
         if not EXCHANGES[kind].starts_at_filter and kind != "ngcf":
             method, shard = method.model_copy(update={"catalogue": 40}), replace(planted, places=np.arange(40))
         spectrum = cached_spectrum(shard, method.cutoff, None)
-        return LocalTraining(shard, spectrum, method, torch.device("cpu"), kind=kind)
+        return ItemTrainer(shard, spectrum, method, torch.device("cpu"), kind=kind)
 
     return begin
 
 
-def first_batch(training: LocalTraining) -> Batch:
+def first_batch(training: ItemTrainer) -> Batch:
     """The first of an epoch, moved as `PairSampler` moves it."""
     drawn = next(iter(training.batches.epoch(torch.Generator().manual_seed(0))))
     return Batch(*(getattr(drawn, field.name).to(ELSEWHERE) for field in fields(Batch)))
@@ -69,14 +70,14 @@ def first_batch(training: LocalTraining) -> Batch:
 @pytest.mark.parametrize("loss", ["bc", "bpr", "bce"])
 @pytest.mark.parametrize("kind", [name for name, one in EXCHANGES.items() if one.task == "items"])
 def test_a_step_stays_on_the_model_s_device(
-    begun: Callable[[str], LocalTraining], kind: str, loss: str, margin: bool
+    begun: Callable[[str], ItemTrainer], kind: str, loss: str, margin: bool
 ) -> None:
     training = begun(kind)
     batch, method = first_batch(training), training.method
     model, tables = training.model.to(ELSEWHERE), training.tables.to(ELSEWHERE)
     margins = Margins(tables, 0.1, method.refinement, None, method.margin_reading) if margin else None
     with OneDevice():
-        optimiser = build_optimiser(model, method)
+        optimiser = make_optimiser(method.optimiser, group_parameters(model, method))
         value, _ = pair_loss(model, batch, method, margins, loss)
         optimiser.zero_grad()
         value.backward()  # type: ignore[no-untyped-call]
@@ -87,7 +88,7 @@ def test_a_step_stays_on_the_model_s_device(
     assert {one.grad.device for one in model.parameters() if one.grad is not None} == {ELSEWHERE}
 
 
-def test_a_constant_that_stays_behind_is_found(begun: Callable[[str], LocalTraining]) -> None:
+def test_a_constant_that_stays_behind_is_found(begun: Callable[[str], ItemTrainer]) -> None:
     """As an attribute that is no buffer does: `to` does not know it."""
     training = begun("lgcn")
     batch, left = first_batch(training), torch.ones(training.method.width, 4)

@@ -21,7 +21,7 @@ from client_service.serving.model_store import Served, freeze
 from client_service.serving.precomputed_lists import ListBuilder, ListReader
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
 from tests.support.given import Silos
@@ -163,7 +163,7 @@ def shard(silos: Silos) -> Shard:
 @pytest.fixture
 def served(shard: Shard, small: MethodSettings) -> Served:
     """One whose scores are inner products."""
-    training = LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
+    training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
     frozen = freeze("run-1.0", training)
     return replace(frozen, ranker=replace(frozen.ranker, predictor=NO_MLP, fusion=Fusion()))
 

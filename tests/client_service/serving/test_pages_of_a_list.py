@@ -22,7 +22,7 @@ from client_service.serving.model_store import Served, freeze
 from client_service.serving.precomputed_lists import LENGTH, ListBuilder
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import DEEPEST, ListRequest
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
 from tests.support.questions import LONGEST_SECONDS
@@ -55,7 +55,7 @@ def shard() -> Shard:
 def models(shard: Shard) -> dict[str, Served]:
     """As training begins, with an MLP that tells items apart, and with inner products alone."""
     method = MethodSettings(width=64, cutoff=64)
-    frozen = freeze("run-1.0", LocalTraining(shard, cached_spectrum(shard, 64, None), method, torch.device("cpu")))
+    frozen = freeze("run-1.0", ItemTrainer(shard, cached_spectrum(shard, 64, None), method, torch.device("cpu")))
     ranker, generator = frozen.ranker, np.random.default_rng(1)
     output = generator.standard_normal(ranker.predictor.output.shape).astype(np.float32)
     trained = replace(ranker, predictor=replace(ranker.predictor, output=0.1 * output))

@@ -18,7 +18,7 @@ from client_service.serving.model_store import freeze
 from client_service.serving.precomputed_lists import ListBuilder, fill, lists_digest, open_lists
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
 from tests.support.given import Silos
@@ -32,7 +32,7 @@ def shard(silos: Silos) -> Shard:
 
 @pytest.fixture
 def ranker(shard: Shard, small: MethodSettings) -> Ranker:
-    training = LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
+    training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
     return freeze("run-1.0", training).ranker
 
 
@@ -45,7 +45,7 @@ def blocks(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def listed(folder: Path, shard: Shard, small: MethodSettings) -> tuple[Recommender, Recommender]:
     """One that has its lists, and one that computes each."""
-    training = LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
+    training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
     ahead, computing = Recommender(shard, ListBuilder(folder, shard)), Recommender(shard)
     ahead.served = computing.served = freeze("run-1.0", training)
     until = time.monotonic() + LONGEST_SECONDS
@@ -142,7 +142,7 @@ def test_lists_of_another_model_or_with_damaged_progress_are_computed_anew(
 def test_another_model_ends_the_lists_of_the_one_before(tmp_path: Path, shard: Shard, small: MethodSettings) -> None:
     """No list of the old model is given out under the new one's version."""
     ahead, _ = listed(tmp_path, shard, small)
-    training = LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
+    training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
     with torch.no_grad():
         training.model.encoder.embedding.neg_()
     ahead.served = freeze("run-1.1", training)

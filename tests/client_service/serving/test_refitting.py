@@ -25,7 +25,7 @@ from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists, judge_validation_lists
 from client_service.tasks.task import RunContext
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import SettingsError
 from shared.method.parameters import Float32
@@ -93,7 +93,7 @@ def test_what_answers_is_the_closed_form_of_all_pairs_with_these_choices(planted
     whole = planted.everything
     assert whole.train.nnz == planted.train.nnz + planted.valid.nnz + planted.test.nnz and whole.valid.nnz == 0
     spectrum = cached_spectrum(whole, CLOSED.cutoff, None)
-    expected = LocalTraining(whole, spectrum, CLOSED, CPU, head.start, recipe=head.recipe)
+    expected = ItemTrainer(whole, spectrum, CLOSED, CPU, head.start, recipe=head.recipe)
     np.testing.assert_allclose(all_scores(answers.served), all_scores(freeze("", expected)), rtol=1e-4, atol=1e-5)
 
 
@@ -131,7 +131,7 @@ def test_without_held_out_data_a_trained_model_stays_what_it_is(planted: Shard, 
     """What training has given is taken over whole."""
     bare = replace(planted.everything, split_digest="")
     head, _ = run_on(planted, tmp_path / "chosen", fit_everything=False)
-    training = LocalTraining(
+    training = ItemTrainer(
         bare, cached_spectrum(bare, CLOSED.cutoff, None), CLOSED, CPU, head.start, recipe=head.recipe
     )
     training.train(PLAIN)

@@ -79,7 +79,7 @@ async def test_a_replica_answers_as_the_client_does_and_writes_nothing(replicate
     ahead.close()
     disk = contents(replicated.state_directory)
     async with asking(replicated) as http:
-        recommender = http.app.state.service.recommender  # type: ignore[attr-defined]
+        recommender = http.app.state.service.model_server(Recommender)  # type: ignore[attr-defined]
         await asyncio.to_thread(wait_for, lambda: recommender.lists_share == 1.0)
         for user in shard.user_ids[:5]:
             assert await listed(http, user) == [one.item for one in before.for_user(user, ListRequest(5)).items]
@@ -121,7 +121,7 @@ async def test_a_replica_takes_up_a_newer_model_and_keeps_its_own_while_there_is
     replicated: ClientSettings,
 ) -> None:
     async with asking(replicated) as http:
-        recommender = http.app.state.service.recommender  # type: ignore[attr-defined]
+        recommender = http.app.state.service.model_server(Recommender)  # type: ignore[attr-defined]
         shard = recommender._shard
         assert (await http.get(f"/v1/users/{shard.user_ids[0]}/recommendations")).json()["fallback"] == "no model yet"
         for run in ("run-1", "run-2"):

@@ -20,7 +20,7 @@ from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import ProtocolError
 from shared.method.settings import MethodSettings
@@ -35,7 +35,7 @@ def shard(silos: Silos) -> Shard:
 
 
 def serving(shard: Shard, small: MethodSettings) -> Recommender:
-    training = LocalTraining(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
+    training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
     found = Recommender(shard)
     found.served = freeze("run-1.0", training)
     return found

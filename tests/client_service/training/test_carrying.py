@@ -17,7 +17,8 @@ from client_service.event_log.shard_update import append_events
 from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows, match_rows
 from client_service.serving.model_store import freeze
-from client_service.training.item_trainer import LocalTraining, RoundContext, carry_training, rows_of_shard
+from client_service.training.item_trainer import ItemTrainer, list_item_rows
+from client_service.training.training_state import RoundContext
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.method.tensors import EXCHANGES
@@ -34,14 +35,12 @@ def placed(shard: Shard) -> Shard:
     return replace(shard, places=np.array([int(item[1:]) + 5 for item in shard.item_ids]))
 
 
-def begin(shard: Shard, kind: str, start: Filter | None = None) -> LocalTraining:
+def begin(shard: Shard, kind: str, start: Filter | None = None) -> ItemTrainer:
     method = METHOD if start is None else METHOD.model_copy(update={"start": "exact", "fusion": False})
-    return LocalTraining(
-        placed(shard), low_spectrum(shard.train, CUTOFF), method, torch.device("cpu"), start, kind=kind
-    )
+    return ItemTrainer(placed(shard), low_spectrum(shard.train, CUTOFF), method, torch.device("cpu"), start, kind=kind)
 
 
-def train(shard: Shard, kind: str, start: Filter | None = None, rounds: int = 6) -> LocalTraining:
+def train(shard: Shard, kind: str, start: Filter | None = None, rounds: int = 6) -> ItemTrainer:
     training = begin(shard, kind, start)
     for number in range(1, rounds + 1):
         training.moment = RoundContext(round=number, rounds=rounds, seed=0)
@@ -49,11 +48,11 @@ def train(shard: Shard, kind: str, start: Filter | None = None, rounds: int = 6)
     return training
 
 
-def parameters(training: LocalTraining) -> dict[str, torch.Tensor]:
+def parameters(training: ItemTrainer) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in training.model.named_parameters()}
 
 
-def quality(training: LocalTraining) -> float:
+def quality(training: ItemTrainer) -> float:
     users = np.arange(len(training.shard.user_ids))
     return on_validation(training.shard, freeze("v", training).ranker.top, users).primary_value
 
@@ -75,7 +74,7 @@ def test_a_model_that_starts_at_random_ranks_as_before_and_knows_the_new_user(
 ) -> None:
     before, after = train(planted, kind, rounds=20), begin(grown, kind)
     untrained = quality(after)
-    assert carry_training(after, parameters(before), rows_of_shard(planted))
+    assert after.carry(parameters(before), list_item_rows(planted))
     assert quality(before) > untrained + 0.2 and quality(after) > quality(before) - 0.05
     row, users = grown.user_row("newcomer"), after.model.encoder.embedding.detach().numpy()
     assert row is not None
@@ -90,7 +89,7 @@ def test_one_that_starts_at_a_filter_keeps_what_training_has_added(planted: Shar
     start = Filter(CUTOFF, ridge=0.1, exponent=0.25)
     before, after = train(planted, kind, start), begin(grown, kind, start)
     at_start = quality(after)
-    assert carry_training(after, parameters(before), rows_of_shard(planted))
+    assert after.carry(parameters(before), list_item_rows(planted))
     assert quality(after) >= min(at_start, quality(before)) - 0.05
     old, new = planted.user_row("u12"), grown.user_row("u12")
     assert torch.equal(after.model.encoder.embedding[new], before.model.encoder.embedding[old])
@@ -102,7 +101,7 @@ def test_on_the_same_shard_nothing_changes_but_the_order_of_rows(planted: Shard)
     """The filter's columns are turned by what lies nearest: by nothing, where nothing has changed."""
     start = Filter(CUTOFF, ridge=0.1, exponent=0.25)
     before, after = train(planted, "lgcn", start), begin(planted, "lgcn", start)
-    assert carry_training(after, parameters(before), rows_of_shard(planted))
+    assert after.carry(parameters(before), list_item_rows(planted))
     assert all(torch.equal(value, parameters(before)[name]) for name, value in parameters(after).items())
 
 
@@ -110,7 +109,7 @@ def test_a_user_whose_items_have_changed_is_folded_in_where_no_graph_tells_of_th
     planted: Shard, grown: Shard
 ) -> None:
     before, after = train(planted, "mf"), begin(grown, "mf")
-    assert carry_training(after, parameters(before), rows_of_shard(planted))
+    assert after.carry(parameters(before), list_item_rows(planted))
     embedding, known = after.model.encoder.embedding, before.model.encoder.embedding
     for user in planted.user_ids:
         same = torch.equal(embedding[grown.user_row(user)], known[planted.user_row(user)])
@@ -121,12 +120,12 @@ def test_a_user_whose_items_have_changed_is_folded_in_where_no_graph_tells_of_th
 def test_a_model_of_another_kind_or_catalogue_changes_nothing(
     planted: Shard, grown: Shard, wrong: dict[str, Any]
 ) -> None:
-    given, rows = parameters(begin(planted, wrong.get("kind", "mf"))), rows_of_shard(planted)
+    given, rows = parameters(begin(planted, wrong.get("kind", "mf"))), list_item_rows(planted)
     if "width" in wrong:
         given["embedding"] = given["embedding"][:, :4]
     after = begin(grown, "mf")
     untouched = parameters(after)
-    assert not carry_training(after, given, replace(rows, catalogue=wrong.get("catalogue", "")))
+    assert not after.carry(given, replace(rows, catalogue=wrong.get("catalogue", "")))
     assert all(torch.equal(value, untouched[name]) for name, value in parameters(after).items())
 
 

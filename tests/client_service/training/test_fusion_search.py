@@ -37,7 +37,7 @@ from client_service.training.fusion_search import (
     fused_top,
     usual_share,
 )
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -84,7 +84,7 @@ def test_a_silent_recipe_is_no_fusion(planted: Shard) -> None:
 def test_training_begins_with_the_recipe_that_validation_prefers(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, 12)
     chosen = best_filter(planted, spectrum)
-    training = LocalTraining(planted, spectrum, SMALL, torch.device("cpu"), chosen.choice)
+    training = ItemTrainer(planted, spectrum, SMALL, torch.device("cpu"), chosen.choice)
     assert training.recipe == best_recipe(planted, spectrum, chosen.choice)
 
 
@@ -93,13 +93,13 @@ def test_without_fusion_or_without_a_start_the_trained_score_ranks_alone(
     planted: Shard, changes: dict[str, object]
 ) -> None:
     method = SMALL.model_copy(update=changes)
-    training = LocalTraining(planted, low_spectrum(planted.train, 12), method, torch.device("cpu"))
+    training = ItemTrainer(planted, low_spectrum(planted.train, 12), method, torch.device("cpu"))
     assert training.recipe is None and training.fusion.parts == ()
 
 
 def test_a_stranger_with_a_user_s_basket_is_served_by_the_fused_score_like_the_user(planted: Shard) -> None:
     loud = Recipe(3.0, 20.0, WEIGHTING, 10.0)
-    training = LocalTraining(planted, low_spectrum(planted.train, 12), SMALL, torch.device("cpu"), recipe=loud)
+    training = ItemTrainer(planted, low_spectrum(planted.train, 12), SMALL, torch.device("cpu"), recipe=loud)
     recommender = Recommender(planted)
     recommender.served = freeze("run-1.0", training)
     own = planted.train[[3]].indices

@@ -14,7 +14,8 @@ import client_service.training.start_choice
 from client_service.data import Shard
 from client_service.models.initial_filter import Filter
 from client_service.training.client_measures import compared_kernels
-from client_service.training.item_trainer import LocalTraining, RoundContext
+from client_service.training.item_trainer import ItemTrainer
+from client_service.training.training_state import RoundContext
 from shared.method.divergence import kernel, round_divergence
 from shared.method.parameters import Float32, Parameters, digest
 from shared.method.settings import MethodSettings
@@ -26,21 +27,21 @@ CPU = torch.device("cpu")
 UNIFORM = np.full(12, 1 / 12)
 
 
-def client_of(shard: Shard, **changes: Any) -> LocalTraining:
+def client_of(shard: Shard, **changes: Any) -> ItemTrainer:
     method = MethodSettings(**({"width": 3, "layers": 1, "cutoff": 16, "negatives": 4} | changes))
-    return LocalTraining(shard, low_spectrum(shard.train, method.cutoff), method, CPU)
+    return ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, CPU)
 
 
 @pytest.fixture
-def client(planted: Shard) -> LocalTraining:
+def client(planted: Shard) -> ItemTrainer:
     return client_of(planted)
 
 
-def copied(client: LocalTraining) -> dict[str, Float32]:
+def copied(client: ItemTrainer) -> dict[str, Float32]:
     return {name: p.detach().numpy().copy() for name, p in client.model.named_parameters()}
 
 
-def test_its_arrays_are_exactly_both_mlps_and_the_rest_is_private(client: LocalTraining) -> None:
+def test_its_arrays_are_exactly_both_mlps_and_the_rest_is_private(client: ItemTrainer) -> None:
     expected = {spec.name: spec.shape for spec in mlp_specification(client.method)}
     assert {name: value.shape for name, value in client.arrays().items()} == expected
     assert all(value.dtype == np.float32 for value in client.arrays().values())
@@ -53,7 +54,7 @@ def test_every_strategy_declares_only_what_the_client_has_and_none_of_its_privat
 ) -> None:
     method = MethodSettings(width=3, layers=1, cutoff=16, catalogue=40)
     strategy, listed = STRATEGIES[name](method), replace(planted, places=np.arange(40))
-    client = LocalTraining(listed, low_spectrum(planted.train, 16), method, CPU, kind=strategy.model)
+    client = ItemTrainer(listed, low_spectrum(planted.train, 16), method, CPU, kind=strategy.model)
     shapes = {name: value.shape for name, value in client.arrays().items()}
     declared = {spec.name: spec.shape for spec in strategy.declaration(method).tensors}
     assert declared.items() <= shapes.items()
@@ -61,7 +62,7 @@ def test_every_strategy_declares_only_what_the_client_has_and_none_of_its_privat
     assert private and not any(strategy.shared(own) for own in private)
 
 
-def test_arrays_are_copies_that_later_training_does_not_move(client: LocalTraining) -> None:
+def test_arrays_are_copies_that_later_training_does_not_move(client: ItemTrainer) -> None:
     before = client.arrays()
     kept = {name: value.copy() for name, value in before.items()}
     client.train()
@@ -69,7 +70,7 @@ def test_arrays_are_copies_that_later_training_does_not_move(client: LocalTraini
     assert any(not np.array_equal(client.arrays()[name], kept[name]) for name in kept)
 
 
-def test_loading_overwrites_what_was_named_and_nothing_else(client: LocalTraining) -> None:
+def test_loading_overwrites_what_was_named_and_nothing_else(client: ItemTrainer) -> None:
     before = copied(client)
     client.load(Parameters({"pooling.output.bias": np.array([1.0, 2.0, 3.0], dtype=np.float32)}))
     after = copied(client)
@@ -77,7 +78,7 @@ def test_loading_overwrites_what_was_named_and_nothing_else(client: LocalTrainin
     assert {name for name in before if not np.array_equal(before[name], after[name])} == {"pooling.output.bias"}
 
 
-def test_what_was_loaded_comes_back_as_arrays_and_is_not_shared_memory(client: LocalTraining) -> None:
+def test_what_was_loaded_comes_back_as_arrays_and_is_not_shared_memory(client: ItemTrainer) -> None:
     received = initial_parameters(mlp_specification(client.method), 4, exact=False)
     kept = {name: value.copy() for name, value in received.items()}
     client.load(Parameters(received))
@@ -86,7 +87,7 @@ def test_what_was_loaded_comes_back_as_arrays_and_is_not_shared_memory(client: L
     assert all(np.array_equal(received[name], value) for name, value in kept.items())
 
 
-def test_without_an_anchor_there_is_no_divergence(client: LocalTraining) -> None:
+def test_without_an_anchor_there_is_no_divergence(client: ItemTrainer) -> None:
     assert client.measure("divergence") == ()
 
 
@@ -97,7 +98,7 @@ def test_with_too_few_frequencies_there_is_no_divergence(planted: Shard) -> None
     assert client.measure("divergence") == ()
 
 
-def test_divergence_is_the_relative_entropy_from_the_anchor_to_the_own_eigenvalues(client: LocalTraining) -> None:
+def test_divergence_is_the_relative_entropy_from_the_anchor_to_the_own_eigenvalues(client: ItemTrainer) -> None:
     client.moment = RoundContext(1, 1, 0, UNIFORM)
     own = sorted(float(value) for value in client.spectrum.eigenvalues if value > 1e-9)
     assert len(own) == 12
@@ -105,7 +106,7 @@ def test_divergence_is_the_relative_entropy_from_the_anchor_to_the_own_eigenvalu
     assert client.measure("divergence")[0] == round_divergence(expected) > 0.0
 
 
-def test_rho_leaves_with_ten_binary_digits_and_not_with_all_of_them(client: LocalTraining) -> None:
+def test_rho_leaves_with_ten_binary_digits_and_not_with_all_of_them(client: ItemTrainer) -> None:
     """The paper's rho is exact; ours is off by .05 % of itself at most, and nothing finer is told."""
     for rho in (0.0, 3.4e-5, 0.1234567, 1.0, 25.6):
         rounded = round_divergence(rho)
@@ -115,12 +116,12 @@ def test_rho_leaves_with_ten_binary_digits_and_not_with_all_of_them(client: Loca
     assert round_divergence(rho) == rho
 
 
-def test_a_client_whose_spectrum_is_the_anchors_is_at_distance_zero(client: LocalTraining) -> None:
+def test_a_client_whose_spectrum_is_the_anchors_is_at_distance_zero(client: ItemTrainer) -> None:
     client.moment = RoundContext(1, 1, 0, kernel(client.spectrum.eigenvalues))
     assert client.measure("divergence") == (0.0,)
 
 
-def test_what_the_divergence_compares_can_be_looked_at(client: LocalTraining) -> None:
+def test_what_the_divergence_compares_can_be_looked_at(client: ItemTrainer) -> None:
     assert compared_kernels(client) is None
     client.moment = RoundContext(1, 1, 0, UNIFORM)
     compared = compared_kernels(client)
@@ -149,7 +150,7 @@ def test_at_the_start_both_signals_are_the_same(planted: Shard) -> None:
     assert found[0] == pytest.approx(found[1], abs=1e-12)
 
 
-def test_the_mean_margin_is_one_plain_number_between_zero_and_pi(client: LocalTraining) -> None:
+def test_the_mean_margin_is_one_plain_number_between_zero_and_pi(client: ItemTrainer) -> None:
     assert type(client.measure("mean_margin")[0]) is float and 0.0 < client.measure("mean_margin")[0] < math.pi
 
 
@@ -158,9 +159,9 @@ def test_an_exact_start_is_at_the_filter_that_validation_prefers_unless_one_is_g
 ) -> None:
     method, spectrum = MethodSettings(width=3, layers=1, cutoff=16), low_spectrum(planted.train, 16)
     chosen = client_service.training.start_choice.best_filter(planted, spectrum).choice
-    assert LocalTraining(planted, spectrum, method, CPU).start == chosen
+    assert ItemTrainer(planted, spectrum, method, CPU).start == chosen
     monkeypatch.setattr(client_service.training.start_choice, "best_filter", None)  # calling it would now fail
-    given = LocalTraining(planted, spectrum, method, CPU, Filter(4, 1.0, 0.1))
+    given = ItemTrainer(planted, spectrum, method, CPU, Filter(4, 1.0, 0.1))
     assert given.start == Filter(4, 1.0, 0.1) and given.model.head.residual
 
 
@@ -172,7 +173,7 @@ def test_a_random_start_asks_for_no_filter(planted: Shard, monkeypatch: pytest.M
 
 def test_a_client_that_shares_nothing_begins_where_the_others_do(planted: Shard) -> None:
     method = MethodSettings(width=4, layers=1, cutoff=8)
-    client = LocalTraining(planted, low_spectrum(planted.train, 8), method, torch.device("cpu"))
+    client = ItemTrainer(planted, low_spectrum(planted.train, 8), method, torch.device("cpu"))
     client.initialise(seed=3)
     expected = initial_parameters(mlp_specification(method), 3, exact=True)
     assert digest(client.arrays()) == digest(expected)

@@ -12,9 +12,10 @@ import torch
 import client_service.training.margins
 from client_service.data import Shard
 from client_service.models.popularity_angle import PopularityTables
-from client_service.training.item_trainer import LocalTraining, RoundContext, build_optimiser, pair_loss
+from client_service.training.item_trainer import ItemTrainer, pair_loss
 from client_service.training.margins import TABLE_STEPS, fit_tables, popularity_loss
 from client_service.training.sampling import PairSampler
+from client_service.training.training_state import RoundContext
 from shared.method.parameters import Parameters, digest
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum, low_spectrum
@@ -23,7 +24,7 @@ from shared.strategies.local_client import Objective
 
 CPU = torch.device("cpu")
 BASE: dict[str, Any] = {"width": 4, "layers": 1, "cutoff": 8, "batch_size": 64, "negatives": 8}
-Builder = Callable[..., LocalTraining]
+Builder = Callable[..., ItemTrainer]
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ def client(planted: Shard) -> Builder:
     """A client on the planted communities, with some settings replaced, its MLPs where the aggregator starts them."""
     spectrum: Spectrum = low_spectrum(planted.train, 8)
 
-    def build(**changes: Any) -> LocalTraining:
+    def build(**changes: Any) -> ItemTrainer:
         method = MethodSettings(**(BASE | changes))
-        found = LocalTraining(planted, spectrum, method, CPU)
+        found = ItemTrainer(planted, spectrum, method, CPU)
         initial = initial_parameters(mlp_specification(method), 0, exact=method.start == "exact")
         found.load(Parameters(initial))
         found.moment = RoundContext(round=3, rounds=9, seed=0)
@@ -42,16 +43,16 @@ def client(planted: Shard) -> Builder:
     return build
 
 
-def values(client: LocalTraining) -> dict[str, np.ndarray]:
+def values(client: ItemTrainer) -> dict[str, np.ndarray]:
     """Every trained number of the model, private ones too."""
     return {name: p.detach().numpy().copy() for name, p in client.model.named_parameters()}
 
 
-def moved(client: LocalTraining, before: Mapping[str, np.ndarray]) -> set[str]:
+def moved(client: ItemTrainer, before: Mapping[str, np.ndarray]) -> set[str]:
     return {name for name, value in values(client).items() if not np.array_equal(value, before[name])}
 
 
-def all_digests(client: LocalTraining) -> tuple[str, str]:
+def all_digests(client: ItemTrainer) -> tuple[str, str]:
     tables = {name: p.detach().numpy() for name, p in client.tables.named_parameters()}
     return digest(values(client)), digest(tables)
 
@@ -212,8 +213,8 @@ def test_embeddings_and_mlps_learn_at_their_own_rates(client: Builder) -> None:
 
 def test_the_paper_preset_uses_rmsprop_and_the_default_adam(client: Builder) -> None:
     paper, ours = client(optimiser="rmsprop"), client()
-    assert isinstance(build_optimiser(paper.model, paper.method), torch.optim.RMSprop)
-    assert isinstance(build_optimiser(ours.model, ours.method), torch.optim.Adam)
+    assert isinstance(paper.build_optimiser(""), torch.optim.RMSprop)
+    assert isinstance(ours.build_optimiser(""), torch.optim.Adam)
 
 
 def test_a_penalty_on_the_distance_to_what_was_received_keeps_the_mlps_near_it(client: Builder) -> None:
@@ -226,7 +227,7 @@ def test_a_penalty_on_the_distance_to_what_was_received_keeps_the_mlps_near_it(c
     plain.train()
     held.train(Objective(penalty=proximal))
 
-    def distance(one: LocalTraining) -> float:
+    def distance(one: ItemTrainer) -> float:
         return float(sum(((value - start[name]) ** 2).sum() for name, value in one.arrays().items()))
 
     assert distance(held) < 0.5 * distance(plain)

@@ -22,7 +22,7 @@ from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from client_service.training.relevance_fit import _fit, fit_relevance
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -32,7 +32,7 @@ SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
 
 
 def ranker_of(shard: Shard) -> Ranker:
-    return freeze("run-1.0", LocalTraining(shard, low_spectrum(shard.train, 12), SMALL, torch.device("cpu"))).ranker
+    return freeze("run-1.0", ItemTrainer(shard, low_spectrum(shard.train, 12), SMALL, torch.device("cpu"))).ranker
 
 
 @given(

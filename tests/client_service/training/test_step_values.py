@@ -11,7 +11,7 @@ import torch
 
 from client_service.data.sessions import SessionShard
 from client_service.training import training_state
-from client_service.training.session_trainer import SessionTraining
+from client_service.training.session_trainer import SessionTrainer
 from client_service.training.training_state import StepValues
 from shared.method.settings import method_settings
 
@@ -32,14 +32,14 @@ def test_an_epoch_leaves_no_tensor_of_its_steps(monkeypatch: pytest.MonkeyPatch)
     clicks = np.arange(60) % 6
     shard = SessionShard("shop", tuple("abcdef"), clicks, np.array([0, 60]), np.zeros(1, dtype=np.int8), np.arange(6))
     method = method_settings("sessions", width=4, catalogue=6, batch_size=1)
-    training, seen = SessionTraining(shard, method, CPU), list[int]()
-    step = SessionTraining._step
+    training, seen = SessionTrainer(shard, method, CPU), list[int]()
+    loss_of = SessionTrainer.find_loss
 
-    def count(self: SessionTraining, *rest: object) -> torch.Tensor:
+    def count(self: SessionTrainer, *rest: object) -> torch.Tensor:
         gc.collect()
         seen.append(sum(type(one) is torch.Tensor and one.dim() == 0 for one in gc.get_objects()))
-        return step(self, *rest)  # type: ignore[arg-type]
+        return loss_of(self, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SessionTraining, "_step", count)
+    monkeypatch.setattr(SessionTrainer, "find_loss", count)
     training.train()
     assert len(seen) == 59 and max(seen[5:]) - min(seen[5:]) <= 2

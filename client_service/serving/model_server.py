@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
@@ -12,7 +12,7 @@ from client_service.models.relevance import UNFITTED, Relevance
 
 
 @dataclass(frozen=True)
-class AtRest:
+class FrozenModel:
     """A model that nothing changes any more, with the version that its answers carry.
 
     kept_at: when it was kept on the disk, UTC, ISO 8601; "" where that is not known. relevance: what its scores mean.
@@ -24,7 +24,7 @@ class AtRest:
     relevance: Relevance = UNFITTED
 
 
-class Answerer(Protocol):
+class ModelServer:
     """Answers from one model at a time. Putting in another is one assignment: a request sees the old or the new.
 
     served: the model that answers, of the task's own class; None before there is one. changing: held by who puts
@@ -32,17 +32,23 @@ class Answerer(Protocol):
     answered. lists_share: share of the known users whose lists are computed. score_meaning: of an answered item.
     """
 
-    changing: threading.Lock
     score_meaning: str
+    served: Any = None
+
+    def __init__(self) -> None:
+        self.changing = threading.Lock()
 
     @property
-    def served(self) -> Any: ...
-    @served.setter
-    def served(self, served: Any) -> None: ...
+    def known_users(self) -> int:
+        return 0
+
     @property
-    def known_users(self) -> int: ...
+    def shown_items(self) -> int:
+        return 0
+
     @property
-    def shown_items(self) -> int: ...
-    @property
-    def lists_share(self) -> float: ...
-    def close(self) -> None: ...
+    def lists_share(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        """Ends what goes on in the background; by default nothing does."""

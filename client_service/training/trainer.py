@@ -1,0 +1,266 @@
+"""A model in training on one shard: what the trainers of all tasks share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from client_service.models.initial_filter import Filter
+from client_service.models.parameter_transfer import RowKind, ShardRows, carry_plain, carry_rows, match_model
+from client_service.models.score_fusion import Recipe
+from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.training.training_state import (
+    MODEL,
+    TABLES,
+    RoundContext,
+    StepValues,
+    TrainingState,
+    capture,
+    copy_named,
+    fill,
+    fits,
+    load_named,
+    restore_optimiser,
+    seed_draws,
+    seed_noise,
+    tensors_of,
+)
+from shared.errors import SettingsError
+from shared.method.graph import Float64
+from shared.method.parameters import Float32, Parameters
+from shared.method.settings import MethodSettings
+from shared.method.tensors import EXCHANGES, initial_parameters
+from shared.strategies.local_client import PLAIN, Objective, Penalty
+
+B = TypeVar("B")
+Int64 = NDArray[np.int64]
+
+
+@dataclass
+class Figures:
+    """Figures of a round's training. They stay in the silo."""
+
+    loss: float = float("nan")
+    saturated: float = 0.0
+    table_steps: int = 0
+    with_margins: bool = False  # are they in the loss? In the warm-up they are not
+
+
+class TrainingShard(Protocol):
+    """What training needs of any shard: the client's name and a digest of what is learnt from it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+
+
+def make_optimiser(kind: str, groups: Sequence[Mapping[str, Any]]) -> torch.optim.Optimizer:
+    """Makes the optimiser that the setting `optimiser` names, of groups with rates of their own."""
+    members = [dict(group) for group in groups]
+    if kind == "adam":
+        return torch.optim.Adam(members, fused=True)
+    return torch.optim.SGD(members) if kind == "sgd" else torch.optim.RMSprop(members)
+
+
+class Trainer(ABC):
+    """The client's half of every strategy (see shared.strategies.local_client.LocalClient), whatever the task.
+
+    A task's trainer has `build_model`, and either `draw_batches` and `find_loss`, or `train`. `moment` is set before
+    each round. Slow work ends with Interrupted once `interrupt` is set.
+
+    tables: private parameters beside the model's. start, recipe: choices that validation made before the first round.
+    basis: the digest of the common basis, "" without one. exchanged: tensors that clients with this model can exchange.
+    """
+
+    task: ClassVar[str]
+    shard: TrainingShard
+    model: nn.Module
+    tables: nn.Module
+    start: Filter | None = None
+    recipe: Recipe | None = None
+    basis = ""
+
+    def __init__(
+        self,
+        shard: Any,
+        method: MethodSettings,
+        device: torch.device,
+        interrupt: Interrupt = NEVER,
+        kind: str = "",
+    ) -> None:
+        """kind: the model's name, "" the one of the settings. SettingsError for a model of another task."""
+        self.kind = kind or method.model
+        self.shard, self.method, self.device, self.interrupt = shard, method, device, interrupt
+        exchange = EXCHANGES[self.kind]
+        if exchange.task != self.task:
+            known = ", ".join(name for name, one in EXCHANGES.items() if one.task == self.task)
+            raise SettingsError(
+                f"model: expected one for task {self.task!r} ({known}), got {self.kind!r}, for {exchange.task!r}"
+            )
+        self.exchanged = exchange.tensors(method)
+        self.figures, self.moment = Figures(), RoundContext(round=1, rounds=1, seed=0)
+        self.received = self._held = Parameters({})
+        self._received_tensors: dict[str, Tensor] | None = None
+        self._optimisers: dict[str, torch.optim.Optimizer] = {}
+        self._fitted = True
+        self.tables = nn.Module()
+        self.model = self.build_model().to(device)
+        self.initialise(seed=0)
+
+    @abstractmethod
+    def build_model(self) -> nn.Module:
+        """Builds the model of this shard, on the CPU; what could be shared is overwritten after it."""
+
+    def draw_batches(self, generator: np.random.Generator) -> Iterable[Int64]:
+        """The rows of the examples of an epoch, batch by batch."""
+        raise NotImplementedError
+
+    def find_loss(self, rows: Int64) -> Tensor:
+        """The mean loss of these examples."""
+        raise NotImplementedError
+
+    def train(self, objective: Objective = PLAIN) -> None:
+        """Run the round's local epochs with the model's own loss. SettingsError for another loss.
+
+        There are no margins, whatever is asked for.
+        """
+        if objective.loss:
+            words = f"expected one that trains with the model's own loss, as task {self.task!r} has no other"
+            raise SettingsError(f"strategy: {words}, got {objective.loss!r}")
+        generator = np.random.default_rng(self.draw_seed("train"))
+        for _ in range(self.method.local_epochs):
+            self.figures = Figures(loss=self.run_epoch(self.draw_batches(generator), self.find_loss, objective))
+
+    @property
+    def exact(self) -> bool:
+        """Does the model begin at a filter, so that its MLPs begin with nothing to add to it?"""
+        return self.start is not None
+
+    @property
+    def row_kinds(self) -> Mapping[str, RowKind]:
+        """The parameters with a row for each user, item or node of the shard."""
+        return {}
+
+    @property
+    def rows(self) -> ShardRows:
+        """The ids of the shard's rows; none where no parameter has rows."""
+        return ShardRows((), ())
+
+    def initialise(self, seed: int) -> None:
+        """What could be shared, where a run with this seed begins, whether or not it ever is."""
+        self.load(Parameters(initial_parameters(sorted(self.exchanged), seed, exact=self.exact)))
+
+    def load(self, received: Parameters) -> None:
+        """Overwrite the named parameters, and keep what came for penalties."""
+        held = self.select_held(received)
+        load_named(self.model, held)
+        self._remember(received, held)
+
+    def select_held(self, received: Parameters) -> Parameters:
+        """Selects what the model holds of the received parameters; by default all."""
+        return received
+
+    def arrays(self) -> dict[str, Float32]:
+        """What clients with this model can exchange, as it is now, on the CPU."""
+        return copy_named(self.model, (tensor.name for tensor in self.exchanged))
+
+    def state(self) -> TrainingState:
+        """As it is now, on the CPU: to be kept before training goes on."""
+        return capture(self.model, self.tables, self._optimisers, self.received, self._fitted)
+
+    def fits(self, state: TrainingState) -> bool:
+        """Is it a state of this very model?"""
+        return fits(state, self.model, self.tables)
+
+    def restore(self, state: TrainingState) -> None:
+        """Take over a state that fits: training goes on as it would have, to the bit."""
+        self._remember(state.received, self.select_held(state.received))
+        fill(self.model, state.part(MODEL))
+        fill(self.tables, state.part(TABLES))
+        self._fitted = state.fitted
+        self._optimisers = {
+            only: restore_optimiser(self.build_optimiser(only), self.model, memory)
+            for only, memory in state.memories().items()
+        }
+
+    def carry(self, trained: Mapping[str, Tensor], old: ShardRows) -> bool:
+        """Take over what was trained on a shard with the rows `old`; False, and nothing changed, where that is no such
+        model, or of another catalogue. Rows that both shards have are kept; the others begin as a run does."""
+        kinds = self.row_kinds
+        matched = match_model(self.model, kinds, trained, old, self.rows)
+        if matched is None:
+            return False
+        carry_plain(self.model, kinds, trained)
+        carry_rows(self.model, kinds, trained, matched)
+        return True
+
+    def measure(self, name: str) -> tuple[float, ...]:
+        """The numbers of a measure by its name. SettingsError where the task has none."""
+        raise SettingsError(
+            f"strategy: expected one that needs no measure, as task {self.task!r} has none, got {name!r}"
+        )
+
+    def compared_kernels(self) -> tuple[Float64, Float64] | None:
+        """The anchor's kernel and the own one as the divergence compares them; None without an anchor."""
+        return None
+
+    def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:
+        """Random numbers for noise on what leaves: see `seed_noise`."""
+        return seed_noise(self.shard.digest, self.moment, purpose, once_a_run=once_a_run)
+
+    def draw_seed(self, purpose: str) -> int:
+        """The seed of one stream a run, client, round and purpose: a round that is run again draws the same."""
+        return seed_draws(self.shard.name, self.moment, purpose)
+
+    def parameter_groups(self, only: str) -> list[dict[str, Any]]:
+        """Parameters whose name starts with `only`, in groups with rates of their own; by default one."""
+        trained = [value for name, value in self.model.named_parameters() if name.startswith(only)]
+        return [{"params": trained, "lr": self.method.learning_rate}]
+
+    def build_optimiser(self, only: str) -> torch.optim.Optimizer:
+        """Builds an optimiser of the parameters whose name starts with `only`."""
+        return make_optimiser(self.method.optimiser, self.parameter_groups(only))
+
+    def take_optimiser(self, only: str) -> torch.optim.Optimizer:
+        """The optimiser that goes on from the round before; a new one in the first."""
+        if only not in self._optimisers:
+            self._optimisers[only] = self.build_optimiser(only)
+        return self._optimisers[only]
+
+    def run_epoch(
+        self,
+        batches: Iterable[B],
+        loss_of: Callable[[B], Tensor],
+        objective: Objective,
+        after_step: Callable[[], None] | None = None,
+    ) -> float:
+        """Trains on each batch once, and returns the mean loss with the objective's penalty."""
+        optimiser, losses = self.take_optimiser(objective.only), StepValues(self.device)
+        for batch in self.interrupt.each(batches):
+            loss = loss_of(batch)
+            if objective.penalty is not None:
+                loss = loss + self._penalise(objective.penalty)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            if after_step is not None:
+                after_step()
+            losses.add(loss)
+        return losses.mean()
+
+    def _penalise(self, penalty: Penalty) -> Tensor:
+        if self._received_tensors is None:  # once a round, not once a batch
+            self._received_tensors = tensors_of(self._held, self.device)
+        value: Tensor = penalty(dict(self.model.named_parameters()), self._received_tensors)
+        return value
+
+    def _remember(self, received: Parameters, held: Parameters) -> None:
+        self.received, self._held, self._received_tensors = received, held, None
