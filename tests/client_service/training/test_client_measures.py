@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from client_service.data import Shard
-from client_service.training.item_trainer import LocalTraining
+from client_service.training.item_trainer import ItemTrainer
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 
@@ -19,7 +19,7 @@ def test_local_steps_are_those_that_the_optimiser_makes_in_a_round(
     method = MethodSettings(
         width=3, layers=1, cutoff=16, negatives=4, batch_size=50, local_epochs=3, optimiser="sgd", start="random"
     )
-    client = LocalTraining(planted, low_spectrum(planted.train, 16), method, torch.device("cpu"))
+    client = ItemTrainer(planted, low_spectrum(planted.train, 16), method, torch.device("cpu"))
     made, step = [], torch.optim.SGD.step
 
     def count(optimiser: torch.optim.SGD, *arguments: Any) -> Any:
