@@ -42,6 +42,7 @@ STARTING = {
     "private",
     "silo",
     "shared_settings",
+    "shared_federation",
 }
 """Fixtures that start a service, or train."""
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from shared.method.settings import MethodSettings
 from shared.protocol.signing.enrolment import public_file
 from shared.protocol.signing.keys import PrivateKey, new_key, public_pem
 from shared.protocol.wire import MEDIA_TYPE, encode
+from tests.support.clock import LeapingClock
 from tests.support.federation import run_app
 from tests.support.process import AggregatorProcess
 from tests.support.questions import LONGEST_SECONDS
@@ -165,15 +167,24 @@ Running = Callable[..., AbstractAsyncContextManager[Federation]]
 def running(tmp_path: Path, clock: Any) -> Running:
     """`async with running(strategy=...) as federation`; entering it a second time is a restart."""
 
-    @asynccontextmanager
-    async def run(**overrides: Any) -> AsyncIterator[Federation]:
-        limits = {"method": METHOD, "longest_body_seconds": 2.0}  # a run's deadline may not be shorter
-        settings = small_aggregator(tmp_path / "state", **(limits | overrides))
-        app = create_app(settings, clock=clock)
-        async with run_app(app, "http://aggregator") as http:
-            yield Federation(app, http, settings, clock)
+    return partial(_run_federation, tmp_path / "state", clock)
 
-    return run
+
+@pytest.fixture(scope="module")
+async def shared_federation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Federation]:
+    """With two clients and an open run. The tests of a file share it: it refuses them, or tells them something."""
+    async with _run_federation(tmp_path_factory.mktemp("shared"), LeapingClock()) as federation:
+        await federation.opened()
+        yield federation
+
+
+@asynccontextmanager
+async def _run_federation(state: Path, clock: Any, **overrides: Any) -> AsyncIterator[Federation]:
+    limits = {"method": METHOD, "longest_body_seconds": 2.0}  # a run's deadline may not be shorter
+    settings = small_aggregator(state, **(limits | overrides))
+    app = create_app(settings, clock=clock)
+    async with run_app(app, "http://aggregator") as http:
+        yield Federation(app, http, settings, clock)
 
 
 @pytest.fixture

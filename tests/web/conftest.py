@@ -18,11 +18,10 @@ from client_service.settings import ClientSettings
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.deployment.certificates import IssuedCertificate, issue_certificate, make_authority, write_files
 from tests.support.federation import Unreachable
-from tests.support.given import Silos
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import HOST, serve
-from tests.support.small import BEARER, small_aggregator, small_client
+from tests.support.small import BEARER, small_aggregator
 
 HOSTS = ("localhost", HOST)
 Served = Callable[..., AbstractContextManager[str]]
@@ -70,23 +69,22 @@ def papers(tmp_path: Path) -> Papers:
     return Papers(tmp_path / "papers")
 
 
-@pytest.fixture
-def settings(silos: Silos, tmp_path: Path) -> ClientSettings:
-    plain = small_client(silos(1)[0], tmp_path)
-    kept_pair(plain.name, plain.state_directory)
-    keep_first_model(plain)
-    return plain
-
-
-@pytest.fixture(params=("aggregator", "client"))
-def service(request: pytest.FixtureRequest, settings: ClientSettings, tmp_path: Path) -> tuple[str, FastAPI]:
-    """Both services, one after the other, by name."""
+@pytest.fixture(scope="module", params=("aggregator", "client"))
+def service(
+    request: pytest.FixtureRequest,
+    shared_settings: Callable[..., ClientSettings],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[str, FastAPI]:
+    """Both services, one after the other, by name. The tests of a file share them, and depend on no state of them."""
     if request.param == "client":
+        settings = shared_settings()
+        kept_pair(settings.name, settings.state_directory)
+        keep_first_model(settings)
         return request.param, create_client(settings, Unreachable())
-    return request.param, create_aggregator(small_aggregator(tmp_path / "aggregator"))
+    return request.param, create_aggregator(small_aggregator(tmp_path_factory.mktemp("aggregator")))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def url(service: tuple[str, FastAPI]) -> Iterator[str]:
     name, app = service
     wind_down = app.state.coordinator.wind_down if name == "aggregator" else lambda: None
@@ -104,7 +102,7 @@ def wait_for_model(url: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """With the operator's token, or a silo's key."""
     async with httpx.AsyncClient(base_url=url, trust_env=False, headers=BEARER) as http:

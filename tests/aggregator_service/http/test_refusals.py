@@ -16,7 +16,7 @@ from shared.method.settings import MethodSettings
 from shared.protocol.wire import encode
 
 if TYPE_CHECKING:
-    from conftest import FakeClient, Running
+    from conftest import FakeClient, Federation, Running
 
 pytestmark = pytest.mark.anyio
 
@@ -121,20 +121,16 @@ async def test_a_round_that_is_not_open_takes_nothing(running: Running) -> None:
 
 
 @pytest.mark.parametrize("path", ["model", "rounds/1/anchor", "rounds/1/clients/north/personalized"])
-async def test_an_unknown_run_is_not_found(running: Running, path: str) -> None:
-    async with running() as federation:
-        north, _ = await federation.opened()
-        require(await north.get(f"/v1/runs/run-9/{path}"), 404, "not-found")
+async def test_an_unknown_run_is_not_found(shared_federation: Federation, path: str) -> None:
+    require(await shared_federation.client("north").get(f"/v1/runs/run-9/{path}"), 404, "not-found")
 
 
 @pytest.mark.parametrize("path", ["current", "run-1/model", "run-1/rounds/1/anchor", "run-1", ""])
-async def test_whoever_says_not_who_it_is_gets_nothing(running: Running, path: str) -> None:
-    async with running() as federation:
-        await federation.opened()
-        for headers in ({}, {"Authorization": "Bearer " + "x" * 40}, {"Authorization": "Basic eDp5"}):
-            answer = await federation.http.get(f"/v1/runs/{path}".rstrip("/"), headers=headers)
-            require(answer, 401, "authentication")
-            assert answer.headers["www-authenticate"] == "Bearer"
+async def test_whoever_says_not_who_it_is_gets_nothing(shared_federation: Federation, path: str) -> None:
+    for headers in ({}, {"Authorization": "Bearer " + "x" * 40}, {"Authorization": "Basic eDp5"}):
+        answer = await shared_federation.http.get(f"/v1/runs/{path}".rstrip("/"), headers=headers)
+        require(answer, 401, "authentication")
+        assert answer.headers["www-authenticate"] == "Bearer"
 
 
 async def test_a_client_joins_under_the_name_whose_key_it_has_and_may_join_again(running: Running) -> None:

@@ -17,7 +17,7 @@ from shared.web.undeclared import require_declared
 from tests.support.small import BEARER, small_aggregator
 
 if TYPE_CHECKING:
-    from conftest import Federation, Running
+    from conftest import Federation
 
 pytestmark = pytest.mark.anyio
 PLACES = {"{run}": "run-1", "{number}": "1", "{client}": "north"}
@@ -74,48 +74,41 @@ def test_the_routes_are_the_known_ones_and_those_to_come() -> None:
 
 @pytest.mark.parametrize("route", ROUTES, ids=" ".join)
 async def test_a_query_that_the_route_has_not_declared_is_refused_and_not_repeated(
-    running: Running, route: tuple[str, str]
+    shared_federation: Federation, route: tuple[str, str]
 ) -> None:
-    async with running() as federation:
-        await federation.joined("north")
-        names = queried(route)
-        expected = f"expected at most the query parameters {names}, once each, got {{}} more: {{}}"
-        other = "(another name)"
-        for query, others in {
-            "?user-00006=item-00850": (1, other),
-            "?user-00006": (1, other),
-            "?=user-00006": (1, other),
-            "?user-00006=1&user-00006=2": (2, other),
-            "?&": (2, other),
-            "?Wait=0": (1, "Wait"),
-            "?limit_of=0&user-00006": (2, f"limit_of, {other}"),
-        }.items():
-            assert require_refused(await asked(federation, route, query)) == expected.format(*others)
-        for name in names:
-            assert require_refused(await asked(federation, route, f"?{name}=1&{name}=1")) == expected.format(1, name)
-            refused = require_refused(await asked(federation, route, f"?{name}=1&user-00006=1"))
-            assert refused == expected.format(1, other)
+    names = queried(route)
+    expected = f"expected at most the query parameters {names}, once each, got {{}} more: {{}}"
+    other = "(another name)"
+    for query, others in {
+        "?user-00006=item-00850": (1, other),
+        "?user-00006": (1, other),
+        "?=user-00006": (1, other),
+        "?user-00006=1&user-00006=2": (2, other),
+        "?&": (2, other),
+        "?Wait=0": (1, "Wait"),
+        "?limit_of=0&user-00006": (2, f"limit_of, {other}"),
+    }.items():
+        assert require_refused(await asked(shared_federation, route, query)) == expected.format(*others)
+    for name in names:
+        assert require_refused(await asked(shared_federation, route, f"?{name}=1&{name}=1")) == expected.format(1, name)
+        refused = require_refused(await asked(shared_federation, route, f"?{name}=1&user-00006=1"))
+        assert refused == expected.format(1, other)
 
 
 @pytest.mark.parametrize("route", READING, ids=" ".join)
-async def test_a_get_with_a_body_is_refused(running: Running, route: tuple[str, str]) -> None:
+async def test_a_get_with_a_body_is_refused(shared_federation: Federation, route: tuple[str, str]) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"user-00006"
 
-    async with running() as federation:
-        await federation.joined("north")
-        for content in (b"user-00006", pieces()):
-            answer = await asked(federation, route, content=content)
-            assert require_refused(answer) == "expected no body, got one"
+    for content in (b"user-00006", pieces()):
+        answer = await asked(shared_federation, route, content=content)
+        assert require_refused(answer) == "expected no body, got one"
 
 
 @pytest.mark.parametrize("route", READING, ids=" ".join)
-async def test_what_the_route_has_declared_is_taken(running: Running, route: tuple[str, str]) -> None:
-    async with running() as federation:
-        await federation.joined("north")
-        await federation.start_run(clients=1)
-        answer = await asked(federation, route, "?" + "&".join(f"{name}=1" for name in queried(route)), content=b"")
-        assert answer.status_code in (200, 204), answer.text
+async def test_what_the_route_has_declared_is_taken(shared_federation: Federation, route: tuple[str, str]) -> None:
+    answer = await asked(shared_federation, route, "?" + "&".join(f"{name}=1" for name in queried(route)), content=b"")
+    assert answer.status_code in (200, 204), answer.text
 
 
 async def page(after: int = 0) -> int:
