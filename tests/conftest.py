@@ -114,12 +114,18 @@ def silos(tmp_path: Path) -> Silos:
 
 
 @pytest.fixture(scope="module")
-def shared_settings(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ClientSettings]:
-    """Settings of one client, changed so, for a service that the tests of a file share: none of them may change it."""
+def shared_silos(tmp_path_factory: pytest.TempPathFactory) -> Silos:
+    """The same for the tests of a file that share their shards: none of them may change any."""
+    return lambda count, **sizes: _write_silos(tmp_path_factory.mktemp("shared"), count, **sizes)
+
+
+@pytest.fixture(scope="module")
+def shared_settings(shared_silos: Silos) -> Callable[..., ClientSettings]:
+    """Settings of one client, changed so, for a service that the tests of a file share."""
 
     def write(**changes: Any) -> ClientSettings:
-        folder = tmp_path_factory.mktemp("shared")
-        return small_client(_write_silos(folder, 1)[0], folder, **changes)
+        [shard] = shared_silos(1)
+        return small_client(shard, shard.parents[1], **changes)
 
     return write
 

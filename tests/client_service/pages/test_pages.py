@@ -6,9 +6,9 @@ import html
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import polars as pl
@@ -26,12 +26,13 @@ from client_service.schemas import BasisOut, QualityOut, RoundQuality, SpectrumO
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
+from shared.method.settings import MethodSettings
 from shared.web.pages import figure
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Progress, conduct_run
 from simulation.experiments.in_process import open_federation
 from tests.support.federation import bearer
-from tests.support.given import Opened, Until
+from tests.support.given import Opened, Silos, Until
 
 DECLARATION = Declaration(strategy="lpsfed", tensors=(TensorSpec(name="w", shape=(2, 3)),), scalars=("rho",))
 EVIL = "<script>alert('x')</script>"
@@ -67,18 +68,30 @@ async def test_a_silo_that_cannot_reach_its_aggregator_says_so_and_shows_what_it
     assert "the hash chain holds from the first to the last" in text and "ConnectError" in text
 
 
+class Completed(NamedTuple):
+    """A client after a run that the tests of this file share; its page shows the same whatever they do to items."""
+
+    http: httpx.AsyncClient
+    quality: QualityOut
+    application_key: str
+
+
+@pytest.fixture(scope="module")
+async def completed(shared_silos: Silos, small: MethodSettings) -> AsyncIterator[Completed]:
+    shards = shared_silos(2)
+    run = Experiment(shards, shards[0].parents[1] / "run", small, rounds=2, device="cpu")
+    async with open_federation(run) as federation:
+        outcome = await conduct_run(federation, run.run_request(), ignore)
+        yield Completed(federation.clients["client-1"], outcome.qualities["client-1"], run.application_key)
+
+
 @pytest.mark.anyio
-async def test_after_a_run_the_page_tells_of_every_update_field_by_field(
-    experiment: Callable[..., Experiment],
-) -> None:
-    described = experiment("run")
-    async with open_federation(described) as federation:
-        outcome = await conduct_run(federation, described.run_request(), ignore)
-        http = federation.clients["client-1"]
-        shown = await page(http)
-        ledger = (await http.get("/v1/ledger")).json()["entries"]
-        wanted = await page(http, user="user-01", k=3)
-    text, quality = plain(shown), outcome.qualities["client-1"]
+async def test_after_a_run_the_page_tells_of_every_update_field_by_field(completed: Completed) -> None:
+    http, quality = completed.http, completed.quality
+    shown = await page(http)
+    ledger = (await http.get("/v1/ledger")).json()["entries"]
+    wanted = await page(http, user="user-01", k=3)
+    text = plain(shown)
     updates = [entry for entry in ledger if entry.get("call") == "update"]
     assert len(updates) == 2 and quality.test is not None
     for update in updates:
@@ -327,22 +340,17 @@ def test_what_is_declared_names_the_sums_of_a_basis_run() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_user_s_history_stands_beside_the_list_and_a_basket_is_answered(
-    experiment: Callable[..., Experiment],
-) -> None:
-    described = experiment("run")
-    async with open_federation(described) as federation:
-        await conduct_run(federation, described.run_request(), ignore)
-        http = federation.clients["client-1"]
-        of_user, of_nobody = await page(http, user="user-01", k=3), await page(http, user="nobody")
-        basket = await page(http, basket="item-02, item-04;item-99,,", k=3)
-        unknown = plain(await page(http, basket="item-99"))
-        assert (await http.get("/", params={"basket": "x" * 5000})).status_code == 422
-        await http.put("/v1/items/item-03", json={"categories": ["shoes"]}, headers=bearer(described.application_key))
-        shoes = await page(http, basket="item-02, item-04", filter="category:shoes")
-        none = plain(await page(http, user="user-01", filter="category:boots"))
-        unknown_key = plain(await page(http, user="user-01", filter="colour:red"))
-        wrong = plain(await page(http, user="user-01", filter="nonsense"))
+async def test_a_user_s_history_stands_beside_the_list_and_a_basket_is_answered(completed: Completed) -> None:
+    http = completed.http
+    of_user, of_nobody = await page(http, user="user-01", k=3), await page(http, user="nobody")
+    basket = await page(http, basket="item-02, item-04;item-99,,", k=3)
+    unknown = plain(await page(http, basket="item-99"))
+    assert (await http.get("/", params={"basket": "x" * 5000})).status_code == 422
+    await http.put("/v1/items/item-03", json={"categories": ["shoes"]}, headers=bearer(completed.application_key))
+    shoes = await page(http, basket="item-02, item-04", filter="category:shoes")
+    none = plain(await page(http, user="user-01", filter="category:boots"))
+    unknown_key = plain(await page(http, user="user-01", filter="colour:red"))
+    wrong = plain(await page(http, user="user-01", filter="nonsense"))
     listed, history = of_user.split('id="answer"')[1].split('id="history"')
     had, given = (set(re.findall(r"<code>(item-\d\d)</code>", part.split("</table>")[0])) for part in (history, listed))
     assert len(had) == 4 and given and not had & given

@@ -155,12 +155,12 @@ def test_without_the_library_every_item_is_scored(tmp_path: Path, monkeypatch: p
     assert make_nearest(tmp_path, planted(), NEVER, 1) is None and read_nearest(tmp_path, planted()) is None
 
 
-@pytest.fixture
-def shard(silos: Silos) -> Shard:
-    return read_shard(silos(1, users=20, items=150)[0])
+@pytest.fixture(scope="module")
+def shard(shared_silos: Silos) -> Shard:
+    return read_shard(shared_silos(1, users=20, items=150)[0])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def served(shard: Shard, small: MethodSettings) -> Served:
     """One whose scores are inner products."""
     training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))

@@ -14,7 +14,7 @@ from client_service.data import Shard, read_shard
 from client_service.models.ranker import Ranker
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
 from client_service.serving import precomputed_lists as module
-from client_service.serving.model_store import freeze
+from client_service.serving.model_store import Served, freeze
 from client_service.serving.precomputed_lists import ListBuilder, fill, lists_digest, open_lists
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
@@ -25,15 +25,20 @@ from tests.support.given import Silos
 from tests.support.questions import LONGEST_SECONDS
 
 
-@pytest.fixture
-def shard(silos: Silos) -> Shard:
-    return read_shard(silos(1)[0])
+@pytest.fixture(scope="module")
+def shard(shared_silos: Silos) -> Shard:
+    return read_shard(shared_silos(1)[0])
 
 
-@pytest.fixture
-def ranker(shard: Shard, small: MethodSettings) -> Ranker:
+@pytest.fixture(scope="module")
+def served(shard: Shard, small: MethodSettings) -> Served:
     training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
-    return freeze("run-1.0", training).ranker
+    return freeze("run-1.0", training)
+
+
+@pytest.fixture
+def ranker(served: Served) -> Ranker:
+    return served.ranker
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +48,10 @@ def blocks(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLED", 1)
 
 
-def listed(folder: Path, shard: Shard, small: MethodSettings) -> tuple[Recommender, Recommender]:
+def listed(folder: Path, shard: Shard, served: Served) -> tuple[Recommender, Recommender]:
     """One that has its lists, and one that computes each."""
-    training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
     ahead, computing = Recommender(shard, ListBuilder(folder, shard)), Recommender(shard)
-    ahead.served = computing.served = freeze("run-1.0", training)
+    ahead.served = computing.served = served
     until = time.monotonic() + LONGEST_SECONDS
     while ahead.lists_share < 1.0:
         assert time.monotonic() < until
@@ -58,9 +62,9 @@ def listed(folder: Path, shard: Shard, small: MethodSettings) -> tuple[Recommend
 @pytest.mark.parametrize("k", [1, 5, 1000])
 @pytest.mark.parametrize("excluded", [[], ["item-00", "item-07"]])
 def test_a_looked_up_list_is_the_one_that_would_be_computed(
-    tmp_path: Path, shard: Shard, small: MethodSettings, k: int, excluded: list[str]
+    tmp_path: Path, shard: Shard, served: Served, k: int, excluded: list[str]
 ) -> None:
-    ahead, computing = listed(tmp_path, shard, small)
+    ahead, computing = listed(tmp_path, shard, served)
     limits = ahead.limits(k, True, None, excluded)
     for user in shard.user_ids:
         looked_up, computed = ahead.at_once(user, limits), computing.for_user(user, limits)
@@ -71,11 +75,11 @@ def test_a_looked_up_list_is_the_one_that_would_be_computed(
 
 
 def test_what_a_list_does_not_reach_is_computed(
-    tmp_path: Path, shard: Shard, small: MethodSettings, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shard: Shard, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen items are in no list, and a list that exclusions cut short is not an answer."""
     monkeypatch.setattr(module, "LENGTH", 3)
-    ahead, computing = listed(tmp_path, shard, small)
+    ahead, computing = listed(tmp_path, shard, served)
     user = shard.user_ids[3]
     first = [one.item for one in computing.for_user(user, ListRequest(1)).items]
     for limits in (ListRequest(4), ListRequest(2, exclude_seen=False), ahead.limits(3, True, None, first)):
@@ -87,10 +91,8 @@ def test_what_a_list_does_not_reach_is_computed(
     ahead.close()
 
 
-def test_a_batch_is_answered_in_its_order_looked_up_or_computed(
-    tmp_path: Path, shard: Shard, small: MethodSettings
-) -> None:
-    ahead, computing = listed(tmp_path, shard, small)
+def test_a_batch_is_answered_in_its_order_looked_up_or_computed(tmp_path: Path, shard: Shard, served: Served) -> None:
+    ahead, computing = listed(tmp_path, shard, served)
     assert ahead._keeper is not None and ahead._keeper.lists is not None
     ahead._keeper.lists.ready = 3
     users = (*reversed(shard.user_ids), "nobody")
@@ -139,9 +141,11 @@ def test_lists_of_another_model_or_with_damaged_progress_are_computed_anew(
     assert len({path.name.split(".")[0] for path in tmp_path.glob("lists-*")}) == 1  # the old ones are gone
 
 
-def test_another_model_ends_the_lists_of_the_one_before(tmp_path: Path, shard: Shard, small: MethodSettings) -> None:
+def test_another_model_ends_the_lists_of_the_one_before(
+    tmp_path: Path, shard: Shard, small: MethodSettings, served: Served
+) -> None:
     """No list of the old model is given out under the new one's version."""
-    ahead, _ = listed(tmp_path, shard, small)
+    ahead, _ = listed(tmp_path, shard, served)
     training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
     with torch.no_grad():
         training.model.encoder.embedding.neg_()
