@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FEDPROX = (ROOT / "shared" / "strategies" / "fedprox.py").read_text(encoding="utf-8")
-PACKAGES = ("aggregator_service", "audit", "client_service", "shared", "simulation")
+PACKAGES = ("aggregator_service", "audit", "client_service", "lpsfed", "requirements", "shared", "simulation")
 
 
 def printed(title: str) -> str:
@@ -132,3 +132,47 @@ def test_a_run_uses_what_the_recipes_add(copy: Path, tmp_path: Path) -> None:
     assert (report["strategy"], report["settings"]["model"]) == ("fedprox", "lightgcn")
     # Of a user with fewer relevant items than a list has, hits over the list's length are below hits over those items.
     assert 0.0 < report["user_mean"]["precision@20"] <= report["user_mean"]["recall@20"]
+
+
+PLACES = {  # of the recipe's code: before which line it comes
+    "client_service/serving/recommender.py": "    def history(",
+    "client_service/http/recommendation_routes.py": '@recommendations.get("/items/{item}/similar"',
+    "client_service/tasks/page_texts.py": "\n    @property\n    def explained",
+    "lpsfed/calls.py": "def find_similar(",
+    "lpsfed/client.py": "    def find_similar(",
+}
+ASKING = """
+from pathlib import Path
+import polars as pl
+from fastapi.testclient import TestClient
+from client_service.app import create_app
+from client_service.data import write_shard
+from client_service.settings import client_settings
+from lpsfed import AsyncClient, Client
+from shared.protocol.signing.enrolment import kept_pair
+pairs = pl.DataFrame({"user": ["u", "v", "v"], "item": ["a", "a", "b"], "split": ["train"] * 3})
+write_shard(Path("shard"), "shop", pairs, None)
+settings = client_settings(name="shop", shard="shard", state_directory="state", aggregator_url="http://127.0.0.1:9")
+kept_pair("shop", settings.state_directory)
+with TestClient(create_app(settings), base_url="http://silo") as http:
+    with Client("http://silo", transport=http._transport) as client:
+        print([(one.item, one.score) for one in client.list_popular(1).items])
+    print("<ol><li>a</li><li>b</li></ol>" in http.get("/").text, AsyncClient.list_popular.__name__)
+"""
+
+
+def test_a_route_is_answered_shown_and_in_both_python_clients(copy: Path) -> None:
+    parts = re.split(r"^# (\S+): .*\n", printed("Add a route"), flags=re.M)[1:]
+    assert parts[::2] == [*PLACES]
+    for path, code in zip(parts[::2], parts[1::2], strict=True):
+        insert(copy / path, PLACES[path], code.rstrip() + "\n\n\n")
+    text = CONTRIBUTING.partition("\n## Add a route\n")[2]
+    (given,) = re.findall(r"`(popular=[^`]+)`", text)
+    insert(copy / "client_service/tasks/page_texts.py", ")\n\n\ndef _list_trial", f", {given}")
+    (shown,) = re.findall(r"`(<ol>[^`]+)`", text)
+    insert(copy / "client_service/pages/templates/silo.html", "  {{ trial(trial_shown) }}", shown)
+    for command in (["requirements/make_async_client.py"], ["-c", ASKING]):
+        environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "[('a', 1.0)]\nTrue list_popular\n"
