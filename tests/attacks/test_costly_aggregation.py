@@ -14,11 +14,13 @@ import pytest
 from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from shared.errors import SettingsError
 from shared.method import run_memory
-from shared.method.declaration import Part
+from shared.method.declaration import Part, TensorSpec
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
 from tests.aggregator_service.conftest import METHOD, running
+from tests.support import drifting
+from tests.support.drifting import register_drifting
 
 if TYPE_CHECKING:
     from tests.aggregator_service.conftest import Running
@@ -74,6 +76,14 @@ def test_usual_settings_are_never_refused_on_an_ordinary_machine(changed: dict[s
 
 
 @pytest.mark.anyio
+def test_what_is_broadcast_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    register_drifting(monkeypatch)
+    require(drifting.NAME)
+    monkeypatch.setattr(drifting, "TOLD", TensorSpec(name="told", shape=(1 << 30,)))
+    with pytest.raises(SettingsError, match="the run's state"):
+        require(drifting.NAME)
+
+
 async def test_a_run_that_takes_all_memory_is_refused_and_the_next_one_begins(running: Running) -> None:
     async with running(method=METHOD, most_memory_bytes=EIGHT) as federation:
         await federation.joined("north", "south")

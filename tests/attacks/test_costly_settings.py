@@ -8,6 +8,7 @@ done; or the system ended the process, and again after each start.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,7 @@ from client_service.federation.training_run import TrainingRun
 from client_service.refresh.rebuild import ModelRenewal
 from shared.errors import SettingsError
 from shared.method import run_memory
-from shared.method.declaration import Counts, Part
+from shared.method.declaration import Counts, Part, TensorSpec
 from shared.method.run_memory import usable_memory
 from shared.method.settings import AnchorSettings, method_settings
 from shared.strategies import build_strategy, strategy_of_part
@@ -119,6 +120,18 @@ def test_settings_that_are_each_in_range_are_refused_where_together_they_cost_to
 )
 def test_usual_settings_are_never_refused_on_an_ordinary_machine(shard: Counts, changed: dict[str, Any]) -> None:
     require(shard, **changed)
+
+
+@pytest.mark.parametrize("kind", ["broadcasts", "client_memory"])
+def test_what_a_strategy_keeps_beside_the_model_counts(kind: str) -> None:
+    method = method_settings("default")
+    small, large = (
+        replace(build_strategy("fedavg", method), **{kind: (TensorSpec(name="kept", shape=(numbers,)),)})
+        for numbers in (1, 1 << 30)
+    )
+    require_affordable(small, method, EIGHT, SILO, small.declaration(method), "training")
+    with pytest.raises(SettingsError, match="of memory here"):
+        require_affordable(large, method, EIGHT, SILO, large.declaration(method), "training")
 
 
 def test_without_a_policy_the_bound_is_a_part_of_what_the_container_has(
