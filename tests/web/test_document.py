@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from fastapi import FastAPI
 from jsonschema import Draft202012Validator
 
 from aggregator_service.app import create_app as create_aggregator
@@ -16,21 +18,27 @@ from shared.errors import FaultCode
 from tests.support.small import small_aggregator, small_client
 
 JSON = "application/json"
+NOWHERE = Path("unused")
 COUNTED = {"minimum", "exclusiveMinimum"}
 
 
-def make_documents() -> dict[str, dict[str, Any]]:
-    nowhere = Path("unused")
-    plain = small_aggregator(nowhere)
-    return {
-        "aggregator": create_aggregator(plain).openapi(),
-        "secure aggregator": create_aggregator(plain.model_copy(update={"secure": True})).openapi(),
-        "client": create_client(small_client(nowhere, nowhere)).openapi(),
-    }
+APPS: dict[str, Callable[[], FastAPI]] = {
+    "aggregator": lambda: create_aggregator(small_aggregator(NOWHERE)),
+    "secure aggregator": lambda: create_aggregator(small_aggregator(NOWHERE, secure=True)),
+    "client": lambda: create_client(small_client(NOWHERE, NOWHERE)),
+}
+every_document = pytest.mark.parametrize("document", APPS, indirect=True)
 
 
-DOCUMENTS = make_documents()
-every_document = pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
+@cache
+def read_document(name: str) -> dict[str, Any]:
+    """Return an app's document; it is not made while tests are collected, because that takes long."""
+    return APPS[name]().openapi()
+
+
+@pytest.fixture
+def document(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return read_document(request.param)
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -145,7 +153,7 @@ def test_operations_have_short_names_of_their_own_for_generated_code(document: d
 
 
 def test_applications_call_by_these_names() -> None:
-    named = {one["operationId"]: name for name, one in operations(DOCUMENTS["client"])}
+    named = {one["operationId"]: name for name, one in operations(read_document("client"))}
     assert {name: named.get(name) for name in OPERATIONS} == OPERATIONS
 
 
@@ -154,12 +162,12 @@ def test_applications_call_by_these_names() -> None:
     [("client", "LPSFed", "http://127.0.0.1:8801"), ("aggregator", "LPSFed aggregator", "http://127.0.0.1:8800")],
 )
 def test_the_document_names_its_product_and_its_servers(which: str, title: str, address: str) -> None:
-    assert DOCUMENTS[which]["info"]["title"] == title
-    assert [one["url"] for one in DOCUMENTS[which]["servers"]] == [address, "."]
+    assert read_document(which)["info"]["title"] == title
+    assert [one["url"] for one in read_document(which)["servers"]] == [address, "."]
 
 
 def test_each_kind_of_fault_is_described() -> None:
-    for document in DOCUMENTS.values():
+    for document in map(read_document, APPS):
         fault = document["components"]["schemas"]["FaultOut"]["properties"]["code"]
         assert {*fault["enum"]} == {*get_args(FaultCode)} and all(
             f"`{code}`: " in fault["description"] for code in fault["enum"]
