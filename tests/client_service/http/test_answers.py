@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +14,19 @@ from client_service.serving.messages import RecommendationsOut
 from client_service.serving.model_store import Served, freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import Basket, ListRequest
-from client_service.settings import ClientSettings
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.training_state import RoundContext
 from shared.errors import NotFoundError
 from shared.method.settings import MethodSettings
+from tests.support.given import Silos
 
 EVERYTHING = 12
 
 
 @pytest.fixture(scope="module")
-def shard(shared_settings: Callable[..., ClientSettings]) -> Shard:
-    return read_shard(shared_settings().shard)
+def shard(shared_silos: Silos) -> Shard:
+    return read_shard(shared_silos(1)[0])
 
 
 @pytest.fixture(scope="module")
