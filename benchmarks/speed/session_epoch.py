@@ -40,7 +40,7 @@ def endless_batches(shard: SessionShard, size: int) -> Iterator[Int64]:
 
 def train_batches(training: SessionTrainer, batches: Sequence[Int64]) -> float:
     """Seconds."""
-    optimiser, began = training._take_optimiser(""), time.perf_counter()
+    optimiser, began = training.take_optimiser(""), time.perf_counter()
     for rows in batches:
         training._step(optimiser, rows, None)
     return time.perf_counter() - began

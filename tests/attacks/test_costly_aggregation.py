@@ -75,7 +75,6 @@ def test_usual_settings_are_never_refused_on_an_ordinary_machine(changed: dict[s
     require(**changed)
 
 
-@pytest.mark.anyio
 def test_what_is_broadcast_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     register_drifting(monkeypatch)
     require(drifting.NAME)
@@ -84,6 +83,7 @@ def test_what_is_broadcast_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         require(drifting.NAME)
 
 
+@pytest.mark.anyio
 async def test_a_run_that_takes_all_memory_is_refused_and_the_next_one_begins(running: Running) -> None:
     async with running(method=METHOD, most_memory_bytes=EIGHT) as federation:
         await federation.joined("north", "south")

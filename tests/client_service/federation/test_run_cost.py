@@ -27,7 +27,7 @@ def test_an_estimate_of_memory_is_above_the_measured_peak_and_near_it(
 ) -> None:
     asked = json.dumps({"strategy": strategy, "part": part, "method": changed, "users": 500, "items": 1_200})
     command = [sys.executable, "-m", "tests.support.peak_of_run", asked]
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout
     found = json.loads(said.splitlines()[-1])
     assert found["peak"] <= found["estimate"] <= MOST_FACTOR * found["peak"], found
