@@ -25,6 +25,7 @@ from client_service.data.sessions import Int64, SessionShard, shuffled_batches
 from client_service.runtime.device import pin_threads
 from client_service.training.session_trainer import SessionTrainer
 from shared.method.settings import method_settings
+from shared.strategies.local_client import Objective
 from simulation.sessions.cut import cut_sessions
 from simulation.sessions.read import read_sessions
 from simulation.sessions.shards import divide_sessions
@@ -40,9 +41,8 @@ def endless_batches(shard: SessionShard, size: int) -> Iterator[Int64]:
 
 def train_batches(training: SessionTrainer, batches: Sequence[Int64]) -> float:
     """Seconds."""
-    optimiser, began = training.take_optimiser(""), time.perf_counter()
-    for rows in batches:
-        training._step(optimiser, rows, None)
+    began = time.perf_counter()
+    training.run_epoch(batches, training.find_loss, Objective())
     return time.perf_counter() - began
 
 
