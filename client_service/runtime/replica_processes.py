@@ -1,32 +1,23 @@
-"""So many serving processes, started beside a client that trains, kept alive and ended with it."""
+"""Starts the serving processes beside a client that trains, restarts them, and ends them with it."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
 from client_service.runtime.logs import LOGGER
-from shared.web.server import TETHERED
+from shared.web.server import TETHERED, run_beside
 
 GRACE_SECONDS = 10.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0  # before a process that has ended is started again
 STABLE_SECONDS = 60.0  # one that ran for so long is started again without a longer wait
 
 
-@asynccontextmanager
-async def keep_replicas(count: int, arguments: Sequence[str]) -> AsyncIterator[None]:
-    """`count` processes with these arguments go on for as long as the body does."""
-    tasks = [asyncio.create_task(_keep(number, arguments)) for number in range(1, count + 1)]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+def keep_replicas(count: int, arguments: Sequence[str]) -> AbstractAsyncContextManager[None]:
+    """Keeps `count` serving processes with these arguments alive while the body runs."""
+    return run_beside(*(_keep(number, arguments) for number in range(1, count + 1)))
 
 
 async def _keep(number: int, arguments: Sequence[str]) -> None:

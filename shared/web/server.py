@@ -230,7 +230,7 @@ async def run_server(
         jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
     sockets = [_share_port(settings.host, settings.port)] if shared_port else None
     with server.capture_signals():
-        async with _run_beside(*jobs), app.router.lifespan_context(app):
+        async with run_beside(*jobs), app.router.lifespan_context(app):
             await server.serve(sockets)
     logger.info("stopped")
 
@@ -251,8 +251,8 @@ def _share_port(host: str, port: int) -> socket.socket:
 
 
 @asynccontextmanager
-async def _run_beside(*jobs: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Jobs that have no end of their own go on for as long as the body does."""
+async def run_beside(*jobs: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Runs endless jobs while the body runs, and cancels them after it."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:
         yield
