@@ -9,10 +9,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from client_service.schemas import PrivacyOut, StatusOut
+from client_service.privacy.accounting import PrivacyOut
 from shared.web.tls import Identity, measure
 
 PREFIX = "lpsfed_client"
@@ -30,6 +31,17 @@ PHASES = (
     "cancelled",
     "refused",
 )
+
+
+class ClientState(Protocol):
+    """What a client's series say of where it stands; a StatusOut has it."""
+
+    @property
+    def phase(self) -> str: ...
+    @property
+    def problem(self) -> str | None: ...
+    @property
+    def model(self) -> str | None: ...
 
 
 class RequestMetrics:
@@ -72,7 +84,7 @@ class ClientMetrics(RequestMetrics):
         self.rounds.inc()
         self._round_ended = time.monotonic()
 
-    def watch_state(self, directory: Path, status: Callable[[], StatusOut]) -> None:
+    def watch_state(self, directory: Path, status: Callable[[], ClientState]) -> None:
         """What the client is doing, whether it is held up, and the disk of its state directory."""
         for phase in PHASES:
             self._phase.labels(phase).set_function(lambda phase=phase: float(status().phase == phase))  # type: ignore[misc]

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from aggregator_service.rounds.metrics import AggregatorMetrics
+from client_service.federation.messages import StatusOut
 from client_service.metrics import PHASES, ClientMetrics
-from client_service.schemas import PrivacyOut, StatusOut
+from client_service.privacy.accounting import PrivacyOut
 from shared.web.tls import PORT, Identity
 
 ROOT = Path(__file__).parents[1]

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.fedga.rows import Row, keep_row
 from client_service.evaluation.metrics import PRIMARY
-from client_service.schemas import QualityOut
+from client_service.federation.messages import QualityOut
 from shared.method.settings import method_settings
 from simulation.experiments.blind import hide_test_pairs, write_blind_shards
 from simulation.experiments.experiment import Experiment

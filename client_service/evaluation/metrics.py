@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, computed_field, model_validator
 
 K = 20  # length of the lists that are judged
 PRIMARY = "ndcg"  # the metric by which validation chooses
@@ -88,6 +89,38 @@ class Measures:
     @property
     def primary_value(self) -> float:
         return self.values[self.primary]
+
+
+def nest_values(data: Any, field: str, names: tuple[str, ...]) -> Any:
+    """A message's data with the values of `names` moved into the dictionary `field`, unless it has that already.
+
+    Earlier versions wrote these values as fields of their own; now they are written in both places.
+    """
+    if not isinstance(data, dict):
+        return data
+    apart = {name: data[name] for name in names if data.get(name) is not None}
+    return {field: apart, **{name: value for name, value in data.items() if name not in names}}
+
+
+class MeasureValues(BaseModel):
+    """The values of a model's measures by name; two of them are also fields, as in the answers of earlier versions."""
+
+    values: dict[str, float] = Field(description="by measure", examples=[{"ndcg": 0.21, "recall": 0.34}])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest_values(cls, data: Any) -> Any:
+        return nest_values(data, "values", ("recall", "ndcg"))
+
+    @computed_field(description="the same as in values")  # type: ignore[prop-decorator]
+    @property
+    def recall(self) -> float | None:
+        return self.values.get("recall")
+
+    @computed_field(description="the same as in values")  # type: ignore[prop-decorator]
+    @property
+    def ndcg(self) -> float | None:
+        return self.values.get("ndcg")
 
 
 def measure_hits(hits: Hits, relevant: Counts) -> Measures:

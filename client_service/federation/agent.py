@@ -14,6 +14,7 @@ from client_service.boundary.aggregator_api import Aggregator
 from client_service.boundary.anchors import AnchorQuestion
 from client_service.federation.client_run import ClientRun, RebuildResult, RefreshResult, Silo
 from client_service.federation.killed_runs import KilledRuns
+from client_service.federation.messages import QualityOut, RoundCosts
 from client_service.federation.run_records import kept_quality
 from client_service.federation.run_setup import RunOpening, list_warnings
 from client_service.federation.training_run import TrainingRun
@@ -21,7 +22,6 @@ from client_service.federation.upload import UpdateSender
 from client_service.runtime.interruption import Interrupted, RoundAborted, RoundDeadline
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
-from client_service.schemas import QualityOut, RoundCosts
 from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext
 from shared.errors import FederationError, UnavailableError

@@ -42,7 +42,7 @@ from client_service.common_basis.subspace_iteration import (
     start_directions,
 )
 from client_service.data.files import settle, write_arrays
-from client_service.schemas import RoundCosts
+from client_service.federation.messages import RoundCosts
 from client_service.tasks.task import RunContext, SummedDigests
 from client_service.training.training_state import RoundContext
 from shared.errors import ProtocolError

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import torch
 
 from client_service.evaluation.metrics import Measures
+from client_service.federation.messages import QualityOut, RoundCosts, RoundQuality
 from client_service.federation.run_records import earlier_runs, keep_quality, kept_quality, saturation_notices
 from client_service.models.relevance import UNFITTED, Relevance
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER
-from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.model_server import FrozenModel, ModelServer
 from client_service.serving.model_store import ModelHead, load_parameters, load_tensors, name_version, read_head
 from client_service.serving.model_versions import keep_version, kept_of_run

@@ -14,11 +14,11 @@ from safetensors import SafetensorError, safe_open
 
 from client_service.data.files import settle, write_arrays
 from client_service.federation.best_model import BestModel
+from client_service.federation.messages import QualityOut
 from client_service.federation.run_records import kept_quality
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.logs import LOGGER
-from client_service.schemas import QualityOut
 from client_service.serving.model_versions import kept_of_run
 from client_service.tasks.task import RunContext, Training
 from client_service.training.training_state import BROADCAST, MEMORY, StrategyTensors, TrainingState

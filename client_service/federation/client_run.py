@@ -13,11 +13,11 @@ from client_service.boundary.anchors import KnownAnchors
 from client_service.boundary.policy import allowed_declaration
 from client_service.common_basis.storage import FOLDER
 from client_service.federation.basis_run import BasisRun
+from client_service.federation.messages import RoundCosts
 from client_service.metrics import ClientMetrics
 from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
 from client_service.runtime.interruption import Interrupt
-from client_service.schemas import RoundCosts
 from client_service.secure_rounds.masking import Masking
 from client_service.serving.model_server import ModelServer
 from client_service.serving.model_versions import number_of_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from client_service.data.files import settle
-from client_service.schemas import EarlierRun, QualityOut, SpectrumOut
+from client_service.federation.messages import EarlierRun, QualityOut, SpectrumOut
 from shared.message import Message
 
 SATURATED = 0.25  # from this share of the positives on, the rest no longer makes up for them

@@ -10,9 +10,9 @@ import torch
 
 from client_service.federation.best_model import BestModel
 from client_service.federation.checkpoint import Recovery
+from client_service.federation.messages import QualityOut, RoundCosts, SpectrumOut
 from client_service.federation.run_records import keep_spectra, kept_spectra
 from client_service.runtime.interruption import NEVER, Interrupt
-from client_service.schemas import QualityOut, RoundCosts, SpectrumOut
 from client_service.serving.model_server import ModelServer
 from client_service.tasks.task import RunContext, SummedDigests, Task, TaskShard, Training
 from client_service.training.training_state import RoundContext, StrategyTensors

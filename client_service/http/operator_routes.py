@@ -6,22 +6,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.security import HTTPBearer
+from pydantic import Field
 
 from client_service.boundary.gate_self_test import GateOut
+from client_service.federation.messages import QualityOut, SpectrumOut, StatusOut
 from client_service.http.authentication import ForOperator
 from client_service.http.service import ClientService
-from client_service.refresh.rollback import list_models, serve_version
-from client_service.schemas import (
-    AcceptedMembersIn,
-    LedgerOut,
-    MembersOut,
-    ModelsOut,
-    QualityOut,
-    RefreshOut,
-    SpectrumOut,
-    StatusOut,
-)
+from client_service.refresh.rollback import ModelsOut, list_models, serve_version
+from client_service.refresh.scheduler import RefreshOut
+from client_service.secure_rounds.members import AcceptedMembersIn, MembersOut
 from shared.errors import DataError, UnavailableError
+from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.protocol.problem import ProblemOut
 from shared.web.health import LiveOut, ReadyOut
@@ -34,6 +29,16 @@ OTHER_TASK: Responses = {
     409: {"model": ProblemOut, "description": describe_refusal(409, "as from a silo whose task has no such answer")}
 }
 LEDGER_PAGE = 1000
+
+
+class LedgerOut(Message):
+    """A page of the record of all that has left this client."""
+
+    entries: tuple[dict[str, Any], ...] = Field(
+        description="an intent and an outcome for each call", examples=[[{"sequence": 1, "kind": "request"}]]
+    )
+    total: int = Field(ge=0, description="entries of the whole ledger")
+    verified: bool = Field(description="no entry was changed or removed")
 
 
 # Dependencies are async because the framework sends each plain function through a worker thread.

@@ -16,12 +16,14 @@ from client_service.boundary.anchors import KnownAnchors
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.gate_self_test import GateOut, check_gate, code_digests
 from client_service.boundary.ledger_heads import HeadedLedger
-from client_service.common_basis.storage import kept_at, kept_head
+from client_service.common_basis.storage import BasisOut, kept_at, kept_head
 from client_service.federation.agent import Agent, AgentStatus
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
+from client_service.federation.messages import QualityOut, SpectrumOut, StatusOut
 from client_service.federation.run_records import kept_quality, kept_spectra, quality_warnings
 from client_service.http.answering import Answering
 from client_service.metrics import ClientMetrics
+from client_service.privacy.accounting import PrivacyOut
 from client_service.privacy.guard import Guard, notices
 from client_service.refresh.rebuild import ModelRenewal, rebuild_silo
 from client_service.refresh.scheduler import RefreshScheduler
@@ -30,7 +32,6 @@ from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER, describe_place
 from client_service.runtime.memory import return_free_memory
 from client_service.runtime.workers import TrainingWorker
-from client_service.schemas import BasisOut, PrivacyOut, QualityOut, SpectrumOut, StatusOut
 from client_service.secure_rounds.masking import Masking, open_masking
 from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import RoundMemory

@@ -13,11 +13,11 @@ from scipy import sparse
 from client_service.data import Shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
 from client_service.evaluation.ranking import CHUNK, TopItems, list_hits, ranked_by, validation_users
+from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import Recipe, fuse, take_codes
 from client_service.runtime.interruption import NEVER, Interrupt
-from client_service.schemas import ComparisonOut, FigureOut, GroupOut
 from client_service.serving.model_store import Served
 from client_service.training.filter_search import (
     CLOSED_FORMS,

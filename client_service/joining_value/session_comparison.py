@@ -10,8 +10,8 @@ from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY
 from client_service.evaluation.session_baselines import score_by_popularity, score_by_successors
 from client_service.evaluation.session_metrics import ScoreItems, rank_prefixes
 from client_service.joining_value.comparison import FEW_USERS, mean_interval
+from client_service.joining_value.messages import ComparisonOut, GroupOut
 from client_service.runtime.interruption import NEVER, Interrupt
-from client_service.schemas import ComparisonOut, GroupOut
 from shared.method.graph import Float64
 
 DEPTH = 20

@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from client_service.evaluation.metrics import MeasureLabel
+from client_service.federation.messages import EarlierRun, QualityOut, SpectrumOut
 from client_service.joining_value.comparison import EASE_SIDE
-from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut, SpectrumOut
+from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.tasks.page_texts import USERS, Nouns
 from client_service.tasks.task import Task
 from shared.web.charts import Chart, IntervalChart, IntervalGroup, Line

@@ -8,13 +8,26 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
 
 from client_service.boundary.ledger import Entry, ends_in, parse_entry, read_lines
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.privacy.settings import SCALARS, TENSORS, Mechanism, PrivacySettings
 from shared.errors import DataError, SettingsError
 from shared.files import PRIVATE, sync_path, write_new
+from shared.message import Message
+
+
+class PrivacyOut(Message):
+    """What the releases of this shard have spent, over all runs, of what the silo allows."""
+
+    mechanism: Literal["gaussian", "laplace"] = Field(description="the noise")
+    epsilon: float = Field(ge=0, description="spent so far")
+    delta: float | None = Field(None, ge=0, le=1, description="at which that epsilon holds; none with laplace: it is 0")
+    budget: float = Field(gt=0, description="the epsilon that the silo allows")
+    exhausted: bool = Field(False, description="another update does not fit into the budget: none leaves")
 
 
 class Charge(NamedTuple):

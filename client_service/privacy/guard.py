@@ -14,11 +14,10 @@ from safetensors import SafetensorError, safe_open
 
 from client_service.boundary.ledger_heads import LedgerHeads
 from client_service.data.files import settle, write_arrays
-from client_service.privacy.accounting import FOLDER, Account, Charge, silo_secret
+from client_service.privacy.accounting import FOLDER, Account, Charge, PrivacyOut, silo_secret
 from client_service.privacy.mechanism import Noise, Release, privatise
 from client_service.privacy.settings import SCALARS, TENSORS, PrivacySettings
 from client_service.runtime.logs import LOGGER
-from client_service.schemas import PrivacyOut
 from shared.errors import PrivacyError, SettingsError
 from shared.message import Message
 from shared.method.declaration import Declaration

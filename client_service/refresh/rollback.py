@@ -7,16 +7,41 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import Field
+
 from client_service.federation.best_model import load_version
 from client_service.federation.client_run import Silo
 from client_service.refresh.rebuild import ModelRenewal
-from client_service.schemas import KeptModelOut, ModelsOut
+from client_service.serving.messages import Version
 from client_service.serving.model_server import FrozenModel
 from client_service.serving.model_store import ModelHead, read_head
 from client_service.serving.model_versions import choose_version, kept_versions, next_number
 from shared.errors import ConflictError, DataError, NotFoundError
+from shared.message import Message
 
 PATIENCE_SECONDS = 5.0  # a model that a round has given is put in place in less
+
+
+class KeptModelOut(Message):
+    """A kept model."""
+
+    version: Version = Field(description="by which it is asked for")
+    run: str = Field(
+        description="the run that trained it; refresh: computed without one, from a shard that had changed",
+        examples=["run-1"],
+    )
+    round: int = Field(ge=0, description="of that run")
+    served: bool = Field(description="it answers now")
+    present_shard: bool = Field(
+        True, description="False: of the shard before a refresh; chosen, it is taken over under another version"
+    )
+    values: dict[str, float] = Field(description="its measures on validation data", examples=[{"ndcg": 0.21}])
+
+
+class ModelsOut(Message):
+    """The kept models; the one that answers is the first."""
+
+    models: tuple[KeptModelOut, ...] = Field(description="the served one first")
 
 
 def list_models(folder: Path, silo: Silo) -> ModelsOut:

@@ -12,16 +12,38 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
+
+from pydantic import Field
 
 from client_service.event_log.service import EventLog
 from client_service.federation.client_run import RefreshResult
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
-from client_service.schemas import RefreshOut
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError
+from shared.message import Message
 
 LOOK_SECONDS = 1.0  # between two looks at whether there are interactions enough
 AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one that nobody asked for
+
+
+class RefreshOut(Message):
+    """Where the refresh of the shard and its model stands, and what the last one did. No id and no count of users."""
+
+    phase: Literal["idle", "waiting", "working"] = Field(description="waiting: for the end of a round at hand")
+    number: int = Field(0, ge=0, description="of the refresh asked for last, or begun last; 0 before the first")
+    last_ended: int = Field(0, ge=0, description="number of the last one that has ended, done or with a problem")
+    asked_at: datetime | None = Field(None, description="when it was last asked for")
+    ended_at: datetime | None = Field(None, description="when the last one was done")
+    seconds: float | None = Field(None, ge=0, description="that it took, with its waiting")
+    changed: bool | None = Field(None, description="is the shard another one since? Without events it is not")
+    model: str | None = Field(None, description="version of the model that answered after it")
+    erasures: int | None = Field(None, ge=0, description="that were done by it")
+    waiting: int | None = Field(
+        None, ge=0, description="likings that stay in the log until the shared catalogue lists their items"
+    )
+    dropped: int | None = Field(None, ge=0, description="the oldest of these, for which the log had no room")
+    problem: str | None = Field(None, description="why the last one failed; it is tried again")
 
 
 class RefreshScheduler:

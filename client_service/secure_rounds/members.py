@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from client_service.runtime.logs import LOGGER
-from client_service.schemas import MemberKeyOut, MembersOut
 from client_service.secure_rounds.round_memory import RoundMemory
 from shared.errors import ConflictError, PrivacyError, SettingsError
+from shared.message import Message
+from shared.protocol.schemas import ClientName, Digest
 from shared.protocol.secure.client import require_members
 from shared.protocol.secure.membership import is_basis
 from shared.protocol.secure.messages import FEWEST_CLIENTS, Roster
@@ -21,6 +25,40 @@ from shared.protocol.signing.members import Registry, read_registry
 
 AGGREGATOR = ""  # no client has this name
 CONSENT = "`lpsfed members accept` shows and takes them"
+
+
+Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["d7" * 32])]
+
+
+class MemberKeyOut(Message):
+    """A client of a secure federation, as this silo knows it."""
+
+    client: str = Field(description="its name", examples=["shop-2"])
+    key: Hex32 = Field(description="its public key, of Ed25519, in hexadecimal")
+    fingerprint: Digest = Field(description="sha256 of the key: to be compared by telephone")
+    agreed: bool = Field(description="did the silo know it when it joined, or has it consented since?")
+
+
+class MembersOut(Message):
+    """Whose keys this silo believes in secure rounds, and who waits for its consent."""
+
+    file: bool = Field(description="are they those of a file that the silo pins?")
+    members: tuple[MemberKeyOut, ...] = Field(description="by name; none before the first secure run")
+    waiting: tuple[MemberKeyOut, ...] = Field((), description="new names, or new keys, of the run that is refused")
+    refused: Annotated[str, Field(examples=["run-1"])] | None = Field(
+        None, description="the run that waits for the silo's consent"
+    )
+
+
+class AcceptedMembersIn(Message):
+    """The silo's operator consents to new members."""
+
+    keys: dict[ClientName, Hex32] = Field(
+        min_length=1,
+        max_length=1024,
+        description="by name, the public key as it was shown",
+        examples=[{"shop-4": "d7" * 32}],
+    )
 
 
 class KnownMembers:

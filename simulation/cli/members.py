@@ -15,7 +15,7 @@ from simulation.reports.terminal import OUT, tell_on_stderr, word_table
 if TYPE_CHECKING:
     import httpx
 
-    from client_service.schemas import AcceptedMembersIn, MemberKeyOut, MembersOut
+    from client_service.secure_rounds.members import AcceptedMembersIn, MemberKeyOut, MembersOut
     from shared.protocol.signing.members import Registry
 
 MembersFile = Annotated[Path, typer.Argument(help="the file of members")]
@@ -67,7 +67,7 @@ def accept(
 
     A silo that trusts on first use takes part in no sum with names that came later, or with new keys of known ones.
     """
-    from client_service.schemas import AcceptedMembersIn, MembersOut
+    from client_service.secure_rounds.members import AcceptedMembersIn, MembersOut
 
     with _open_client(silo, client_url, operator_key_file, ca) as http:
         found = MembersOut.model_validate(_ask(http, "GET"))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from client_service.schemas import QualityOut, StatusOut
+from client_service.federation.messages import QualityOut, StatusOut
 from shared.errors import SettingsError
 from shared.method.declaration import Part
 from simulation.engines.host import SiloOrder, SiloReply

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from client_service.boundary.gate_self_test import digest_folder, folder_of
+from client_service.federation.messages import QualityOut, StatusOut
 from client_service.runtime.device import pin_threads
-from client_service.schemas import QualityOut, StatusOut
 from client_service.settings import ClientSettings
 from simulation.engines.run_folders import Files, FolderChanges, Marks, changes_since, mark_files, write_changes
 from simulation.engines.silo import SiloRun

@@ -11,7 +11,7 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from client_service.schemas import QualityOut, StatusOut
+from client_service.federation.messages import QualityOut, StatusOut
 from shared.errors import FederationError, UnavailableError
 from shared.method.declaration import Part
 from shared.protocol.schemas import RunHistoryOut, RunIn

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from rich.text import Text
 
 from audit.evidence.evidence import PartEvidence, gather_evidence
-from client_service.schemas import GroupOut, QualityOut
+from client_service.federation.messages import QualityOut
+from client_service.joining_value.messages import GroupOut
 from shared.errors import DataError, FederationError, UnavailableError
 from shared.protocol.schemas import RunHistoryOut
 from shared.timeouts import TIMEOUT_SECONDS

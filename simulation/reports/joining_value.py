@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client_service.boundary.call_attempts import Attempt, attempts
-from client_service.schemas import EarlierRun, QualityOut
+from client_service.federation.messages import EarlierRun, QualityOut
 from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.words import count_noun

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from client_service.evaluation.metrics import MeasureLabel
-from client_service.schemas import RoundQuality
+from client_service.federation.messages import RoundQuality
 from shared.errors import DataError
 from simulation.experiments.floors import START
 from simulation.progress import step

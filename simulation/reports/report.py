@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client_service.evaluation.metrics import MeasureLabel, Measures
+from client_service.federation.messages import QualityOut, RoundQuality
 from client_service.federation.run_records import quality_warnings
-from client_service.schemas import QualityOut, RoundQuality
 from shared.protocol.schemas import RunHistoryOut
 from shared.strategies import build_strategy
 from simulation.experiments.experiment import Experiment

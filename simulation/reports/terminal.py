@@ -25,7 +25,7 @@ from simulation.progress import (
 )
 
 if TYPE_CHECKING:
-    from client_service.schemas import StatusOut
+    from client_service.federation.messages import StatusOut
     from shared.protocol.schemas import RunHistoryOut
     from simulation.experiments.federation import Observe
     from simulation.experiments.federation import Progress as RunProgress

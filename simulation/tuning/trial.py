@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import anyio
 
-from client_service.schemas import QualityOut
+from client_service.federation.messages import QualityOut
 from client_service.tasks import task_named
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation, conduct_run, ignore_progress

@@ -17,10 +17,10 @@ from client_service.federation.checkpoint import (
     keep_training,
     kept_training,
 )
+from client_service.federation.messages import QualityOut, RoundCosts, RoundQuality
 from client_service.federation.run_records import QUALITY, kept_quality
 from client_service.models.closed_form.least_squares import Weighting
 from client_service.models.score_fusion import Recipe
-from client_service.schemas import QualityOut, RoundCosts, RoundQuality
 from client_service.serving.model_store import ModelHead, read_head
 from client_service.training.training_state import TrainingState
 from shared.method.settings import MethodSettings

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 import torch
 
+from client_service.federation.messages import RoundCosts
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.interruption import NEVER
-from client_service.schemas import RoundCosts
 from client_service.settings import ClientSettings
 from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext

@@ -16,7 +16,7 @@ from audit.evidence.case import open_case
 from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
 from audit.report import PrivacyReport, make_report
 from client_service.app import create_app as create_client
-from client_service.schemas import QualityOut, StatusOut
+from client_service.federation.messages import QualityOut, StatusOut
 from client_service.settings import ClientSettings
 from shared.protocol.schemas import ArrivalOut, RunHistoryOut
 from simulation.experiments.experiment import Experiment

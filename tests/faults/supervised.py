@@ -24,7 +24,7 @@ import httpx
 from anyio.abc import TaskGroup
 from pydantic import BaseModel
 
-from client_service.schemas import QualityOut
+from client_service.federation.messages import QualityOut
 from simulation.experiments.experiment import Experiment
 from tests.faults.federation import DEADLINE_SECONDS, Watched, calling
 from tests.faults.points import AGGREGATOR, CLIENT, ROUND, Plan

@@ -13,7 +13,7 @@ import torch
 
 from client_service.data.session_files import read_session_shard
 from client_service.federation.checkpoint import Owner, TrainingCheckpoint, keep_training, kept_training
-from client_service.schemas import QualityOut
+from client_service.federation.messages import QualityOut
 from client_service.secure_rounds.masking import Masking
 from client_service.tasks import task_named
 from client_service.training.session_trainer import SessionTrainer

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from client_service.schemas import StatusOut
+from client_service.federation.messages import StatusOut
 from shared.errors import FederationError
 from shared.method.settings import method_settings
 from simulation.cli import app, experiments, main

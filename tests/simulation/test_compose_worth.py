@@ -10,8 +10,8 @@ import pytest
 
 from audit.evidence.collect import read_aggregator_evidence, read_client_evidence
 from audit.evidence.evidence import write_evidence
+from client_service.federation.messages import EarlierRun, QualityOut
 from client_service.federation.run_records import earlier_runs
-from client_service.schemas import EarlierRun, QualityOut
 from shared.method.settings import BasisSettings
 from simulation.datasets.synthetic import generate_dataset
 from simulation.experiments.experiment import Experiment

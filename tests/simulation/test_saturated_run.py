@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from client_service.federation.messages import QualityOut, RoundQuality
 from client_service.federation.run_records import SATURATED, saturation_notices
-from client_service.schemas import QualityOut, RoundQuality
 from shared.method.settings import method_settings
 from simulation.datasets.synthetic import generate_dataset
 from simulation.experiments.experiment import Experiment

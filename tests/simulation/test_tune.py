@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 from typer.testing import CliRunner
 
 from client_service.data import read_shard, write_shard
-from client_service.schemas import StatusOut
+from client_service.federation.messages import StatusOut
 from shared.errors import DataError, FederationError, SettingsError
 from shared.method.settings import PRESETS, MethodSettings, method_settings
 from shared.strategies import STRATEGIES

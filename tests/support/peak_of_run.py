@@ -26,10 +26,10 @@ from client_service.data import Shard, build_shard
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun
+from client_service.federation.messages import RoundCosts
 from client_service.federation.run_cost import estimate_costs, total_bytes
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.memory import return_free_memory
-from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext

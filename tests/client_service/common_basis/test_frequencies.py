@@ -16,12 +16,12 @@ from client_service.common_basis.storage import keep_basis
 from client_service.common_basis.subspace_iteration import fix_signs
 from client_service.data import Shard
 from client_service.federation.best_model import BestModel
+from client_service.federation.messages import RoundCosts
 from client_service.models.encoders import lgcn
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
 from client_service.models.low_pass import LowPass
 from client_service.models.model import Ingredients
 from client_service.runtime.interruption import NEVER
-from client_service.schemas import RoundCosts
 from client_service.serving.model_store import read_head
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training

@@ -16,10 +16,10 @@ from client_service.common_basis.storage import keep_basis
 from client_service.data import Shard
 from client_service.evaluation.ranking import ranked_by
 from client_service.federation.best_model import BestModel
+from client_service.federation.messages import RoundCosts
 from client_service.models.closed_form.ease import UserWeights, ease, ease_scores, ease_weights
 from client_service.models.score_fusion import standard_scores
 from client_service.runtime.interruption import NEVER
-from client_service.schemas import RoundCosts
 from client_service.serving.model_store import freeze, read_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest

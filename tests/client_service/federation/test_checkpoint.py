@@ -23,7 +23,7 @@ from client_service.federation.checkpoint import (
     keep_training,
     kept_training,
 )
-from client_service.schemas import QualityOut, RoundQuality
+from client_service.federation.messages import QualityOut, RoundQuality
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext, TrainingState
 from shared.method.parameters import Float32, Parameters, State

@@ -14,11 +14,12 @@ import pytest
 from client_service.data import Shard
 from client_service.evaluation.metrics import LABELS
 from client_service.evaluation.ranking import on_test
+from client_service.federation.messages import EarlierRun, QualityOut
 from client_service.joining_value.comparison import alone_lists, compare_with_alone, mean_interval
+from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.pages.charts import NAMES, comparison_chart, runs_table, worth_notices
 from client_service.pages.routes import TEMPLATE
 from client_service.runtime.interruption import Interrupt, Interrupted
-from client_service.schemas import ComparisonOut, EarlierRun, FigureOut, GroupOut, QualityOut
 from client_service.training.filter_search import best_ease, popularity_top
 from simulation.experiments.floors import floor_tops
 

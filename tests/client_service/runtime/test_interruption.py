@@ -11,9 +11,9 @@ import torch
 
 from client_service.data import Shard, read_shard
 from client_service.evaluation import ranking
+from client_service.federation.messages import RoundCosts
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.interruption import Interrupt, Interrupted
-from client_service.schemas import RoundCosts
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext

@@ -16,8 +16,8 @@ from client_service.app import create_replica
 from client_service.data import Shard, build_shard, read_shard, save_shard
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.federation.best_model import BestModel, kept_model
+from client_service.federation.messages import RoundCosts
 from client_service.runtime.interruption import NEVER
-from client_service.schemas import RoundCosts
 from client_service.serving.model_store import ModelHead, Served, freeze, load_tensors, read_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.refitting import Refit

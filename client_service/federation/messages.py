@@ -1,0 +1,126 @@
+"""The JSON messages of where a client stands and what its runs have taught it. They stay in the silo."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, computed_field, model_validator
+
+from client_service.common_basis.storage import BasisOut
+from client_service.evaluation.metrics import MeasureValues, nest_values
+from client_service.joining_value.messages import ComparisonOut
+from client_service.privacy.accounting import PrivacyOut
+from client_service.serving.messages import Version
+from shared.message import Message
+from shared.protocol.schemas import Digest
+
+Number = Annotated[int, Field(ge=0)]
+"""Of a round, or of something counted."""
+Seconds = Annotated[float, Field(ge=0)]
+RunOf = Annotated[str, Field(examples=["run-1"])]
+
+
+class StatusOut(Message):
+    """Where this client stands. No count of users, items or interactions."""
+
+    client: str = Field(description="the client's name", examples=["client-1"])
+    phase: str = Field(description="what it does", examples=["waiting for the round"])
+    run: RunOf | None = Field(None, description="the run that it takes part in")
+    round: Number = Field(0, description="of that run; 0 before the first")
+    rounds: Number = Field(0, description="of that run in all")
+    model: Version | None = Field(None, description="version of the model that answers")
+    listed: float = Field(0.0, ge=0, le=1, description="share of the known users whose lists are computed already")
+    shared_digest: Digest | None = Field(None, description="sha256 over the shared parameters as last applied")
+    device: str = Field(description="where it trains", examples=["cpu"])
+    device_reason: str = Field(description="why there", examples=["no GPU is there"])
+    problem: str | None = Field(None, description="what keeps the client from going on, if anything")
+    warnings: tuple[str, ...] = Field((), description="what the silo's operator must know")
+    privacy: PrivacyOut | None = Field(None, description="differential privacy, where the silo has chosen it")
+    basis: BasisOut | None = Field(None, description="the common basis, where there is one")
+
+
+class RoundCosts(Message):
+    """What a round took and what it sent, apart from what training gave."""
+
+    round: Number = Field(description="its place in the run")
+    scalars: dict[str, float] = Field({}, description="those of the update")
+    train_seconds: Seconds = Field(0.0, description="of training")
+    overhead_seconds: Seconds = Field(
+        0.0, description="everything of the round that is neither training nor evaluating"
+    )
+    bytes_up: Number = Field(0, description="sent to the aggregator")
+    bytes_down: Number = Field(0, description="received from it")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest_scalars(cls, data: Any) -> Any:
+        return nest_values(data, "scalars", ("rho", "margin"))
+
+    @computed_field(description="the same as in scalars")  # type: ignore[prop-decorator]
+    @property
+    def rho(self) -> float | None:
+        return self.scalars.get("rho")
+
+    @computed_field(description="the same as in scalars")  # type: ignore[prop-decorator]
+    @property
+    def margin(self) -> float | None:
+        return self.scalars.get("margin")
+
+
+class RoundQuality(RoundCosts, MeasureValues):
+    """One round as the silo sees it, judged on validation items."""
+
+    loss: float | None = Field(None, description="mean training loss of the round")
+    saturated: float = Field(0.0, ge=0, le=1, description="share of positives whose angle is at pi: they teach nothing")
+    with_margins: bool = Field(False, description="does the loss hold the margins, which a warm-up leaves out?")
+    evaluate_seconds: Seconds = Field(0.0, description="of judging on validation items")
+
+
+class EarlierRun(Message):
+    """How well the model that an earlier run ended with did on test items."""
+
+    run: RunOf = Field(description="its name")
+    test: dict[str, float] = Field(description="by measure", examples=[{"ndcg@20": 0.21}])
+    test_users: Number = Field(description="over whom the means are")
+
+
+class QualityOut(Message):
+    """What a run has taught this client: every round on validation items, the best round once on test items."""
+
+    client: str = Field(description="the client's name", examples=["client-1"])
+    run: RunOf | None = Field(None, description="the run; none before the first")
+    finished: bool = Field(False, description="all rounds are done")
+    failure: str | None = Field(None, description="why the run has ended before its time")
+    best_round: Number | None = Field(None, description="the round that validation prefers, whose model is served")
+    rounds: tuple[RoundQuality, ...] = Field((), description="its rounds so far, the first one first")
+    test: dict[str, float] | None = Field(None, description="of the best round on test items, once the run is over")
+    users: Number = Field(0, description="of the shard")
+    items: Number = Field(0, description="of the shard")
+    edges: Number = Field(0, description="training pairs of the shard")
+    test_users: Number = Field(0, description="who have test items")
+    valid_users: Number | None = Field(
+        None, description="users by whose validation items every choice is made; 0: nothing was chosen by own data"
+    )
+    comparison: ComparisonOut | None = Field(None, description="popularity, this silo alone, and what is served")
+    refitted: bool = Field(
+        False,
+        description="the served model was fitted again on all data of the silo, after its figures were measured",
+    )
+    earlier: tuple[EarlierRun, ...] = Field((), description="runs before this one that have ended, oldest first")
+    spectrum_seconds: Seconds = Field(0.0, description="of computing the shard's spectrum")
+    start: dict[str, Any] | None = Field(None, description="the filter that training started at")
+    recipe: dict[str, Any] | None = Field(
+        None, description="what is fused with the trained score, and with which weights"
+    )
+    angles: dict[str, float] | None = Field(None, description="mean xi by log2 bucket of item popularity")
+    shared_digest: Digest | None = Field(None, description="sha256 over the shared parameters at the end of the run")
+
+
+class SpectrumOut(Message):
+    """What rho (Eq. 11) compares: both kernels ascending, of the same length, each summing to 1."""
+
+    run: RunOf | None = Field(None, description="the run; none before the first")
+    round: Number = Field(0, description="of the latest comparison")
+    own: tuple[float, ...] = Field((), description="the shard's kernel", examples=[[0.2, 0.3, 0.5]])
+    anchor: tuple[float, ...] = Field((), description="the anchor's kernel", examples=[[0.3, 0.3, 0.4]])
+    rho: float | None = Field(None, description="their similarity")
