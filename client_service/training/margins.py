@@ -14,6 +14,7 @@ from client_service.models.model import Model
 from client_service.models.popularity_angle import PopularityTables
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.losses import contrastive, lowered_cosine, margin, refined_margin, shifted_cosine
+from client_service.training.optimisers import OPTIMISERS
 from client_service.training.sampling import Batch, PairSampler
 from shared.errors import SettingsError
 from shared.method.settings import MarginReading, MethodSettings
@@ -101,7 +102,7 @@ def fit_tables(
     """Minimise L_bias until it has settled; the number of steps taken. It can be interrupted at each batch."""
     # Paper: the tables share the model's optimiser and are frozen after two rounds; here: a rate and a stopping rule of
     # their own, because at the model's rate xi stays at pi / 2 everywhere and the margin means nothing.
-    optimiser = torch.optim.Adam(tables.parameters(), lr=method.table_learning_rate)
+    optimiser = OPTIMISERS["adam"](tables.parameters(), lr=method.table_learning_rate)
     losses: list[float] = []
     while len(losses) < TABLE_STEPS and not _is_settled(losses):
         for batch in interrupt.each(batches.epoch(generator)):

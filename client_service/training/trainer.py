@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import RowKind, ShardRows, carry_plain, carry_rows, match_model
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.training.optimisers import make_optimiser
 from client_service.training.training_state import (
     MODEL,
     TABLES,
@@ -60,14 +61,6 @@ class TrainingShard(Protocol):
     def name(self) -> str: ...
     @property
     def digest(self) -> str: ...
-
-
-def make_optimiser(kind: str, groups: Sequence[Mapping[str, Any]]) -> torch.optim.Optimizer:
-    """Makes the optimiser that the setting `optimiser` names, of groups with rates of their own."""
-    members = [dict(group) for group in groups]
-    if kind == "adam":
-        return torch.optim.Adam(members, fused=True)
-    return torch.optim.SGD(members) if kind == "sgd" else torch.optim.RMSprop(members)
 
 
 class Trainer(ABC):

@@ -33,8 +33,8 @@ from tests.faults.proxy import HOST
 STOP_SECONDS = 15.0
 LOOK_SECONDS = 0.05
 FORKS = multiprocessing.get_context("forkserver")
-# The optimisers import the last one when first used. Not polars: it has threads at once, which no fork takes on.
-FORKS.set_forkserver_preload(["__main__", "aggregator_service.__main__", "torch", "torch._dynamo"])
+# Not polars: it starts threads at once, which no fork takes on.
+FORKS.set_forkserver_preload(["__main__", "aggregator_service.__main__", "torch"])
 T = TypeVar("T")
 
 

@@ -11,8 +11,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-# an optimiser imports the last of them with its first step
-FORKS.set_forkserver_preload(["aggregator_service.__main__", "client_service.__main__", "torch._dynamo"])
+FORKS.set_forkserver_preload(["aggregator_service.__main__", "client_service.__main__"])
 
 
 def start_service(package: str, environment: Mapping[str, str], log: Path, *, patch: str = "") -> ForkServerProcess:

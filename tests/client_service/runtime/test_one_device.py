@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves
 from client_service.data import Shard
 from client_service.training.item_trainer import ItemTrainer, group_parameters, pair_loss
 from client_service.training.margins import Margins
+from client_service.training.optimisers import make_optimiser
 from client_service.training.sampling import Batch
 from client_service.training.spectrum_cache import cached_spectrum
-from client_service.training.trainer import make_optimiser
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 
