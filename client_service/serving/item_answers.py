@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from client_service.data import Shard
 from client_service.event_log.overlay import Overlay
@@ -33,7 +32,7 @@ def item_freshness(shard: Shard) -> Float32 | None:
         return None
     first = known.group_by("item").agg(pl.col("time").min())
     found = np.zeros(len(shard.item_ids), dtype=np.float32)
-    found[first["item"].to_numpy()] = rankdata(first["time"].to_numpy(), method="max") / len(first)
+    found[first["item"].to_numpy()] = first["time"].rank("max").to_numpy() / len(first)
     return found
 
 
