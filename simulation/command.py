@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
 
-NAME = "lpsfed"
+from simulation import NAME, version_line
+
 OWN = {"aggregator_service", "audit", "client_service", "lpsfed", "shared", "simulation"}
-
-
-def version_line() -> str:
-    """Name and version of the installed package; of a checkout that is not installed, that it is none."""
-    try:
-        return f"{NAME} {version(NAME)}"
-    except PackageNotFoundError:
-        return f"{NAME}, not installed as a package: no version is known"
 
 
 def main() -> None:

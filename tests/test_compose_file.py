@@ -30,7 +30,7 @@ from simulation.deployment.certificates import write_files
 from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS, USER, compose_files, write_compose
 from simulation.deployment.compose_secrets import make_certificate, make_secrets
 from simulation.partitioning.partition import partition_shops
-from simulation.partitioning.silo_names import number_silos
+from simulation.partitioning.sources import number_silos
 
 ROOT = Path(__file__).parents[1]
 

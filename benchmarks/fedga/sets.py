@@ -13,11 +13,10 @@ import numpy as np
 from client_service.data.sessions import TEST, TRAIN, VALID, Prefixes, SessionShard
 from client_service.evaluation.session_baselines import floors_of
 from client_service.evaluation.session_metrics import measure_prefixes
-from simulation.experiments.session_floors import measure_own_floors
-from simulation.sessions.cut import cut_sessions, measure_divergence
+from simulation.experiments.floors import measure_own_floors
+from simulation.sessions.cut import cut_sessions, divide_sessions, measure_divergence
 from simulation.sessions.read import read_sessions
 from simulation.sessions.sessions import Sessions
-from simulation.sessions.shards import divide_sessions
 
 SESSIONS_OF_A_DEVICE = 50
 NAMES = {"yoochoose1_64": "Yoochoose 1/64", "diginetica": "Diginetica", "retailrocket": "Retailrocket"}

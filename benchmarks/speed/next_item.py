@@ -27,8 +27,8 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import conduct_run
 from simulation.experiments.in_process import fail_when_stuck
 from simulation.experiments.processes import choose_addresses, connect_services, start_services
+from simulation.sessions.cut import build_session_part
 from simulation.sessions.generator import generate_sessions
-from simulation.sessions.shards import build_session_part
 
 SESSIONS, BATCH = 2000, 100
 

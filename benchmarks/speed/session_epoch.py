@@ -26,9 +26,8 @@ from client_service.runtime.device import pin_threads
 from client_service.training.session_trainer import SessionTrainer
 from shared.method.settings import method_settings
 from shared.strategies.local_client import Objective
-from simulation.sessions.cut import cut_sessions
+from simulation.sessions.cut import cut_sessions, divide_sessions
 from simulation.sessions.read import read_sessions
-from simulation.sessions.shards import divide_sessions
 
 WARM, PROFILED, SHOWN = 5, 20, 10
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.errors import SettingsError, UnavailableError
 from simulation.breaks.engine import Engine, compose_command
-from simulation.partitioning.silo_names import number_silos
+from simulation.partitioning.sources import number_silos
 
 TOOLS = "lpsfed/tools:0.1.0"
 LABEL = "com.docker.compose"

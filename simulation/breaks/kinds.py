@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulation.breaks.planted_header import HEADER, SOURCE
-from simulation.partitioning.silo_names import number_silos
+from simulation.partitioning.sources import number_silos
 
 # What an engine leaves to a root user who drops nothing.
 DEFAULT_RIGHTS = (

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import logging
+from typing import Annotated, Any
 
 import typer
 
 from audit.terminal import run_command_line
+from simulation import version_line
 from simulation.cli.lazy import LazyCommands
-from simulation.cli.service_logs import tell_plainly
-from simulation.command import version_line
 from simulation.progress import hide_progress
+
+LEFT_OUT = ("event", "level", "timestamp", "request_id", "reason")
+MOST_TOLD = 1000  # lines that are remembered
 
 app = typer.Typer(cls=LazyCommands, no_args_is_help=True)
 
@@ -40,3 +44,48 @@ def main() -> None:
     """Entry point."""
     tell_plainly()
     run_command_line(app)
+
+
+class PlainHandler(logging.StreamHandler[Any]):
+    """Writes each line in words, the first time that it comes."""
+
+    def __init__(self, stream: Any = None) -> None:
+        super().__init__(stream)
+        self.setFormatter(logging.Formatter())  # else the log would add its own words
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (line := self.format(record)) not in self._told:
+            if len(self._told) < MOST_TOLD:
+                self._told.add(line)
+            super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = super().format(record)
+        event = _read_event(said)
+        return said if event is None else _describe(event)
+
+
+def tell_plainly() -> None:
+    """From now on in this process, what a service logs within a command is lines for a person, and nothing twice.
+
+    A process that is a service sets up its own log, which takes the place of this.
+    """
+    logging.basicConfig(handlers=[PlainHandler()])
+
+
+def _read_event(line: str) -> dict[str, Any] | None:
+    """The fields of a service's line; None for any other."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "event" in found else None
+
+
+def _describe(event: dict[str, Any]) -> str:
+    """`event: reason (field value, field value)`."""
+    words = str(event["event"]).replace("_", " ")
+    words += f": {event['reason']}" if "reason" in event else ""
+    others = ", ".join(f"{name} {value}" for name, value in event.items() if name not in LEFT_OUT)
+    return f"{words} ({others})" if others else words

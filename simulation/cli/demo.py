@@ -13,7 +13,7 @@ import typer
 from simulation.cli import options
 from simulation.cli.experiments import next_folder
 from simulation.demo import FIRST_PORT
-from simulation.reports.terminal import OUT, answer_table, tell_on_stderr
+from simulation.reports.terminal import OUT, answer_table, partition_table, tell_on_stderr
 
 if TYPE_CHECKING:
     from simulation.demo import DemoResult
@@ -62,7 +62,6 @@ def demo(
     from simulation.experiments.experiment import Experiment
     from simulation.experiments.tasks import simulated_task
     from simulation.partitioning.sources import CHAIN
-    from simulation.reports.tables import partition_table
 
     root = Path("demo") if folder is None else folder
     for what in [*stop_demos(folder if stop else root), *(stop_demos(root) if stop and folder is None else [])]:

@@ -15,7 +15,7 @@ from simulation.cli import options
 from simulation.deployment import kubernetes as demo
 from simulation.deployment.compose import IN_POOLS, MAIN, MOST_SILOS
 from simulation.deployment.compose_silo import TEMPLATE
-from simulation.deployment.subnets import USUAL
+from simulation.deployment.files import USUAL_SUBNETS
 from simulation.reports.terminal import ERR
 
 
@@ -38,7 +38,9 @@ def compose(
     common_basis: options.CommonBasis = options.BasisKind.exact,
     subnets: Annotated[
         str | None,
-        typer.Option(help=f"range of addresses for all networks; by default of more than {IN_POOLS} silos {USUAL}"),
+        typer.Option(
+            help=f"range of addresses for all networks; by default of more than {IN_POOLS} silos {USUAL_SUBNETS}"
+        ),
     ] = None,
     role: WhichRole = Role.demo,
     invitation: InvitationFile = None,

@@ -14,7 +14,7 @@ import typer
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.partitioning.sources import CHAIN, SYNTHETIC
-from simulation.reports.terminal import OUT, rounds_done, tell_on_stderr
+from simulation.reports.terminal import OUT, partition_table, rounds_done, tell_on_stderr
 
 if TYPE_CHECKING:
     from simulation.engines.study import Conduct
@@ -42,7 +42,6 @@ def partition(
 ) -> None:
     """Divide a data set into shards, one folder a client."""
     from simulation.experiments.tasks import simulated_task
-    from simulation.reports.tables import partition_table
 
     file_options = options.parse_file_options(columns, delimiter)
     cut = options.choose_cut(

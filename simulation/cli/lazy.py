@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -11,8 +12,22 @@ from typer.main import get_command as build_command
 
 from shared.files import write_privately
 from simulation.cli.commands import COMMANDS
-from simulation.cli.help import set_help_texts
 from simulation.progress import command_progress, heartbeats, hide_progress
+
+
+def join_lines(text: str) -> str:
+    """Paragraphs stay apart, the lines of each are put together."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
+
+
+def set_help_texts(app: typer.Typer) -> None:
+    """Give every command of an app, and of the apps in it, its docstring as help, without the breaks of the source."""
+    for command in app.registered_commands:
+        command.help = join_lines((command.callback and command.callback.__doc__) or "")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            set_help_texts(group.typer_instance)
+
 
 SILENT = ("aggregator", "client", "join", "members")  # they serve, with a log, or ask and wait for an answer
 

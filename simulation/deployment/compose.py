@@ -40,12 +40,11 @@ def compose_files(
     engine chooses.
     """
     from shared.protocol.secure.messages import FEWEST_CLIENTS
-    from simulation.deployment.files import render_template, require_silos
-    from simulation.deployment.subnets import USUAL
-    from simulation.partitioning.silo_names import number_silos
+    from simulation.deployment.files import USUAL_SUBNETS, render_template, require_silos
+    from simulation.partitioning.sources import number_silos
 
     numbers = number_silos(require_silos(silos, MOST_SILOS, "on one machine"))
-    within = subnets or (USUAL if silos > IN_POOLS else None)
+    within = subnets or (USUAL_SUBNETS if silos > IN_POOLS else None)
 
     def join_numbered(prefix: str, separator: str) -> str:
         return separator.join(f"{prefix}{number}" for number in numbers)
@@ -60,7 +59,7 @@ def compose_files(
 
 def compose_networks(numbers: Sequence[str], within: str | None) -> tuple[ComposeNetwork, ...]:
     """Every network: four for all silos, three for each. SettingsError for a range of addresses that is too small."""
-    from simulation.deployment.subnets import assign_subnets
+    from simulation.deployment.files import assign_subnets
 
     kinds = {"door": "closed", "watch": "closed", "loopback": "loopback", "loopback-grafana": "loopback"}
     kinds |= {f"{name}-{number}": "closed" for number in numbers for name in CLOSED}

@@ -78,7 +78,7 @@ def write_compose_silo(silo: SiloCompose, invitation: Invitation, out: Path) -> 
 
 
 def _template_values(silo: SiloCompose, invitation: Invitation, out: Path) -> dict[str, Any]:
-    from simulation.deployment.subnets import PREFIX, assign_subnets
+    from simulation.deployment.files import SUBNET_PREFIX, assign_subnets
 
     address, data = urlsplit(invitation.url), _require_plain(silo.data)
     (subnet,) = assign_subnets(["link"], silo.subnet).values()
@@ -94,7 +94,7 @@ def _template_values(silo: SiloCompose, invitation: Invitation, out: Path) -> di
         "catalogue": None if silo.catalogue is None else _require_plain(silo.catalogue),
         "flags": "".join(f", {json.dumps(word)}" for word in _join_flags(silo)),
         "subnet": subnet,
-        "exit": subnet[(1 << (32 - PREFIX)) - 2],
+        "exit": subnet[(1 << (32 - SUBNET_PREFIX)) - 2],
     }
 
 

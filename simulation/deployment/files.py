@@ -1,17 +1,18 @@
-"""What all deployments need: a number of silos that is in range, templates, and files replaced by new texts."""
+"""What all deployments need: a number of silos in range, subnets, templates, and files replaced by new texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, ip_network
 from pathlib import Path
 from typing import Any, Literal
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.errors import SettingsError
 from shared.files import PUBLIC
 
 TEMPLATES = Path(__file__).parent / "templates"
+USUAL_SUBNETS = "10.201.0.0/16"
+SUBNET_PREFIX = 28  # 13 addresses for containers: the largest network has aggregator, gateway, operator and Prometheus
 BasisKind = Literal["off", "exact", "iterated"]
 
 
@@ -24,6 +25,8 @@ def require_silos(silos: int, most: int, reason: str) -> int:
 
 def render_template(name: str, values: Mapping[str, Any]) -> str:
     """A template's text with these values; one that is missing is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -44,3 +47,24 @@ def write_files(texts: Mapping[Path, str]) -> tuple[Path, ...]:
         except OSError as error:
             raise SettingsError(f"{path}: expected a place for a file, got none ({error.strerror})") from None
     return tuple(texts)
+
+
+def assign_subnets(networks: Iterable[str], within: str) -> dict[str, IPv4Network]:
+    """Name of a network -> its subnet, in this order from the beginning of `within`.
+
+    SettingsError for a range that is none, is not private, or is too small.
+    """
+    names, free = list(networks), _parse_range(within)
+    if free.prefixlen > SUBNET_PREFIX or len(names) > 1 << (SUBNET_PREFIX - free.prefixlen):
+        raise SettingsError(f"--subnets: expected room for {len(names)} networks of a /{SUBNET_PREFIX}, got {within}")
+    return dict(zip(names, free.subnets(new_prefix=SUBNET_PREFIX), strict=False))
+
+
+def _parse_range(within: str) -> IPv4Network:
+    try:
+        found = ip_network(within)
+    except ValueError as error:
+        raise SettingsError(f"--subnets: expected a range such as {USUAL_SUBNETS}, got {within} ({error})") from None
+    if not isinstance(found, IPv4Network) or not found.is_private:
+        raise SettingsError(f"--subnets: expected private addresses of IPv4, got {within}")
+    return found

@@ -1,13 +1,17 @@
-"""Shards -> the same shards without their test data, so that a search cannot read them."""
+"""Writes shards anew without their test data, so that a search cannot read them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from client_service.data import build_shard, read_shard, save_shard
+from client_service.data.session_files import read_session_shard, save_session_shard
+from client_service.data.sessions import TEST
 from simulation.progress import step
 
 
@@ -31,3 +35,18 @@ def hide_test_pairs(path: Path, blind: Path) -> None:
     events = shard.events_with_ids().filter(pl.col("split") != "test")
     items = shard.items_with_ids().select("item")
     save_shard(blind, build_shard(shard.name, events, items, ("test pairs left out",)))
+
+
+def hide_test_sessions(path: Path, blind: Path) -> None:
+    """Write the shard anew into the folder `blind`, with all its items: validation ranks the very same ones."""
+    shard = read_session_shard(path)
+    kept = shard.splits != TEST
+    lengths = np.diff(shard.starts)
+    without = replace(
+        shard,
+        clicks=shard.clicks[np.repeat(kept, lengths)],
+        starts=np.append(0, np.cumsum(lengths[kept])),
+        splits=shard.splits[kept],
+        notes=("test sessions left out",),
+    )
+    save_session_shard(blind, without)

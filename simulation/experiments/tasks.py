@@ -1,26 +1,25 @@
-"""What commands that see more than one silo do with a task, as a record of functions beside the clients' own."""
+"""Tasks as commands that see more than one silo know them: cut data, measure floors, find an example, hide test data.
+
+What a method works with is imported when it is called: to cut a file needs no floors, and no model.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from client_service.data import read_shard
-from client_service.data.session_files import read_session_shard
-from client_service.data.sessions import TEST, TRAIN
-from client_service.serving.next_messages import NextIn
 from shared.errors import SettingsError
-from shared.method.settings import PRESET_ROUNDS, MethodSettings, Preset, method_settings
-from shared.strategies import build_strategy
-from simulation.experiments.blind import hide_test_pairs
-from simulation.experiments.experiment import Experiment
-from simulation.experiments.floors import Bounds, measure_bounds
-from simulation.experiments.session_floors import measure_session_bounds
-from simulation.partitioning.sources import CHAIN, Cut, Shards, cut_shards
-from simulation.sessions.blind import hide_test_sessions
-from simulation.sessions.source import CLICKS, cut_session_shards
+from simulation.partitioning.sources import CHAIN, cut_shards
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shared.method.settings import MethodSettings, Preset
+    from simulation.experiments.experiment import Experiment
+    from simulation.experiments.floors import Bounds
+    from simulation.partitioning.sources import Cut, Shards
 
 SHOWN = 5  # items of an example
 
@@ -36,79 +35,131 @@ class Example:
     choose: Callable[[dict[str, Any]], dict[str, Any]] = field(default=lambda answer: answer)
 
 
-class MeasureBounds(Protocol):
-    """What is around the trained model of an experiment."""
+class SimulatedTask(ABC):
+    """A task in an experiment. generated: the name of the data that a demonstration makes; taught: the settings that
+    fit them. strategy, preset: where none is asked for."""
 
-    def __call__(self, experiment: Experiment, *, shown: bool) -> Bounds: ...
-
-
-@dataclass(frozen=True)
-class SimulatedTask:
-    """generated: the name of the data that a demonstration makes, and taught: the settings that fit them. strategy,
-    preset: where none is asked for. digest: of a shard's content. hide_test: writes a shard anew without test data."""
-
-    name: str
-    generated: str
-    taught: dict[str, Any]
-    strategy: str
-    preset: Preset
-    has_basis: bool
-    cut: Callable[[str, Cut, Path], Shards]
-    measure_bounds: MeasureBounds
-    find_example: Callable[[Path], Example]
-    digest: Callable[[Path], str]
-    hide_test: Callable[[Path, Path], None]
+    name: ClassVar[str]
+    generated: ClassVar[str]
+    taught: ClassVar[dict[str, Any]] = {}
+    strategy: ClassVar[str]
+    preset: ClassVar[Preset]
+    has_basis: ClassVar[bool]
 
     def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
         """The settings of a run, and how many rounds it has where nobody says it."""
-        name = cast(Preset, self.preset if preset is None else str(preset))
+        from shared.method.settings import PRESET_ROUNDS, method_settings
+        from shared.strategies import build_strategy
+
+        name: Any = self.preset if preset is None else str(preset)
         method = method_settings(name, **changes)
         return method, build_strategy(strategy, method).enough_rounds or PRESET_ROUNDS[name]
 
+    @abstractmethod
+    def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
+        """Read, divide and write a data set."""
 
-def find_user(shard: Path) -> Example:
-    """A real user of the shard."""
-    user = read_shard(shard).user_ids[0]
-    return Example(f"/v1/users/{user}/recommendations?k={SHOWN}", f"For {user}")
+    @abstractmethod
+    def measure_bounds(self, experiment: Experiment, *, shown: bool) -> Bounds:
+        """What is around the trained model of an experiment."""
+
+    @abstractmethod
+    def find_example(self, shard: Path) -> Example:
+        """A request about what the shard holds."""
+
+    @abstractmethod
+    def digest(self, shard: Path) -> str:
+        """The digest of a shard's content."""
+
+    @abstractmethod
+    def hide_test(self, path: Path, blind: Path) -> None:
+        """Write a shard anew without its test data."""
 
 
-def find_visit(shard: Path) -> Example:
-    """The first clicks of a test session of the shard, or where it has none of a training session."""
-    sessions = read_session_shard(shard)
-    clicks, starts = sessions.split_sessions(TEST if (sessions.splits == TEST).any() else TRAIN)
-    session = tuple(sessions.item_ids[row] for row in clicks[: max(1, starts[1] - 1)])
-    body = NextIn(session=session, k=SHOWN).model_dump(include={"session", "k"}, mode="json")
-    return Example("/v1/next", f"After {', '.join(session)}", body, lambda answer: answer["results"][0])
+class ItemTask(SimulatedTask):
+    """Lists for users."""
+
+    name = "items"
+    generated = CHAIN
+    strategy = "lpsfed"
+    preset = "default"
+    has_basis = True
+
+    def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
+        return cut_shards(data, cut, folder)
+
+    def measure_bounds(self, experiment: Experiment, *, shown: bool) -> Bounds:
+        from simulation.experiments.floors import measure_bounds
+
+        return measure_bounds(experiment, shown=shown)
+
+    def find_example(self, shard: Path) -> Example:
+        """The list of a real user of the shard."""
+        from client_service.data import read_shard
+
+        user = read_shard(shard).user_ids[0]
+        return Example(f"/v1/users/{user}/recommendations?k={SHOWN}", f"For {user}")
+
+    def digest(self, shard: Path) -> str:
+        from client_service.data import read_shard
+
+        return read_shard(shard).digest
+
+    def hide_test(self, path: Path, blind: Path) -> None:
+        from simulation.experiments.blind import hide_test_pairs
+
+        hide_test_pairs(path, blind)
 
 
-TAUGHT = {"width": 32, "batch_size": 50, "learning_rate": 5e-3, "local_epochs": 2}  # small data, few rounds
-ITEMS = SimulatedTask(
-    name="items",
-    generated=CHAIN,
-    taught={},
-    strategy="lpsfed",
-    preset="default",
-    has_basis=True,
-    cut=cut_shards,
-    measure_bounds=measure_bounds,
-    find_example=find_user,
-    digest=lambda path: read_shard(path).digest,
-    hide_test=hide_test_pairs,
-)
-SESSIONS = SimulatedTask(
-    name="sessions",
-    generated=CLICKS,
-    taught=TAUGHT,
-    strategy="fedavg",
-    preset="sessions",
-    has_basis=False,
-    cut=cut_session_shards,
-    measure_bounds=measure_session_bounds,
-    find_example=find_visit,
-    digest=lambda path: read_session_shard(path).digest,
-    hide_test=hide_test_sessions,
-)
-SIMULATED = {task.name: task for task in (ITEMS, SESSIONS)}
+class SessionTask(SimulatedTask):
+    """What comes next in a session."""
+
+    name = "sessions"
+    generated = "clicks"  # simulation.sessions.source.CLICKS
+    taught: ClassVar = {
+        "width": 32,
+        "batch_size": 50,
+        "learning_rate": 5e-3,
+        "local_epochs": 2,
+    }  # small data, few rounds
+    strategy = "fedavg"
+    preset = "sessions"
+    has_basis = False
+
+    def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
+        from simulation.sessions.source import cut_session_shards
+
+        return cut_session_shards(data, cut, folder)
+
+    def measure_bounds(self, experiment: Experiment, *, shown: bool) -> Bounds:
+        from simulation.experiments.floors import measure_session_bounds
+
+        return measure_session_bounds(experiment, shown=shown)
+
+    def find_example(self, shard: Path) -> Example:
+        """What follows the first clicks of a test session of the shard, or where it has none of a training session."""
+        from client_service.data.session_files import read_session_shard
+        from client_service.data.sessions import TEST, TRAIN
+        from client_service.serving.next_messages import NextIn
+
+        sessions = read_session_shard(shard)
+        clicks, starts = sessions.split_sessions(TEST if (sessions.splits == TEST).any() else TRAIN)
+        session = tuple(sessions.item_ids[row] for row in clicks[: max(1, starts[1] - 1)])
+        body = NextIn(session=session, k=SHOWN).model_dump(include={"session", "k"}, mode="json")
+        return Example("/v1/next", f"After {', '.join(session)}", body, lambda answer: answer["results"][0])
+
+    def digest(self, shard: Path) -> str:
+        from client_service.data.session_files import read_session_shard
+
+        return read_session_shard(shard).digest
+
+    def hide_test(self, path: Path, blind: Path) -> None:
+        from simulation.experiments.blind import hide_test_sessions
+
+        hide_test_sessions(path, blind)
+
+
+SIMULATED: dict[str, SimulatedTask] = {task.name: task for task in (ItemTask(), SessionTask())}
 
 
 def simulated_task(name: str) -> SimulatedTask:

@@ -57,8 +57,8 @@ from simulation.joining.silo_toml import (
     write_toml,
 )
 from simulation.progress import step
+from simulation.sessions.cut import build_session_part
 from simulation.sessions.sessions import Sessions
-from simulation.sessions.shards import build_session_part
 
 CALL_SECONDS = 30.0
 FIRST_PORT = 8801

@@ -21,9 +21,8 @@ from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
 from simulation.datasets.dataset import Dataset, join_met
-from simulation.partitioning.components import FEWEST, Groups
-from simulation.partitioning.methods import METHODS
-from simulation.partitioning.silo_names import number_silos
+from simulation.partitioning.methods import FEWEST, METHODS, Groups
+from simulation.partitioning.sources import number_silos
 from simulation.progress import step
 
 Int64 = NDArray[np.int64]
@@ -82,7 +81,7 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
     alone by the same rule; random: users at random, in equal parts; ego: users by the nearest of `clients` drawn users,
     items by majority; interconnected: users as in spectral. Where items are not divided, a client has every item its
     users have a training interaction with, and nothing is dropped. The spectral cuts leave no stray part, see
-    `strays.cut_without_strays`.
+    `methods.cut_without_strays`.
 
     Raises DataError for an unknown method, too many clients, a client with fewer than 2 users or 2 items, or a spectral
     cut that does not find so many clients that are large enough.

@@ -1,4 +1,4 @@
-"""What a user names as data (a data set, a folder of shards, 'synthetic' or 'chain') -> shards on the disk."""
+"""Shards on the disk, from what a user names as data: a data set, a folder of shards, 'synthetic' or 'chain'."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from simulation.datasets.ratings import LeastRating
     from simulation.datasets.splits import SplitKind
     from simulation.partitioning.partition import Partition
+
+
+def number_silos(silos: int) -> tuple[str, ...]:
+    """1 to `silos` as text, with leading zeros, so that names sort as their numbers do."""
+    digits = len(str(silos))
+    return tuple(f"{number:0{digits}d}" for number in range(1, silos + 1))
+
 
 SYNTHETIC = "synthetic"
 CHAIN = "chain"

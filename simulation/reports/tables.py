@@ -1,4 +1,4 @@
-"""Figures of runs, partitions and ledgers -> tables for a terminal of 80 columns."""
+"""Figures of runs and ledgers -> tables for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -62,17 +62,6 @@ def describe_worth(ways: Sequence[Way]) -> str:
 def crossed_lines(ways: Sequence[Way]) -> list[str]:
     """One a way in which something crossed: names of tensors and scalars."""
     return [f"{way.name}: {way.crossed}" for way in ways if way.bytes]
-
-
-def partition_table(summary: Mapping[str, Any]) -> Table:
-    """Sizes of every client of a partition, and the share of training edges that it keeps."""
-    title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
-    kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
-    kept, counted = summary.get("caption", kept), summary.get("counted", "users")
-    table = figure_table(title, "client", counted, "items", "train", "valid", "test", caption=kept)
-    for client in summary["clients"]:
-        table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", "items", "train", "valid", "test")))
-    return table
 
 
 def quality_table(report: Mapping[str, Any]) -> Group:

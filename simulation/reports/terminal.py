@@ -144,6 +144,17 @@ def figure_table(title: str, first: str, *others: str, caption: str | None = Non
     return table
 
 
+def partition_table(summary: Mapping[str, Any]) -> Table:
+    """Sizes of every client of a partition, and the share of training edges that it keeps."""
+    title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
+    kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
+    kept, counted = summary.get("caption", kept), summary.get("counted", "users")
+    table = figure_table(title, "client", counted, "items", "train", "valid", "test", caption=kept)
+    for client in summary["clients"]:
+        table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", "items", "train", "valid", "test")))
+    return table
+
+
 def answer_table(said: str, answer: Mapping[str, Any]) -> Table:
     """A list of recommendations."""
     table = figure_table(as_one_line(said), "item", "title", "score")

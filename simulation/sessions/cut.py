@@ -1,16 +1,17 @@
-"""Sessions -> which client each belongs to: by time, at random, by the items in them, or a few sessions a device."""
+"""Divides sessions among clients (by time, at random, by item, by device) and makes the shard of each."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
 from scipy.cluster.vq import kmeans2
 from scipy.sparse.linalg import svds
 
-from client_service.data.sessions import TRAIN, Int64, occurring_pairs, scale_rows
+from client_service.data.sessions import TRAIN, Int64, SessionShard, occurring_pairs, scale_rows
 from shared.errors import SettingsError
 from shared.method.graph import Float64
 from simulation.sessions.sessions import Sessions, keep_trained_clients
@@ -114,3 +115,21 @@ def jaccard_distance(sessions: Sessions, clients: Int64, *, seed: int = 0) -> fl
     both: Float64 = having[first].multiply(having[second]).sum(axis=1)
     sizes = np.diff(having.indptr)
     return float(np.mean(1.0 - both / (sizes[first] + sizes[second] - both)))
+
+
+def divide_sessions(sessions: Sessions, clients: Int64) -> list[SessionShard]:
+    """A shard for each client, in the order of their numbers `clients` (S,), over all items' table.
+
+    A client's candidates are the items of its own sessions, held-out ones too: a shop knows what it sells.
+    """
+    order = np.argsort(clients, kind="stable")
+    bounds = np.searchsorted(clients[order], np.arange(int(clients.max()) + 2))
+    parts = (order[first:last] for first, last in pairwise(bounds))
+    return [build_session_part(f"client-{place + 1}", sessions.select(rows)) for place, rows in enumerate(parts)]
+
+
+def build_session_part(name: str, own: Sessions) -> SessionShard:
+    """One client's sessions; places are the numbers that the items have in `own`."""
+    places, clicks = np.unique(own.clicks, return_inverse=True)
+    ids = tuple(own.items[place] for place in places)
+    return SessionShard(name, ids, clicks.astype(np.int64), own.starts, own.splits, places, notes=own.notes)

@@ -12,14 +12,12 @@ import numpy as np
 from client_service.data.session_files import save_session_shard
 from client_service.data.sessions import TRAIN, SessionShard
 from shared.errors import SettingsError
-from simulation.partitioning.silo_names import number_silos
-from simulation.partitioning.sources import SUMMARY, USUAL_CLIENTS, Cut, Shards
+from simulation.partitioning.sources import SUMMARY, USUAL_CLIENTS, Cut, Shards, number_silos
 from simulation.progress import step
-from simulation.sessions.cut import cut_sessions, measure_divergence
+from simulation.sessions.cut import cut_sessions, divide_sessions, measure_divergence
 from simulation.sessions.generator import generate_sessions, title_items
 from simulation.sessions.read import read_sessions
 from simulation.sessions.sessions import USUAL_RULES, Sessions, parse_rules
-from simulation.sessions.shards import divide_sessions
 
 CLICKS = "clicks"
 USUAL_CUT = "random"

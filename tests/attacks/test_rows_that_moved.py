@@ -25,9 +25,8 @@ from shared.method.tensors import ITEM_TABLE, initial_parameters
 from shared.strategies import build_strategy
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation
-from simulation.sessions.cut import CUTS
+from simulation.sessions.cut import CUTS, divide_sessions
 from simulation.sessions.generator import generate_sessions
-from simulation.sessions.shards import divide_sessions
 from simulation.sessions.source import save_session_shard
 from tests.attacks.misled import ending_of, start
 from tests.attacks.test_difference_of_two_sums import VICTIM, shut_out

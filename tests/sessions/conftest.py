@@ -11,9 +11,8 @@ from client_service.data.session_files import read_session_shard
 from client_service.data.sessions import SessionShard
 from client_service.runtime.device import pin_threads
 from shared.method.settings import MethodSettings, method_settings
-from simulation.sessions.cut import CUTS
+from simulation.sessions.cut import CUTS, divide_sessions
 from simulation.sessions.generator import generate_sessions
-from simulation.sessions.shards import divide_sessions
 from simulation.sessions.source import save_session_shard
 
 ITEMS = 60

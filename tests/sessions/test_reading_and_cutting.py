@@ -18,11 +18,10 @@ from client_service.training.training_state import RoundContext
 from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings
 from simulation.experiments.devices import DevicePlan, LastingSilos, PassingDevices, loss_of, train_devices
-from simulation.sessions.cut import CUTS, cut_sessions, jaccard_distance
+from simulation.sessions.cut import CUTS, cut_sessions, divide_sessions, jaccard_distance
 from simulation.sessions.generator import generate_sessions
 from simulation.sessions.read import read_session_file, read_session_folder, read_sessions
 from simulation.sessions.sessions import SessionRules, Sessions, keep_supported, keep_trained_clients, parse_rules
-from simulation.sessions.shards import divide_sessions
 
 CPU = torch.device("cpu")
 DATA = Path(os.environ.get("LPSFED_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -22,9 +22,9 @@ from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import conduct_run
+from simulation.experiments.floors import measure_session_bounds
 from simulation.experiments.in_process import fail_when_stuck, open_federation, simulate_experiment
-from simulation.experiments.session_floors import measure_session_bounds
-from simulation.experiments.tasks import find_visit
+from simulation.experiments.tasks import SIMULATED
 from simulation.reports.report import build_report
 
 Visits = Callable[[int], list[Path]]
@@ -42,7 +42,7 @@ async def test_a_federation_learns_answers_and_refuses_what_is_of_users(sessions
         outcome = await conduct_run(federation, sessions.run_request(), fail_when_stuck(lambda _: None))
         silo = federation.clients[sessions.names[0]]
         silo.headers["Authorization"] = f"Bearer {sessions.application_key}"
-        example = find_visit(sessions.shards[0])
+        example = SIMULATED["sessions"].find_example(sessions.shards[0])
         answer = await silo.post(example.path, json=example.body)
         [found] = answer.json()["results"]
         assert answer.status_code == 200 and found["model"].startswith("run-1.") and len(found["items"]) == 5

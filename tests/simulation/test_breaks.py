@@ -26,7 +26,7 @@ from simulation.breaks.kinds import known_breaks
 from simulation.breaks.planted_header import HEADER, SOURCE
 from simulation.cli import app, breaks
 from simulation.deployment.compose import MAIN, MOST_SILOS, compose_files
-from simulation.partitioning.silo_names import number_silos
+from simulation.partitioning.sources import number_silos
 
 ROOT = Path(__file__).parents[2]
 BREAKS = known_breaks(4)

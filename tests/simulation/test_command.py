@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import simulation
 from simulation import command
 from simulation.cli import app
 from tests.support.questions import LONGEST_SECONDS
@@ -41,8 +42,8 @@ def test_a_checkout_that_is_not_installed_says_that_it_has_no_version(monkeypatc
     def refuse(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(command, "version", refuse)
-    assert command.version_line() == "lpsfed, not installed as a package: no version is known"
+    monkeypatch.setattr(simulation, "version", refuse)
+    assert simulation.version_line() == "lpsfed, not installed as a package: no version is known"
 
 
 def test_a_missing_package_is_one_line_that_names_the_extra() -> None:

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 from shared.strategies import STRATEGIES
 from simulation.cli import app, keys, machine
 from simulation.cli.commands import COMMANDS
-from simulation.cli.help import join_lines
-from simulation.cli.lazy import load_command
+from simulation.cli.lazy import join_lines, load_command
 from simulation.operating.doctor import Check
 from simulation.partitioning.methods import METHODS
-from simulation.reports import tables
+from simulation.reports import tables, terminal
 from simulation.reports.terminal import answer_table
 
 CUT = "…"
@@ -94,7 +93,7 @@ def test_the_calls_of_a_secure_run_and_their_bytes_are_whole(name: str) -> None:
 def test_figures_stay_whole_beside_a_long_name() -> None:
     summary = {"data": "ratings", "method": "users", "partition": 0, "edges_kept": 1.0}
     sizes = {"users": 1_234_567, "items": 2_345_678, "train": 123_456_789, "valid": 23_456_789, "test": 34_567_891}
-    shown = render(tables.partition_table({**summary, "clients": [{"client": LONG_NAME, **sizes}]}))
+    shown = render(terminal.partition_table({**summary, "clients": [{"client": LONG_NAME, **sizes}]}))
     assert CUT not in shown and {f"{size:,}" for size in sizes.values()} <= set(shown.split())
     item = {
         "item": LONG_NAME,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from simulation.cli.lazy import load_command
 from simulation.operating.lists_file import SINKS
 from tests.support.questions import LONGEST_SECONDS
 
+ROOT = Path(__file__).parents[2]
 HEAVY = (
     *("torch", "numpy", "scipy", "polars", "optuna", "matplotlib", "fastapi", "sqlalchemy", "alembic", "jinja2", "ray"),
     *("aggregator_service", "client_service.settings", "client_service.data", "audit.evidence.case", "audit.probes"),
@@ -32,6 +34,27 @@ for words in ([], *([name] for name in COMMANDS)):
     heavy = [name for name in {HEAVY} if name in sys.modules]
     print(*words, done.exit_code, heavy, f"{{time.process_time() - before:.2f}} s", sep="\\t")
 """
+
+PARTITION = """
+import pathlib, sys
+root, entered = sys.argv.pop(1) + "/", set()
+def note(frame, event, _):
+    if event == "call" and frame.f_code.co_name != "<module>" and frame.f_code.co_filename.startswith(root):
+        entered.add(frame.f_code.co_filename)
+sys.setprofile(note)
+from simulation.command import main
+try:
+    main()
+except SystemExit as end:
+    sys.setprofile(None)
+    functions = [name for name in sorted(entered) if "/tests/" not in name]
+    print(end.code, len(functions), *(name for name in sys.modules if name.startswith(FOREIGN)))
+"""
+FOREIGN = (
+    *("aggregator_service", "audit.probes", "client_service.serving", "client_service.settings", "ray", "torch"),
+    *("client_service.training", "shared.protocol", "shared.strategies", "simulation.engines", "simulation.sessions"),
+)
+MOST_ENTERED = 50  # product files of which a function or a class body runs, imports included: 44 at first
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -53,6 +76,20 @@ def test_no_help_text_imports_what_a_command_works_with() -> None:
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert len(lines) == 1 + len(COMMANDS)
     assert [line for line in lines if line[-3:-1] != ["0", "[]"]] == []
+
+
+def test_cutting_a_file_passes_few_modules_and_none_that_trains_or_serves(tmp_path: Path) -> None:
+    rows = [f"u{user},i{(7 * user + 5 * step) % 60}" for user in range(40) for step in range(12)]
+    (tmp_path / "data.csv").write_text("\n".join(["user,item", *rows]) + "\n")
+    words = ["partition", str(tmp_path / "data.csv"), "--out", str(tmp_path / "shards"), "--clients", "2"]
+    code = PARTITION.replace("FOREIGN", repr(FOREIGN))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT), *words], capture_output=True, text=True, timeout=LONGEST_SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    end, entered, *foreign = done.stdout.splitlines()[-1].split()
+    assert end == "0" and foreign == [] and 20 < int(entered) <= MOST_ENTERED
+    assert len([*(tmp_path / "shards").glob("*/interactions.parquet")]) == 2
 
 
 def test_what_the_options_name_is_what_their_registries_have() -> None:

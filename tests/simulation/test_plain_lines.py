@@ -10,7 +10,7 @@ from io import StringIO
 
 import pytest
 
-from simulation.cli.service_logs import PlainHandler
+from simulation.cli import PlainHandler
 from tests.support.questions import LONGEST_SECONDS
 
 EVENT = {"level": "warning", "timestamp": "2026-11-25T00:42:44Z", "request_id": "0" * 32}
@@ -49,7 +49,7 @@ def test_another_line_is_told_as_it_is(line: str) -> None:
 
 def test_a_command_tells_so_and_a_service_does_not() -> None:
     warn = "from client_service.runtime.logs import LOGGER; LOGGER.warning('warning', reason='with two clients')"
-    install = "from simulation.cli.service_logs import tell_plainly; tell_plainly(); "
+    install = "from simulation.cli import tell_plainly; tell_plainly(); "
     serve = "from shared.web.logs import configure; configure('client_service', 'info'); "
     said = [
         subprocess.run(

@@ -13,8 +13,7 @@ from scipy import sparse
 from shared.errors import DataError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
-from simulation.partitioning.components import least_users
-from simulation.partitioning.methods import METHODS, joint_labels, user_labels
+from simulation.partitioning.methods import METHODS, joint_labels, least_users, user_labels
 from simulation.partitioning.partition import partition_dataset
 
 DATA = Path(os.environ.get("LPSFED_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))

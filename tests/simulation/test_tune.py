@@ -27,9 +27,16 @@ from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Progress
 from simulation.experiments.in_process import STUCK_SECONDS, fail_when_stuck
 from simulation.tuning import search as searching
-from simulation.tuning.search import Search, open_study, run_search, spent_trials, summarise_search, write_best_settings
+from simulation.tuning.search import (
+    Search,
+    open_study,
+    run_search,
+    spent_trials,
+    summarise_search,
+    validate_experiment,
+    write_best_settings,
+)
 from simulation.tuning.spaces import COMMON, initial_value, search_space
-from simulation.tuning.trial import validate_experiment
 
 Silos = Callable[..., tuple[Path, ...]]
 Validate = Callable[[Experiment, Callable[[int, float], None]], float]

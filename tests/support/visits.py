@@ -8,9 +8,8 @@ from client_service.data.session_files import read_session_shard
 from client_service.settings import ClientSettings, client_settings
 from shared.method.settings import method_settings
 from shared.protocol.signing.enrolment import kept_pair
-from simulation.sessions.cut import CUTS
+from simulation.sessions.cut import CUTS, divide_sessions
 from simulation.sessions.generator import generate_sessions
-from simulation.sessions.shards import divide_sessions
 from simulation.sessions.source import save_session_shard
 
 ITEMS = 60
