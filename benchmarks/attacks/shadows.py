@@ -1,6 +1,8 @@
-"""Drawn shards -> what left each of them, kept on the disk in blocks, so that a run that was stopped goes on.
+"""Drawn shards, what left each of them, and what an attacker asks of them.
 
-Shapes: S shadows, K replays, R rounds, P shared parameters.
+What left is kept on the disk in blocks, so that a run that was stopped goes on.
+
+Shapes: S shadows, K replays, R rounds, P shared parameters, M users and N items of the population, T targets.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,10 +19,11 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.attacks.population import Draw, Int64, Population, draw_targets, make_shard
+from benchmarks.attacks.population import Bool, Draw, Int64, Population, draw_targets, make_shard
 from benchmarks.attacks.silo import AttackedRun, Mode, Transcript, begin_client, play_federation, play_run
 from benchmarks.attacks.views import Replays, Transcripts
 from benchmarks.harness.store import append_line, read_lines
+from shared.method.graph import Float64
 
 REVISION = 1  # raised by hand when what leaves a shadow changes though its configuration does not
 BLOCK = 10  # shadows that an interruption can lose
@@ -149,3 +152,51 @@ def _cached_arrays(path: Path, made: Callable[[], Arrays]) -> Arrays:
     save_file(arrays, fresh)
     fresh.replace(path)
     return arrays
+
+
+USER, PAIR, ITEM, SIZE, POPULAR, INTERACTIONS = "user", "pair", "item", "size", "popular", "interactions"
+ASKED = {
+    USER: "is this user in the shard?",
+    PAIR: "is this interaction of a user who is in the shard?",
+    ITEM: "is this item in the shard?",
+    SIZE: "does the shard have more interactions than it usually has?",
+    POPULAR: "has this item a larger share of the shard's interactions than it usually has?",
+    INTERACTIONS: "which of all interactions that could be in the shard are?",
+}
+
+
+def answer_questions(population: Population, seed: int, attacked: slice, shadows: int) -> dict[str, Bool]:
+    """The true answers (S, T) to every question. What is usual is taken from the shadows that are not attacked."""
+    draws = [draw_shadow(population, seed, number) for number in range(shadows)]
+    shards = [make_shard(population, draw) for draw in draws]
+    graphs = [shard.training_graph(population.train.shape).toarray() > 0 for shard in shards]
+    answers = {
+        USER: np.stack([draw.users[population.coins] for draw in draws]),
+        PAIR: np.stack([draw.pairs for draw in draws]),
+        ITEM: np.stack([np.isin(population.rare, shard.items) for shard in shards]),
+        SIZE: _above_median(np.stack([graph.sum(keepdims=True)[0] for graph in graphs]), attacked),
+        POPULAR: _above_median(_item_shares(graphs, population), attacked),
+        INTERACTIONS: _training_interactions(graphs, population),
+    }
+    return {question: answer.astype(bool) for question, answer in answers.items()}
+
+
+def _item_shares(graphs: Sequence[Bool], population: Population) -> Float64:
+    """(S, T): of the items that are never missing as a whole."""
+    items = np.setdiff1d(np.arange(population.train.shape[1]), population.rare)
+    shares: Float64 = np.stack([graph[:, items].sum(axis=0) / graph.sum() for graph in graphs])
+    return shares
+
+
+def _above_median(values: Float64, attacked: slice) -> Bool:
+    """(S, T): above the median of the shadows that are not attacked."""
+    own = np.ones(len(values), dtype=bool)
+    own[attacked] = False
+    above: Bool = values > np.median(values[own], axis=0)
+    return above
+
+
+def _training_interactions(graphs: Sequence[Bool], population: Population) -> Bool:
+    """Every training pair of the population."""
+    users, items = population.train.nonzero()
+    return np.stack([graph[users, items] for graph in graphs])

@@ -25,9 +25,8 @@ from benchmarks.harness.cells import Cell, flatten_settings, plan_cells, setting
 from benchmarks.harness.command import CACHE
 from benchmarks.harness.data import Cache, data_folder
 from benchmarks.harness.measure import THREADS
-from benchmarks.harness.plan import ROOT, read_plan
+from benchmarks.harness.plan import ROOT, read_plan, special_functions
 from benchmarks.harness.run import Bench, line_head
-from benchmarks.harness.special import special_functions
 from benchmarks.harness.store import FILE, KnownLines, Line, append_line, has_settings, read_known
 from client_service.data import read_shard
 from client_service.data.digests import content_digest

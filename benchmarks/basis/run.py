@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from benchmarks.basis.beside import epsilon_table, method_table
-from benchmarks.basis.gains import gain_tables, measure_gains
-from benchmarks.basis.lines import (
+from benchmarks.basis.sub_tables import (
     Figures,
     Line,
     epsilon_of,
+    epsilon_table,
     format_ratio,
+    gain_tables,
     is_federation,
     mean_bytes,
     mean_of_users,
+    measure_gains,
+    method_table,
     place_of,
     ratio,
     verdict_on,

@@ -19,8 +19,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.fedga.judging import Values, judge_state, open_model
-from benchmarks.fedga.methods import ABLATION, METHODS, REGIMES, build_method, list_rates
+from benchmarks.fedga.methods import (
+    ABLATION,
+    METHODS,
+    REGIMES,
+    Values,
+    build_method,
+    judge_state,
+    list_rates,
+    open_model,
+)
 from benchmarks.fedga.rows import Row, find_rates, keep_row, read_rows
 from benchmarks.fedga.sets import SessionSet, measure_floors, open_devices, parse_setting
 from client_service.training.session_trainer import MODELS

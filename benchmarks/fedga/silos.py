@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.fedga.judging import average_silos, judge_silos
-from benchmarks.fedga.methods import build_method
+from benchmarks.fedga.methods import average_silos, build_method, judge_silos
 from benchmarks.fedga.rows import Row, keep_row
 from benchmarks.fedga.sets import SessionSet, divide, measure_silo_floors, parse_setting
 from client_service.training.session_trainer import MODELS, SessionTrainer

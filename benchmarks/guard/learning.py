@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-from benchmarks.guard.calibration import matrix_product
-from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
+from benchmarks.guard.measuring import Prepared, Preparing, TimedWork, matrix_product
 from benchmarks.guard.silo import CPU, METHOD, GeneratedSilo, keep_first_model, matrix_mib
 from client_service.data import read_shard
 from client_service.training.item_trainer import ItemTrainer

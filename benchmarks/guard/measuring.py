@@ -1,20 +1,49 @@
-"""A piece of work and the calibration that is like it -> how many times as long it takes, in processor time.
+"""Times a piece of work beside fixed ones that tell what this processor does now.
 
-Processor time is what a busy machine leaves nearly alone, and the least of several repetitions is what it leaves alone
-best. Work and calibration take turns, so that both meet the same minutes.
+Each figure is held against the piece that is like it, so that another machine changes both alike. Processor time is
+what a busy machine leaves nearly alone, and the least of several repetitions is what it leaves alone best. Work and
+calibration take turns, so that both meet the same minutes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.guard.calibration import Work
+import numpy as np
+
 from benchmarks.guard.silo import GeneratedSilo
+
+Work = Callable[[], Awaitable[None]]
+
+SIDE = 768
+HASHED = 16_000_000
+
+
+def matrix_product() -> Work:
+    """What dense linear algebra is like: a product of two float32 matrices with 768 rows and columns."""
+    left, right = np.random.default_rng(0).standard_normal((2, SIDE, SIDE), dtype=np.float32)
+
+    async def multiply() -> None:
+        np.matmul(left, right)
+
+    return multiply
+
+
+def hashing() -> Work:
+    """What storing and checking bodies is like: 16 MB are hashed."""
+    content = bytes(HASHED)
+
+    async def hash_content() -> None:
+        hashlib.sha256(content)
+
+    return hash_content
+
 
 CALIBRATIONS = 3  # of each repetition: they are short
 

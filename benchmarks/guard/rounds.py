@@ -18,8 +18,7 @@ from aggregator_service.storage.disk import Blobs
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import JoinedClient, Receipt, StoredUpdate
 from aggregator_service.storage.run_store import add_state, add_update
-from benchmarks.guard.calibration import hashing
-from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
+from benchmarks.guard.measuring import Prepared, Preparing, TimedWork, hashing
 from benchmarks.guard.silo import MIB, GeneratedSilo
 from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters

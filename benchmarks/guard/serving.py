@@ -16,9 +16,8 @@ from fastapi import FastAPI, Response
 from pydantic import SecretStr
 from starlette.types import Message, Scope
 
-from benchmarks.guard.calibration import Work
 from benchmarks.guard.learning import MATRIX
-from benchmarks.guard.measuring import Prepared, Preparing, TimedWork
+from benchmarks.guard.measuring import Prepared, Preparing, TimedWork, Work
 from benchmarks.guard.silo import METHOD, NAME, GeneratedSilo, matrix_mib
 from client_service.app import create_app
 from client_service.data import Shard, read_shard

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness.document import ResultsTable
-from benchmarks.harness.plan import FLOORS, ROOT, SPECIAL
-from benchmarks.harness.special import special_functions
+from benchmarks.harness.plan import FLOORS, ROOT, SPECIAL, special_functions
 from benchmarks.harness.summary import Column
 from client_service.evaluation.metrics import PRIMARY
 

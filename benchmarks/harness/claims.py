@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness.groups import STRUCTURE, group_value, structure_groups
-from benchmarks.harness.paper import Claim
-from benchmarks.harness.plan import FLOORS
+from benchmarks.harness.plan import FLOORS, Claim
 from benchmarks.harness.statistics import Comparison, Verdict, compare_pairs
 from benchmarks.harness.summary import Column, Sample
 from benchmarks.harness.tables import format_number, markdown_lines

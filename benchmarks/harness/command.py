@@ -14,13 +14,10 @@ from pathlib import Path
 from benchmarks.guard.guard import guard
 from benchmarks.harness.cells import Cell, plan_cells
 from benchmarks.harness.check import table_complaints
-from benchmarks.harness.checksums import verify_data
-from benchmarks.harness.cluster import Launch, cluster_launch
-from benchmarks.harness.data import VARIABLE, Cache, data_folder
+from benchmarks.harness.data import VARIABLE, Cache, data_folder, verify_data
 from benchmarks.harness.document import gather_table, table_section, write_document
-from benchmarks.harness.plan import ROOT, read_plan, table_names
-from benchmarks.harness.run import Bench, Failure, run_cells, run_child
-from benchmarks.harness.special import is_own_table, run_own_table, special_functions
+from benchmarks.harness.plan import ROOT, is_own_table, read_plan, run_own_table, special_functions, table_names
+from benchmarks.harness.run import Bench, Failure, Launch, cluster_launch, run_cells, run_child
 from benchmarks.harness.store import FILE, KnownLines, read_known, write_lines
 from shared.errors import FederationError, SettingsError
 from simulation.engines import choose_engine

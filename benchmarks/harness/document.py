@@ -10,14 +10,22 @@ from typing import Any
 
 from benchmarks.harness.cells import Cell, plan_cells
 from benchmarks.harness.claims import Finding, claims_section, judge_claims
-from benchmarks.harness.paper import Paper, read_paper
-from benchmarks.harness.plan import ROOT, UNTRAINED, Plan, read_plan, table_names
+from benchmarks.harness.plan import (
+    ROOT,
+    UNTRAINED,
+    Paper,
+    Plan,
+    is_own_table,
+    read_paper,
+    read_plan,
+    special_functions,
+    table_names,
+    title_of,
+)
 from benchmarks.harness.plots import draw_table
-from benchmarks.harness.special import is_own_table, special_functions, title_of
 from benchmarks.harness.store import FILE, KnownLines, Line, read_known, read_lines
 from benchmarks.harness.summary import Column, summarise_plan
-from benchmarks.harness.tables import DAGGER, client_tables, overall_table, verdict_tables
-from benchmarks.harness.views import VIEWS
+from benchmarks.harness.tables import DAGGER, VIEWS, client_tables, overall_table, verdict_tables
 from simulation.reports.averages import FEW_SIGN, FEW_WORDS
 
 DOCUMENT, FIGURES = "results.md", "figures"

@@ -1,39 +1,126 @@
-"""One cell -> its figures, by its kind: a federation, the floors, the centralised model, or a table's own."""
+"""Measures one cell by its kind: a federation, the floors, the centralised reference, or a table's own.
+
+The centralised reference is the clients' encoder on the whole data set as one shard, judged client by client. It sees
+the edges that the cut drops. It ranks, for each client's users, that client's items alone, so that its figures stand
+beside the others; its best round is the one with the best client mean on validation items.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from benchmarks.harness.centralised import measure_on_test, train_whole
 from benchmarks.harness.groups import measure_groups
-from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED
-from benchmarks.harness.special import special_functions
+from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED, special_functions
 from client_service.data import Shard, read_shard
 from client_service.data.interaction_files import with_places
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, Measures
-from client_service.evaluation.ranking import TopItems
+from client_service.evaluation.ranking import TopItems, on_test, on_validation, validation_users
 from client_service.federation.best_model import kept_model
 from client_service.runtime.device import DeviceWish, choose_device, pin_threads
-from client_service.serving.model_store import Served
+from client_service.serving.model_store import Served, freeze
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
+from client_service.training.item_trainer import ItemTrainer
+from client_service.training.spectrum_cache import cached_spectrum
+from client_service.training.training_state import RoundContext
 from shared.errors import DataError
 from shared.method.anchor import choose_size
 from shared.method.declaration import Counts
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
+from shared.strategies import build_strategy
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Outcome, ignore_progress
 from simulation.experiments.floors import FLOORS as FLOOR_NAMES
 from simulation.experiments.floors import START, floor_tops, measure_all_floors
 from simulation.experiments.in_process import simulate_experiment
+from simulation.experiments.pooled import ClientSlice, sorted_places
 from simulation.reports.report import build_report
+
+
+def locate_client(whole: Shard, client: Shard) -> ClientSlice:
+    """Where a client's users and items stand in the whole. Ids are sorted in every shard."""
+    return ClientSlice(
+        client, sorted_places(whole.user_ids, client.user_ids), sorted_places(whole.item_ids, client.item_ids)
+    )
+
+
+@dataclass(frozen=True)
+class WholeTraining:
+    """The best round's lists by client, and what training cost."""
+
+    tops: dict[str, TopItems]
+    validation: dict[str, float]
+    best_round: int
+    seconds: dict[str, float]
+
+
+def train_whole(
+    folder: Path, clients: Sequence[Shard], method: MethodSettings, rounds: int, seed: int, device: torch.device
+) -> tuple[WholeTraining, list[ClientSlice]]:
+    """As many rounds as the federation has, each with the clients' local epochs."""
+    whole = read_shard(folder)
+    views = [locate_client(whole, client) for client in clients]
+    start = time.perf_counter()
+    spectrum = cached_spectrum(whole, method.cutoff, None)
+    spectrum_seconds = time.perf_counter() - start
+    training = ItemTrainer(whole, spectrum, method, device)
+    training.initialise(seed)
+    strategy, best, spent = build_strategy("local", method), _better_round(training, views, 0, None), 0.0
+    for number in range(1, rounds + 1):
+        began = time.perf_counter()
+        training.moment = RoundContext(number, rounds, seed)
+        strategy.fit_round(training, Parameters({}))
+        spent += time.perf_counter() - began
+        best = _better_round(training, views, number, best)
+    total = time.perf_counter() - start  # the choice of where to start and every round's evaluation too
+    return replace(best, seconds={"spectrum": spectrum_seconds, "training": spent, "total": total}), views
+
+
+def _better_round(
+    training: ItemTrainer, views: Sequence[ClientSlice], number: int, best: WholeTraining | None
+) -> WholeTraining:
+    """The better of this round and the best so far, by the client mean of the primary measure on validation items."""
+    ranker = freeze(f"whole.{number}", training).ranker
+    tops = {view.client: view.restrict_lists(ranker.top, training.shard.train.shape[1]) for view in views}
+    validation = {}
+    for client in views:
+        users = validation_users(client.shard.train.shape[0], seed=0)
+        validation[client.client] = on_validation(client.shard, tops[client.client], users).primary_value
+    if best is not None and np.mean([*best.validation.values()]) >= np.mean([*validation.values()]):
+        return best
+    return WholeTraining(tops, validation, number, {})
+
+
+def measure_on_test(trained: WholeTraining, views: Sequence[ClientSlice]) -> list[dict[str, Any]]:
+    """Test figures of every client, read once."""
+    figures = []
+    for client in views:
+        users, items = client.shard.train.shape
+        measures = on_test(client.shard, trained.tops[client.client])
+        figures.append(
+            {
+                "client": client.client,
+                **measures.values,
+                f"valid_{PRIMARY}": trained.validation[client.client],
+                "test_users": measures.users,
+                "best_round": trained.best_round,
+                "users": users,
+                "items": items,
+                "bytes_up": 0,
+                "bytes_down": 0,
+            }
+        )
+    return figures
+
 
 Figures = dict[str, Any]
 THREADS = 1

@@ -13,7 +13,7 @@ from matplotlib import pyplot
 
 from benchmarks.harness.plan import Plan
 from benchmarks.harness.summary import Column, Sample
-from benchmarks.harness.views import sweep_points
+from benchmarks.harness.tables import sweep_points
 from client_service.evaluation.metrics import PRIMARY, TITLE
 
 STEADY: Any = {

@@ -2,21 +2,122 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import render_table
 from benchmarks.harness.claims import FAILS, HOLDS
-from benchmarks.theorems.blocks import BlockModel, community_eigengap, draw_graph, structural_eigenvalues
-from benchmarks.theorems.smoothness import both_sides
 from shared.errors import SettingsError
 from shared.method.divergence import divergence, kernel
-from shared.method.graph import Float64
+from shared.method.graph import Float64, normalise
 from shared.method.spectrum import low_spectrum
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BlockModel:
+    """Chance of an edge inside community c: evenly spaced from within[0] to within[1]; between any two: `between`.
+
+    thinning multiplies all of them.
+    """
+
+    communities: int
+    within: tuple[float, float]
+    between: float
+    thinning: float = 1.0
+
+    def edge_chances(self) -> Float64:
+        """The chance of an edge between each two communities, (k, k)."""
+        table = np.full((self.communities, self.communities), self.between)
+        np.fill_diagonal(table, np.linspace(*self.within, self.communities))
+        scaled: Float64 = table * self.thinning
+        return scaled
+
+
+def community_labels(nodes: int, communities: int) -> Int64:
+    """(nodes,): communities of equal size, the last ones smaller by one where it does not divide."""
+    return np.sort(np.arange(nodes) % communities)
+
+
+def expected_graph(model: BlockModel, nodes: int) -> sparse.csr_array:
+    """E[R] of a graph with `nodes` users and as many items."""
+    own = community_labels(nodes, model.communities)
+    return sparse.csr_array(model.edge_chances()[own][:, own])
+
+
+def draw_graph(model: BlockModel, nodes: int, rng: np.random.Generator) -> sparse.csr_array:
+    """One graph: independent edges, (nodes, nodes), 0/1."""
+    own = community_labels(nodes, model.communities)
+    return sparse.csr_array((rng.random((nodes, nodes)) < model.edge_chances()[own][:, own]).astype(np.float64))
+
+
+def structural_eigenvalues(model: BlockModel, nodes: int, cutoff: int) -> Float64:
+    """The `cutoff` lowest eigenvalues of the expected graph's Laplacian, (cutoff,).
+
+    Its matrix has rank k, so that all beyond the k-th are exactly 1.
+    """
+    eigenvalues = low_spectrum(expected_graph(model, nodes), min(cutoff, model.communities)).eigenvalues
+    return np.pad(eigenvalues, (0, cutoff - len(eigenvalues)), constant_values=1.0)
+
+
+def community_eigengap(eigenvalues: Float64, communities: int) -> float:
+    """delta = lambda_{k+1} - lambda_k; 1 stands for a frequency that the list no longer holds."""
+    following = eigenvalues[communities] if len(eigenvalues) > communities else 1.0
+    return float(following - eigenvalues[communities - 1])
+
+
+def community_indicators(nodes: int, communities: int) -> Float64:
+    """chi (2 nodes, k): orthonormal indicators of the communities, users and items of one community together."""
+    table = (np.tile(community_labels(nodes, communities), 2)[:, None] == np.arange(communities)).astype(np.float64)
+    scaled: Float64 = table / np.sqrt(table.sum(axis=0))
+    return scaled
+
+
+def both_sides(graph: sparse.csr_array, communities: int) -> dict[str, float]:
+    """Figures of one graph. lemma: largest |P_k P_k^T x - chi chi^T x| over |x| = 1, beside its bound.
+
+    smoothness: largest |Var(z) - Var(z*)| over |x| <= 1 with Var(z) = z^T L z, beside its bound, beside what the
+    proof's last step drops (Eq. 82), and beside 2, which holds for any two vectors no longer than 1.
+    """
+    spectrum = low_spectrum(graph, communities + 1)
+    gap = community_eigengap(spectrum.eigenvalues, communities)
+    own = spectrum.cut(communities)
+    chi = community_indicators(graph.shape[0], communities)
+    root = np.sqrt(communities)
+    return {
+        "gap": gap,
+        "lemma": _norm_of_difference(own.basis, np.eye(len(own.singular)), chi, np.eye(communities)),
+        "lemma_bound": 8.0 * root / gap,
+        "left": _norm_of_difference(own.basis, np.diag(own.eigenvalues), chi, chi.T @ _laplacian_times(graph, chi)),
+        "bound": 32.0 * root / gap,
+        "dropped": 128.0 * communities / gap**2,
+        "trivial": 2.0,
+        "lambda_k": float(own.eigenvalues[-1]),
+    }
+
+
+def _norm_of_difference(first: Float64, inner: Float64, second: Float64, other: Float64) -> float:
+    """Spectral norm of A X A^T - B Y B^T for orthonormal A and B, computed in the space that both span together."""
+    base, _ = linalg.qr(np.concatenate([first, second], axis=1), mode="economic")
+    left, right = base.T @ first, base.T @ second
+    return float(np.abs(linalg.eigvalsh(left @ inner @ left.T - right @ other @ right.T)).max())
+
+
+def _laplacian_times(graph: sparse.csr_array, columns: Float64) -> Float64:
+    """L X for X (M + N, k), with L = I - D^-1/2 A D^-1/2."""
+    half, users = normalise(graph), graph.shape[0]
+    mixed = np.concatenate([half @ columns[users:], half.T @ columns[:users]])
+    product: Float64 = columns - mixed
+    return product
+
 
 Row = dict[str, Any]
 Pair = tuple[BlockModel, BlockModel]

@@ -11,12 +11,23 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks import shadows, views, worlds
-from benchmarks.attacks.controls import HIDING_PLACE, hiding_place_features, plant_embedding
 from benchmarks.attacks.noise import LEAST, gaussian_area, largest_area, private_mode, solve_settings
 from benchmarks.attacks.population import Population, draw_populations, draw_targets, make_shard
-from benchmarks.attacks.questions import INTERACTIONS, ITEM, PAIR, POPULAR, SIZE, USER, answer_questions
-from benchmarks.attacks.run import check, render
-from benchmarks.attacks.shadows import Rows, Series, collect_transcripts, draw_shadow, play_replays
+from benchmarks.attacks.run import HIDING_PLACE, check, hiding_place_features, plant_embedding, render
+from benchmarks.attacks.shadows import (
+    INTERACTIONS,
+    ITEM,
+    PAIR,
+    POPULAR,
+    SIZE,
+    USER,
+    Rows,
+    Series,
+    answer_questions,
+    collect_transcripts,
+    draw_shadow,
+    play_replays,
+)
 from benchmarks.attacks.silo import (
     AttackedRun,
     BegunClient,

@@ -13,9 +13,6 @@ import numpy as np
 import pytest
 
 from benchmarks.basis.adopt import Finished, adopt_run
-from benchmarks.basis.beside import EASE_TARGETS
-from benchmarks.basis.gains import ITEM_RECORDS, USER_RECORDS
-from benchmarks.basis.lines import ratio
 from benchmarks.basis.run import (
     TARGETS,
     UNTRAINED,
@@ -26,6 +23,7 @@ from benchmarks.basis.run import (
     render,
     verdict,
 )
+from benchmarks.basis.sub_tables import EASE_TARGETS, ITEM_RECORDS, USER_RECORDS, ratio
 from benchmarks.harness.cells import Cell, plan_cells
 from benchmarks.harness.data import Cache, rename_items
 from benchmarks.harness.document import gather_table, table_section

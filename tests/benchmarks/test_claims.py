@@ -22,9 +22,17 @@ from benchmarks.harness.claims import (
     judge_claims,
     verdict_of,
 )
-from benchmarks.harness.paper import Claim, read_paper
-from benchmarks.harness.plan import CENTRALISED, FLOORS, UNTRAINED, Plan, read_plan, table_names
-from benchmarks.harness.special import is_own_table
+from benchmarks.harness.plan import (
+    CENTRALISED,
+    FLOORS,
+    UNTRAINED,
+    Claim,
+    Plan,
+    is_own_table,
+    read_paper,
+    read_plan,
+    table_names,
+)
 from benchmarks.harness.statistics import Comparison, Verdict
 from benchmarks.harness.store import KnownLines, Line
 from benchmarks.harness.summary import Column, summarise_plan

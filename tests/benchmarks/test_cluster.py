@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.cells import Cell, plan_cells
-from benchmarks.harness.cluster import cluster_launch, keep_on_node, measure_on_node
 from benchmarks.harness.data import Cache
 from benchmarks.harness.plan import read_plan
-from benchmarks.harness.run import Bench, run_cells, run_child
+from benchmarks.harness.run import Bench, cluster_launch, keep_on_node, measure_on_node, run_cells, run_child
 from benchmarks.harness.store import KnownLines, read_lines
 from simulation.engines.ray_engine import RayCluster
 

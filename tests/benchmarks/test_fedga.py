@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks.fedga import devices, rows, silos, tables
-from benchmarks.fedga.claims import judge_sides, largest_rise
 from benchmarks.fedga.methods import METHODS, build_method, list_rates
 from benchmarks.fedga.rows import Row, find_rates, identify_cell, read_rows
 from benchmarks.fedga.sets import parse_setting
-from benchmarks.fedga.statistics import compare_methods, describe_mean, group_cells, rounds_to
+from benchmarks.fedga.tables import compare_methods, describe_mean, group_cells, judge_sides, largest_rise, rounds_to
 from client_service.runtime.device import pin_threads
 
 

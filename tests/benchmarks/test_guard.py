@@ -12,8 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from benchmarks.guard import guard, measuring, rounds, serving
-from benchmarks.guard.calibration import Work
-from benchmarks.guard.measuring import Figure, measure_part
+from benchmarks.guard.measuring import Figure, Work, measure_part
 from benchmarks.guard.silo import GeneratedSilo, make_silo
 from client_service.runtime.device import pin_threads
 from client_service.training.item_trainer import ItemTrainer

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 from scipy import sparse
 
-from benchmarks.harness import checksums, command
-from benchmarks.harness.centralised import locate_client
-from benchmarks.harness.checksums import verify_data
+from benchmarks.harness import command
+from benchmarks.harness import data as checksums
 from benchmarks.harness.command import main
-from benchmarks.harness.data import Cache, without_thin
+from benchmarks.harness.data import Cache, verify_data, without_thin
 from benchmarks.harness.groups import activity_groups, measure_groups, structure_groups
+from benchmarks.harness.measure import locate_client
 from benchmarks.harness.plan import Block
 from benchmarks.harness.store import read_known
 from client_service.data import read_shard

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.cells import plan_cells, settings_hash
-from benchmarks.harness.paper import read_paper
-from benchmarks.harness.plan import ROOT, read_plan, table_names
-from benchmarks.harness.special import is_own_table
+from benchmarks.harness.plan import ROOT, is_own_table, read_paper, read_plan, table_names
 from shared.errors import SettingsError
 
 OWN = ("table1", "table2", "table3", "table4", "figure3", "table8", "table9", "table12")

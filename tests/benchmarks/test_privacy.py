@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.harness.cells import available_settings, plan_cells, settings_hash
 from benchmarks.harness.measure import Work, measure_federation
-from benchmarks.harness.plan import Row, read_plan
-from benchmarks.harness.special import special_functions
+from benchmarks.harness.plan import Row, read_plan, special_functions
 from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.settings import PrivacySettings
 from shared.method.settings import validate_settings

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.harness.special import run_own_table
-from benchmarks.sparse.run import SmallCut, check, ratio_interval, render, summarise
-from benchmarks.sparse.sources import read_sessions, read_source
+from benchmarks.harness.plan import run_own_table
+from benchmarks.sparse.run import SmallCut, check, ratio_interval, read_sessions, read_source, render, summarise
 from shared.errors import DataError
 from simulation.experiments.floors import FLOORS, START
 

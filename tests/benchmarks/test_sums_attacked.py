@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.attacks import drawn_sums, sums
+from benchmarks.attacks import sums
+from benchmarks.attacks import sums as drawn_sums
 from benchmarks.attacks.population import all_matrices
 from benchmarks.attacks.scores import area_under_curve
 from benchmarks.privacy.noised_basis import measure

@@ -11,9 +11,18 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import paper_figures
-from benchmarks.harness.special import run_own_table
-from benchmarks.table10.behaviour import Users, accept_items, jaccard_index, most_alike, observe_users
-from benchmarks.table10.run import _make_recommenders, check, render, run_loop
+from benchmarks.harness.plan import run_own_table
+from benchmarks.table10.run import (
+    Users,
+    _make_recommenders,
+    accept_items,
+    check,
+    jaccard_index,
+    most_alike,
+    observe_users,
+    render,
+    run_loop,
+)
 from client_service.data import Shard, shard_of_matrices
 from client_service.evaluation.ranking import K, ranked_by
 

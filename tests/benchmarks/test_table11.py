@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.common import paper_figures
-from benchmarks.harness.special import run_own_table
+from benchmarks.harness.plan import run_own_table
 from benchmarks.table11.run import MEAN, check, cutoff_eigengap, pearson_correlation, render
 
 

@@ -9,8 +9,16 @@ import pytest
 from scipy import sparse
 
 from benchmarks.common import locate_data, paper_figures, render_table
-from benchmarks.table7.run import PAPER_ROWS, SHOWN, check, render, run
-from benchmarks.table7.structure import laplacian_eigenvalues, spectral_entropy, structure_figures
+from benchmarks.table7.run import (
+    PAPER_ROWS,
+    SHOWN,
+    check,
+    laplacian_eigenvalues,
+    render,
+    run,
+    spectral_entropy,
+    structure_figures,
+)
 from shared.errors import DataError, SettingsError
 from shared.method.graph import normalise
 from simulation.partitioning.methods import METHODS

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.harness.special import run_own_table
-from benchmarks.theorems.blocks import (
+from benchmarks.harness.plan import run_own_table
+from benchmarks.theorems.run import (
     BlockModel,
+    both_sides,
+    check,
     community_eigengap,
     community_indicators,
     community_labels,
     draw_graph,
     expected_graph,
+    render,
+    run,
     structural_eigenvalues,
 )
-from benchmarks.theorems.run import check, render, run
-from benchmarks.theorems.smoothness import both_sides
 from shared.errors import SettingsError
 from shared.method.divergence import divergence, kernel
 from shared.method.graph import normalise
