@@ -19,28 +19,19 @@ PLAIN := --output-reproducible --no-validate
 SBOM := $(SUPPLY)/bin/python -W ignore -m cyclonedx_py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# What training finds differs in the last digits between processors. These tests train, and hold one run against another.
-TRAINING_TESTS := tests/client_service/federation/test_killed.py tests/client_service/federation/test_agent.py tests/client_service/secure_rounds \
-	tests/simulation/test_secure_run.py tests/strategies tests/equations
+LEVELS := tests/unit tests/service tests/system
 
-# For the inner loop: what starts no service and trains little. tests/conftest.py says what starts one.
-FAST := not services and not thorough and not browser and not data and not containers and not slow
-FAST_TESTS := tests/aggregator_service tests/audit tests/client_service tests/contracts tests/equations tests/secure tests/shared \
-	tests/test_architecture.py
+# What training finds differs in the last digits between processors. These tests train, and hold one run against another.
+TRAINING_TESTS := $(wildcard $(addsuffix /client_service/federation/test_killed.py,$(LEVELS)) \
+	$(addsuffix /client_service/federation/test_agent.py,$(LEVELS)) $(addsuffix /client_service/secure_rounds,$(LEVELS)) \
+	$(addsuffix /simulation/test_secure_run.py,$(LEVELS)) $(addsuffix /strategies,$(LEVELS)) $(addsuffix /equations,$(LEVELS)))
 
 # Two workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
-test test-fast rounding faults engines engine-ray engine-flower storage generated-client e2e-compose: export OMP_NUM_THREADS := 1
-test test-fast rounding faults engines engine-ray engine-flower storage e2e-compose: export PYTHONDONTWRITEBYTECODE :=
+TESTING := test test-fast test-system rounding faults engines engine-ray engine-flower storage
+$(TESTING) generated-client e2e-compose: export OMP_NUM_THREADS := 1
+$(TESTING) e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
-# What `make test` leaves out for its length lies in these as well.
-FAULT_TESTS := tests/faults tests/attacks/test_clock_turned_back.py tests/attacks/test_round_under_abuse.py \
-	tests/aggregator_service/test_federation_machine.py tests/client_service/secure_rounds/test_killed_in_a_round.py \
-	tests/web/test_described.py
-# Of these `make test` runs a part, and `make faults` the rest.
-SLOW_TESTS := tests/client_service/common_basis/test_basis_runs.py tests/simulation/engines/test_plain.py \
-	tests/benchmarks/test_every_benchmark_runs.py
-
-.PHONY: help install demo stop check format test test-fast rounding faults engines engine-ray engine-flower storage generated-client soak nightly benchmark guard \
+.PHONY: help install demo stop check format test test-fast test-system rounding faults engines engine-ray engine-flower storage generated-client soak nightly benchmark guard \
 	e2e-compose site notebook dist lock sbom audit platforms images base-digest clean
 
 help: ## print this list
@@ -68,41 +59,43 @@ check: install ## lint, types, architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
-	$(BIN)/pytest tests/test_architecture.py
+	$(BIN)/pytest tests/unit/project/test_architecture.py
 
 format: install ## rewrite the code in the house's format, and the Python client's awaitable twin
 	$(BIN)/python requirements/make_async_client.py
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: install ## run the tests
-	$(BIN)/pytest -n 2 --dist worksteal
+test: install ## run the tests that need no process but their own
+	$(BIN)/pytest -n 2 --dist worksteal tests/unit tests/service
 
 test-fast: install ## run those that start no service, in less than a minute
-	$(BIN)/pytest -n 2 --dist worksteal -m '$(FAST)' $(FAST_TESTS)
+	$(BIN)/pytest -n 2 --dist worksteal tests/unit
+
+test-system: install ## run those that start processes or a browser, or kill a service
+	$(BIN)/pytest -n 2 --dist worksteal tests/system
 
 rounding: install ## run the tests that train as two other processors would round
 	OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n 2 --dist worksteal $(TRAINING_TESTS)
 	OPENBLAS_CORETYPE=Zen ATEN_CPU_CAPABILITY=default $(BIN)/pytest -n 2 --dist worksteal $(TRAINING_TESTS)
 
 faults: install ## kill, cut off and misuse the services in every way that is known, about ten minutes
-	$(BIN)/pytest -n 2 --dist worksteal -m 'slow or not slow' $(FAULT_TESTS)
-	$(BIN)/pytest -n 2 --dist worksteal -m slow $(SLOW_TESTS)
+	$(BIN)/pytest -n 2 --dist worksteal -m slow tests/service tests/system --ignore tests/system/soak
 
 engines: engine-ray engine-flower ## run the tests of Ray and of Flower, each in an environment of its own
 
 engine-ray: .venv-ray/.installed ## federations and benchmark cells over a local Ray cluster of two nodes
-	.venv-ray/bin/python -m pytest tests/simulation/engines/test_ray.py tests/benchmarks/test_cluster.py
+	.venv-ray/bin/python -m pytest tests/system/simulation/engines/test_ray.py tests/service/benchmarks/test_cluster.py
 
 # The command line's library is older there, and tells of what the next version of another one will not have.
 engine-flower: .venv-flower/.installed ## the Flower app in Flower's simulation
-	.venv-flower/bin/python -m pytest -W default::DeprecationWarning tests/simulation/engines/test_flower.py
+	.venv-flower/bin/python -m pytest -W default::DeprecationWarning tests/system/simulation/engines/test_flower.py
 
 storage: .venv-storage/.installed ## run the tests of PostgreSQL and S3, in an environment of their own; -rs says what is skipped
-	.venv-storage/bin/python -m pytest -rs tests/aggregator_service/servers
+	.venv-storage/bin/python -m pytest -rs tests/system/aggregator_service/servers
 
 generated-client: install .venv-generator/.installed ## make clients from both OpenAPI documents by a public generator, and use them
-	$(BIN)/pytest -rs tests/web/test_generated_client.py
+	$(BIN)/pytest -rs tests/system/web/test_generated_client.py
 
 # Of other packages' versions than development's, and without this one: a generated client needs none of ours.
 .venv-generator/.installed: requirements/generator.txt
@@ -114,7 +107,7 @@ generated-client: install .venv-generator/.installed ## make clients from both O
 	TORCH_BUILD=$(TORCH_BUILD) TORCH_INDEX=$(TORCH_INDEX) sh requirements/make_engine_environment.sh $* $(PYTHON)
 
 soak: install ## fifty clients for two hundred rounds, and updates of 64 MB; prints the figures
-	$(BIN)/pytest -m slow -s tests/soak
+	$(BIN)/pytest -m slow -s tests/system/soak
 
 nightly: ## what CI runs once a day: every fault, rounding, the tutorial, long runs, packages; more than an hour
 	.ci/nightly
@@ -126,7 +119,7 @@ guard: install ## measure the main costs against committed ratios, about a minut
 	$(BIN)/python -m benchmarks guard $(if $(WRITE),--write)
 
 e2e-compose: install ## build and run docker-compose.yml for real; skipped where no Docker engine answers
-	$(BIN)/pytest -m containers -rs -s tests/containers
+	$(BIN)/pytest -m containers -rs -s tests/system/containers
 
 site: .venv-site/.installed ## write build/site: the documentation with a reference made from the code; links are checked
 	.venv-site/bin/python docs/site/stage.py build/site-source

@@ -48,7 +48,7 @@ STARTING = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a service: `make test-fast` leaves it out."""
+    """Mark what starts a service: it settles popularity tables in a few steps."""
     for item in items:
         if STARTING & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.services)

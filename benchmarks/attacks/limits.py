@@ -21,9 +21,9 @@ from typing import Any
 
 import httpx
 
-from tests.attacks.besieged import Besieged
-from tests.attacks.test_many_empty_tensors import WIDE, many_empty_tensors
+from tests.support.besieged import Besieged
 from tests.support.serving import HOST
+from tests.system.attacks.test_many_empty_tensors import WIDE, many_empty_tensors
 
 PIECE, PIECES = bytes(1 << 20), 300
 HEADS, POLLS = 530, 530

@@ -110,7 +110,7 @@ def report_magnitude(leaving: Parameters, base: Arrays) -> Parameters:
     """What leaves a client, and beside it the root mean square of leaving - base over all numbers.
 
     base: where the round began for all clients. One number and not one for each: of sums of x and of |x| over three
-    silos most numbers could be told apart, as each is +-|x| (tests/attacks/test_reported_magnitudes.py). It is made of
+    silos most numbers could be told apart, as each is +-|x| (attacks/test_reported_magnitudes.py). It is made of
     what leaves, after noise where there is some, so that it tells nothing that the update does not.
     """
     changes = [np.subtract(value, base[name], dtype=np.float64) for name, value in leaving.arrays.items()]

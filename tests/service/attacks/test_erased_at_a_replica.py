@@ -1,0 +1,126 @@
+"""A user who is erased must be unknown to a replica too, and what was met since the shard not recommended by it.
+
+Who: nobody has to attack. The replicas of the Kubernetes component mount parts of the client's state, and the log of
+what applications have told was not among them: an erased user's list was answered until the next shard, and items that
+were hidden or met since went on being recommended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import yaml
+
+from client_service.app import create_replica
+from client_service.event_log.database import VERSION
+from client_service.event_log.messages import InteractionIn, ItemIn
+from client_service.event_log.store import EventStore
+from client_service.http import replica
+from tests.support.kept import keep_first_model
+from tests.support.questions import LONGEST_SECONDS
+from tests.support.small import small_client
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+DEPLOYMENT = Path(__file__).parents[3] / "k8s" / "components" / "serving-replicas" / "serving.yaml"
+
+
+def mounted_state(state: Path, there: Path) -> Path:
+    """A folder with those parts of a client's state that the component gives its replicas."""
+    pods = [one for one in yaml.safe_load_all(DEPLOYMENT.read_text()) if one["kind"] == "Deployment"]
+    (container,) = pods[0]["spec"]["template"]["spec"]["containers"]
+    there.mkdir()
+    for one in container["volumeMounts"]:
+        if one["name"] == "state":
+            (there / Path(one["mountPath"]).relative_to("/state")).symlink_to(state / one["subPath"])
+    return there
+
+
+async def until(found: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(LONGEST_SECONDS):
+        while not await found():
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_mounts_parts_of_the_state_follows_erasures_and_what_was_met(
+    silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.02)
+    settings = small_client(silos(1)[0], tmp_path, serving_port=9)
+    shard, _ = keep_first_model(settings)
+    store = EventStore(settings.state_directory)
+    there = mounted_state(settings.state_directory, tmp_path / "mounted")
+    app = create_replica(settings.model_copy(update={"state_directory": there}).for_replica())
+    transport = httpx.ASGITransport(app=app)
+    gone, user = shard.user_ids[:2]
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
+    ):
+
+        async def answer(who: str) -> dict[str, Any]:
+            found: dict[str, Any] = (await http.get(f"/v1/users/{who}/recommendations?k=12")).json()
+            return found
+
+        async def items() -> list[str]:
+            return [one["item"] for one in (await answer(user))["items"]]
+
+        async def is_unknown() -> bool:
+            return (await answer(gone)).get("fallback") == "unknown user"
+
+        async def has_none(item: str) -> bool:
+            return item not in await items()
+
+        first, second, *_ = await items()
+        store.append([InteractionIn(event="e", user=user, item=first, time=None, rating=None)])
+        await until(lambda: has_none(first))
+        store.put_item(second, ItemIn(hidden=True))
+        await until(lambda: has_none(second))
+        assert not await is_unknown()
+        store.erasures.erase_user(gone, known=True)
+        await until(is_unknown)
+    store.close()
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_cannot_read_who_is_erased_is_not_ready(
+    silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a client of a later version, whose log it does not know."""
+    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.01)
+    settings = small_client(silos(1)[0], tmp_path, serving_port=9)
+    keep_first_model(settings)
+    store = EventStore(settings.state_directory)
+    say_version(store.path, 99)
+    app = create_replica(settings.for_replica())
+    transport = httpx.ASGITransport(app=app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
+    ):
+
+        async def is_ready() -> bool:
+            return (await http.get("/health/ready")).status_code == 200
+
+        async def is_hindered() -> bool:
+            return not await is_ready()
+
+        await until(is_hindered)
+        assert "who is erased is not known" in (await http.get("/health/ready")).text
+        say_version(store.path, VERSION)
+        await until(is_ready)
+    store.close()
+
+
+def say_version(path: Path, version: int) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as rows:
+        rows.execute(f"PRAGMA user_version = {version}")

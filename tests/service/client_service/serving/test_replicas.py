@@ -1,0 +1,263 @@
+"""Processes beside the one that trains answer as it does, change nothing on its disk, and end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from client_service.app import create_replica
+from client_service.data import Shard, change_shard
+from client_service.event_log.messages import InteractionIn
+from client_service.event_log.shard_update import erase_users
+from client_service.event_log.store import EventStore
+from client_service.http import replica
+from client_service.refresh.cleanup import keep_alone
+from client_service.runtime import replica_processes
+from client_service.serving import precomputed_lists
+from client_service.serving.precomputed_lists import ListBuilder
+from client_service.serving.recommender import Recommender
+from client_service.serving.requests import ListRequest
+from client_service.settings import ClientSettings, client_settings
+from shared.errors import SettingsError
+from shared.web.server import _share_port
+from simulation.experiments.processes import free_ports
+from tests.support.kept import keep_first_model
+from tests.support.questions import LONGEST_SECONDS
+
+
+@pytest.fixture
+def replicated(settings: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> ClientSettings:
+    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(precomputed_lists, "LOOK_SECONDS", 0.02)
+    return settings.model_copy(update={"serving_port": 9})
+
+
+@asynccontextmanager
+async def asking(settings: ClientSettings) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_replica(settings.for_replica())
+    transport = httpx.ASGITransport(app=app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
+    ):
+        http.app = app  # type: ignore[attr-defined]
+        yield http
+
+
+async def listed(http: httpx.AsyncClient, user: str) -> list[str]:
+    answer = await http.get(f"/v1/users/{user}/recommendations?k=5")
+    return [one["item"] for one in answer.json()["items"]]
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+@pytest.mark.anyio
+async def test_a_replica_answers_as_the_client_does_and_writes_nothing(replicated: ClientSettings) -> None:
+    shard, before = keep_first_model(replicated)
+    keeper = ListBuilder(replicated.state_directory / "model", shard)
+    ahead = Recommender(shard, keeper)
+    ahead.served = before.served
+    wait_for(lambda: ahead.lists_share == 1.0)
+    ahead.close()
+    disk = contents(replicated.state_directory)
+    async with asking(replicated) as http:
+        recommender = http.app.state.service.model_server(Recommender)  # type: ignore[attr-defined]
+        await asyncio.to_thread(wait_for, lambda: recommender.lists_share == 1.0)
+        for user in shard.user_ids[:5]:
+            assert await listed(http, user) == [one.item for one in before.for_user(user, ListRequest(5)).items]
+        basket = [shard.item_ids[row] for row in (1, 2, 5)]
+        answer = await http.post("/v1/recommendations", json={"basket": basket, "k": 5})
+        expected = before.for_basket(basket, ListRequest(5)).items
+        assert [one["item"] for one in answer.json()["results"][0]["items"]] == [one.item for one in expected]
+        assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "serving"}
+        assert "lpsfed_client_serving 1.0" in (await http.get("/metrics")).text
+    assert contents(replicated.state_directory) == disk
+
+
+@pytest.mark.anyio
+async def test_a_replica_has_nothing_for_the_operator(replicated: ClientSettings) -> None:
+    keep_first_model(replicated)
+    async with asking(replicated) as http:
+        for path in ("/v1/status", "/v1/quality", "/v1/ledger", "/", "/docs", "/openapi.json"):
+            assert (await http.get(path)).status_code == 404, path
+        assert (await http.post("/v1/gate/probe")).status_code == 404
+
+
+@pytest.mark.anyio
+async def test_a_replica_asks_for_the_application_s_key(replicated: ClientSettings) -> None:
+    shard, _ = keep_first_model(replicated)
+    keys = {
+        "application_key": "AbCdEfGh0123456789-AbCdEfGh0123456789",
+        "operator_key": "zYxWvUt9876543210-zYxWvUt9876543210",
+    }
+    guarded = client_settings(**{**dict(replicated), **keys})
+    async with asking(guarded) as http:
+        path = f"/v1/users/{shard.user_ids[0]}/recommendations"
+        assert (await http.get(path)).status_code == 401
+        for key, status in ((keys["operator_key"], 403), (keys["application_key"], 200)):
+            assert (await http.get(path, headers={"Authorization": f"Bearer {key}"})).status_code == status
+
+
+@pytest.mark.anyio
+async def test_a_replica_takes_up_a_newer_model_and_keeps_its_own_while_there_is_a_damaged_one(
+    replicated: ClientSettings,
+) -> None:
+    async with asking(replicated) as http:
+        recommender = http.app.state.service.model_server(Recommender)  # type: ignore[attr-defined]
+        shard = recommender._shard
+        assert (await http.get(f"/v1/users/{shard.user_ids[0]}/recommendations")).json()["fallback"] == "no model yet"
+        for run in ("run-1", "run-2"):
+            await asyncio.to_thread(keep_first_model, replicated, run)
+            await asyncio.to_thread(wait_for, lambda run=run: served_version(recommender) == f"{run}.0")
+        folder = replicated.state_directory / "model"
+        head = (folder / "model.json").read_text(encoding="utf-8")
+        (folder / "model-run-2.0.safetensors").write_bytes(b"damaged")
+        (folder / "model.json").write_text(head.replace('"round": 0', '"round": 7'), encoding="utf-8")
+        await asyncio.sleep(0.2)
+        assert served_version(recommender) == "run-2.0"
+        assert (await http.get("/health/ready")).status_code == 200
+
+
+def served_version(recommender: Recommender) -> str | None:
+    return None if recommender.served is None else recommender.served.version
+
+
+def test_lists_of_another_process_are_read_as_far_as_they_have_come(replicated: ClientSettings) -> None:
+    shard, before = keep_first_model(replicated)
+    assert before.served is not None
+    folder, ranker = replicated.state_directory / "model", before.served.ranker
+    found, progress = precomputed_lists.open_lists(folder, ranker, shard)
+    reader = Recommender(shard, precomputed_lists.ListReader(folder, shard))
+    reader.served = replace(before.served, ranker=replace(ranker))  # as one that was read from the disk
+    assert reader.at_once(shard.user_ids[0], ListRequest(3)) is None
+    for rows in (4, len(shard.user_ids)):
+        ranked, scores = ranker.top_scored(ranker.users[np.arange(rows)], known(shard, rows), found.items.shape[1])
+        found.items[:rows], found.scores[:rows] = ranked, scores
+        progress.write_text(f'{{"rows": {rows}}}', encoding="utf-8")
+        wait_for(lambda rows=rows: reader.lists_share == rows / len(shard.user_ids))
+        looked_up = reader.at_once(shard.user_ids[rows - 1], ListRequest(3))
+        assert looked_up is not None
+        expected = before.for_user(shard.user_ids[rows - 1], ListRequest(3)).items
+        assert [one.item for one in looked_up.items] == [one.item for one in expected]
+    reader.close()
+
+
+def known(shard: Shard, rows: int) -> np.ndarray:
+    return np.asarray(shard.known_pairs[:rows].toarray() > 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"workers": 2}, "serving_port: expected one for workers = 2, got none"),
+        ({"serving_port": 8801}, "serving_port: expected another one than port, got 8801 for both"),
+    ],
+)
+def test_settings_of_no_use_are_refused(settings: ClientSettings, given: dict[str, int], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        client_settings(**{**dict(settings), **given})
+
+
+def test_a_replica_without_a_port_is_refused(settings: ClientSettings) -> None:
+    with pytest.raises(SettingsError, match="serving_port: expected one for a replica, got none"):
+        settings.for_replica()
+
+
+def test_a_shared_port_is_shared_by_those_who_share_it_alone_and_sends_small_answers_at_once() -> None:
+    (port,) = free_ports(1)
+    with _share_port("127.0.0.1", port) as first, _share_port("127.0.0.1", port) as second:
+        assert first.getsockname() == second.getsockname()
+        assert first.proto == socket.IPPROTO_TCP  # of any other asyncio does not switch Nagle's waiting off
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(SettingsError, match="which is taken"):
+        _share_port("127.0.0.1", port)
+
+
+def wait_for(question: Callable[[], bool]) -> None:
+    until = time.monotonic() + LONGEST_SECONDS
+    while not question():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.anyio
+async def test_a_serving_process_that_keeps_ending_is_started_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+
+    async def run(_: object) -> int:
+        return 1
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 8:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(replica_processes, "_run", run)
+    monkeypatch.setattr(replica_processes.asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await replica_processes._keep(1, ())
+    assert waited == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+
+
+@pytest.mark.anyio
+async def test_a_state_that_cannot_be_written_is_no_hindrance(replicated: ClientSettings, tmp_path: Path) -> None:
+    """As a volume that is mounted read-only."""
+    shard, before = keep_first_model(replicated)
+    there = tmp_path / "mounted" / "client-1"
+    shutil.copytree(replicated.state_directory, there)
+    for path in sorted(there.rglob("*"), reverse=True):
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    disk = contents(there)
+    async with asking(replicated.model_copy(update={"state_directory": there})) as http:
+        user = shard.user_ids[0]
+        assert await listed(http, user) == [one.item for one in before.for_user(user, ListRequest(5)).items]
+    assert contents(there) == disk
+
+
+@pytest.mark.anyio
+async def test_a_replica_takes_up_a_shard_of_which_no_model_could_be_kept(replicated: ClientSettings) -> None:
+    shard, _ = keep_first_model(replicated)
+    gone, there = shard.user_ids[:2]
+    async with asking(replicated) as http:
+        assert "fallback" not in (await http.get(f"/v1/users/{gone}/recommendations")).json()
+        change_shard(replicated.shard, lambda before: erase_users(before, [gone]))
+        keep_alone(replicated.models_directory, "f" * 64)
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while "fallback" not in (answer := (await http.get(f"/v1/users/{there}/recommendations")).json()):
+                await asyncio.sleep(0.02)
+        assert answer["fallback"] == "no model yet"
+        keep_first_model(replicated, "run-2")
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while "fallback" in (await http.get(f"/v1/users/{there}/recommendations")).json():
+                await asyncio.sleep(0.02)
+        assert (await http.get(f"/v1/users/{gone}/recommendations")).json()["fallback"] == "unknown user"
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_was_there_first_follows_what_the_client_is_told(replicated: ClientSettings) -> None:
+    shard, _ = keep_first_model(replicated)
+    async with asking(replicated) as http:
+        assert (await http.get("/v1/users/new/recommendations")).json()["fallback"] == "unknown user"
+        store = EventStore(replicated.state_directory)
+        event = InteractionIn(event="e", user="new", item=shard.item_ids[0], time=None, rating=None)
+        store.append([event])
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while "fallback" in (answer := (await http.get("/v1/users/new/recommendations?k=40")).json()):
+                await asyncio.sleep(0.02)
+        assert shard.item_ids[0] not in [one["item"] for one in answer["items"]]
+        assert (await http.post("/v1/interactions", json={})).status_code == 404  # only the client itself is told
+        store.close()

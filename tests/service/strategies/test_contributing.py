@@ -1,0 +1,178 @@
+"""The recipes of CONTRIBUTING, followed in a copy: one run uses all of their printed code."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[3]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+FEDPROX = (ROOT / "shared" / "strategies" / "fedprox.py").read_text(encoding="utf-8")
+PACKAGES = ("aggregator_service", "audit", "client_service", "lpsfed", "requirements", "shared", "simulation")
+
+
+def printed(title: str) -> str:
+    """The Python code that stands under this title of the guide."""
+    section = CONTRIBUTING.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, flags=re.S)
+    return textwrap.dedent(block).strip() + "\n"
+
+
+def entry(name: str) -> str:
+    """The registry's line of this name, as the guide writes it in its text."""
+    (found,) = {found.rstrip("`") for found in re.findall(rf'`("{name}": [^`]+)`', CONTRIBUTING)}
+    return found
+
+
+def insert(path: Path, before: str, text: str) -> None:
+    """Put the text before the one place where the file says this."""
+    content = path.read_text(encoding="utf-8")
+    assert content.count(before) == 1, f"{path.name}: expected {before!r} once, got {content.count(before)}"
+    path.write_text(content.replace(before, text + before), encoding="utf-8")
+
+
+def add_to_registry(path: Path, opening: str, line: str) -> None:
+    """Put this line of a registry behind the one place where the file says `opening`."""
+    content = path.read_text(encoding="utf-8")
+    assert content.count(opening) == 1, f"{path.name}: expected {opening!r} once, got {content.count(opening)}"
+    path.write_text(content.replace(opening, f"{opening}{line}"), encoding="utf-8")
+
+
+def test_the_guide_shows_all_of_fedprox_below_its_imports() -> None:
+    above, shown, below = FEDPROX.partition(printed("Add a strategy").strip())
+    assert shown and below.strip() == ""
+    docstring, *imports = ast.parse(above).body
+    assert isinstance(docstring, ast.Expr) and all(isinstance(one, ast.Import | ast.ImportFrom) for one in imports)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The packages, without what was compiled."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / "copy" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "copy"
+
+
+def follow_server_optimiser(copy: Path) -> None:
+    optimisers, settings = copy / "shared/strategies/server_optimisers.py", copy / "shared/method/settings.py"
+    insert(optimisers, "SECOND_MOMENTS: dict", printed("Add a server optimiser") + "\n\n")
+    add_to_registry(optimisers, "SECOND_MOMENTS: dict[str, SecondMoment | None] = {", entry("adamax") + ", ")
+    add_to_registry(settings, "\nServer = Literal[", '"adamax", ')
+
+
+def follow_encoder(copy: Path) -> None:
+    imports = (
+        "from torch import Tensor\n"
+        "from client_service.models.model import Ingredients, Model\n"
+        "from client_service.models.whole_graph import WholeGraph, on_mlps\n\n"
+    )
+    file = copy / "client_service/models/encoders/lightgcn.py"
+    file.write_text(imports + printed("Add an encoder"), encoding="utf-8")
+    opening = "EXCHANGES: dict[str, ExchangeableTensors] = {\n"
+    add_to_registry(copy / "shared/method/tensors.py", opening, f"    {entry('lightgcn')},\n")
+
+
+def follow_metric(copy: Path) -> None:
+    function, _, registry = printed("Add a metric").partition("METRICS: Mapping[str, Metric] = {..., ")
+    metrics, last = copy / "client_service/evaluation/metrics.py", '"ndcg": Metric("NDCG", ndcg)'
+    insert(metrics, 'METRICS: Mapping[str, Metric] = {"recall"', function + "\n\n")
+    add_to_registry(metrics, last, ", " + registry.strip().rstrip("}"))
+
+
+def follow_format(copy: Path) -> None:
+    imports = (
+        "from pathlib import Path\n"
+        "import polars as pl\n"
+        "from simulation.datasets.columns import FileOptions\n"
+        "from simulation.datasets.content import line_error, read_text, split_lines\n"
+        "from simulation.datasets.tables import Table, require_no_delimiter, row_lines\n\n"
+    )
+    (copy / "simulation/datasets/edges.py").write_text(imports + printed("Add a data format"), encoding="utf-8")
+    formats = copy / "simulation/datasets/formats.py"
+    insert(formats, "from simulation.datasets.lightgcn", "from simulation.datasets.edges import read_edges\n")
+    add_to_registry(formats, "FORMATS = {  # by extension\n", f"    {entry('edges')},\n")
+
+
+def write_edges(path: Path) -> None:
+    """24 users, each with eight of the items of its half; a comment line first."""
+    rng, lines = np.random.default_rng(0), ["% user item"]
+    for user in range(24):
+        lines += [f"u{user} i{item}" for item in rng.permutation(12)[:8] + 12 * (user % 2)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+RUN = ("--engine", "plain", "--clients", "2", "--rounds", "1", "--strategy", "fedprox", "--json")
+CHOSEN = ("--set", "model=lightgcn", "--set", "server=adamax", "--set", "start=random", "--set", "width=4")
+
+
+def test_a_run_uses_what_the_recipes_add(copy: Path, tmp_path: Path) -> None:
+    for follow in (follow_server_optimiser, follow_encoder, follow_metric, follow_format):
+        follow(copy)
+    write_edges(tmp_path / "clicks.edges")
+    command = (
+        "import simulation, sys; from simulation.command import main; assert 'copy' in simulation.__file__; main()"
+    )
+    arguments = ["simulate", str(tmp_path / "clicks.edges"), *RUN, *CHOSEN, "--out", str(tmp_path / "out")]
+    environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", command, *arguments], cwd=copy, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads(done.stdout)
+    assert (report["strategy"], report["settings"]["model"]) == ("fedprox", "lightgcn")
+    # Of a user with fewer relevant items than a list has, hits over the list's length are below hits over those items.
+    assert 0.0 < report["user_mean"]["precision@20"] <= report["user_mean"]["recall@20"]
+
+
+PLACES = {  # of the recipe's code: before which line it comes
+    "client_service/serving/recommender.py": "    def history(",
+    "client_service/http/recommendation_routes.py": '@recommendations.get("/items/{item}/similar"',
+    "client_service/tasks/page_texts.py": "\n    @property\n    def explained",
+    "lpsfed/calls.py": "def find_similar(",
+    "lpsfed/client.py": "    def find_similar(",
+}
+ASKING = """
+from pathlib import Path
+import polars as pl
+from fastapi.testclient import TestClient
+from client_service.app import create_app
+from client_service.data import write_shard
+from client_service.settings import client_settings
+from lpsfed import AsyncClient, Client
+from shared.protocol.signing.enrolment import kept_pair
+pairs = pl.DataFrame({"user": ["u", "v", "v"], "item": ["a", "a", "b"], "split": ["train"] * 3})
+write_shard(Path("shard"), "shop", pairs, None)
+settings = client_settings(name="shop", shard="shard", state_directory="state", aggregator_url="http://127.0.0.1:9")
+kept_pair("shop", settings.state_directory)
+with TestClient(create_app(settings), base_url="http://silo") as http:
+    with Client("http://silo", transport=http._transport) as client:
+        print([(one.item, one.score) for one in client.list_popular(1).items])
+    print("<ol><li>a</li><li>b</li></ol>" in http.get("/").text, AsyncClient.list_popular.__name__)
+"""
+
+
+def test_a_route_is_answered_shown_and_in_both_python_clients(copy: Path) -> None:
+    parts = re.split(r"^# (\S+): .*\n", printed("Add a route"), flags=re.M)[1:]
+    assert parts[::2] == [*PLACES]
+    for path, code in zip(parts[::2], parts[1::2], strict=True):
+        insert(copy / path, PLACES[path], code.rstrip() + "\n\n\n")
+    text = CONTRIBUTING.partition("\n## Add a route\n")[2]
+    (given,) = re.findall(r"`(popular=[^`]+)`", text)
+    insert(copy / "client_service/tasks/page_texts.py", ")\n\n\ndef _list_trial", f", {given}")
+    (shown,) = re.findall(r"`(<ol>[^`]+)`", text)
+    insert(copy / "client_service/pages/templates/silo.html", "  {{ trial(trial_shown) }}", shown)
+    for command in (["requirements/make_async_client.py"], ["-c", ASKING]):
+        environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "[('a', 1.0)]\nTrue list_popular\n"

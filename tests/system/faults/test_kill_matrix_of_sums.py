@@ -1,0 +1,80 @@
+"""SIGKILL of either side in any moment of a basis run, and a supervisor's restart: all silos end with the same basis.
+
+As test_kill_matrix, of the rounds that come before training: real processes, sockets and files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from client_service.common_basis.storage import kept_head
+from shared.method.settings import MethodSettings
+from simulation.experiments.experiment import Experiment
+from tests.system.faults.federation import LONGEST_SECONDS
+from tests.system.faults.points import AGGREGATOR, CLIENT, MOMENTS, Plan
+from tests.system.faults.supervised import LOOK_SECONDS, Supervised, supervised
+from tests.system.faults.test_kill_matrix import require_no_remains
+
+if TYPE_CHECKING:
+    from conftest import Silos
+
+pytestmark = [pytest.mark.anyio, pytest.mark.processes]
+ALWAYS = ("after upload, before commit", AGGREGATOR)  # the others are for `make faults`
+IN_TRAINING = {("while training", AGGREGATOR), ("while training", CLIENT), ("while writing a blob", CLIENT)}
+"""Moments that a basis run has not."""
+CELLS = [
+    pytest.param(moment, victim, marks=() if (moment, victim) == ALWAYS else pytest.mark.slow)
+    for moment in MOMENTS
+    for victim in (AGGREGATOR, CLIENT)
+    if (moment, victim) not in IN_TRAINING
+]
+
+
+@pytest.fixture
+def described(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[str], Experiment]:
+    basis = small.basis.model_copy(update={"kind": "iterated", "rank": 5, "rounds": 3})
+    method, shards = small.model_copy(update={"basis": basis}), silos(3)
+
+    def describe(name: str) -> Experiment:
+        return Experiment(shards, tmp_path / name, method, rounds=1, seed=7, device="cpu")
+
+    return describe
+
+
+async def digests(experiment: Experiment, running: Supervised) -> set[str]:
+    """Of the basis that each client keeps, once all do."""
+    del running
+    while True:
+        heads = [kept_head(experiment.state_of(shard) / "basis") for shard in experiment.shards]
+        found = [head.digest for head in heads if head is not None]
+        if len(found) == len(heads):
+            return set(found)
+        await anyio.sleep(LOOK_SECONDS)
+
+
+async def live(experiment: Experiment, plan: Plan | None = None) -> tuple[set[str], list[str]]:
+    """The digests at the end, and who died."""
+    with anyio.fail_after(LONGEST_SECONDS):
+        async with supervised(experiment, plan) as running:
+            await running.begin(part="basis")
+            found = await digests(experiment, running)
+            while plan is not None and not running.deaths:
+                await anyio.sleep(LOOK_SECONDS)
+            return found, [name for name, _ in running.deaths]
+
+
+@pytest.mark.parametrize(("moment", "victim"), CELLS)
+async def test_whoever_is_killed_whenever_all_silos_end_with_the_same_basis(
+    described: Callable[[str], Experiment], moment: str, victim: str
+) -> None:
+    undisturbed, _ = await live(described("undisturbed"))
+    experiment = described("disturbed")
+    plan = Plan(moment, victim, experiment.folder / "supervised")
+    assert await live(experiment, plan) == (undisturbed, [victim])
+    assert len(undisturbed) == 1
+    require_no_remains(experiment)

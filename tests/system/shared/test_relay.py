@@ -1,0 +1,66 @@
+"""A process of the relay ends when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from simulation.experiments.processes import free_ports
+from tests.support.questions import LONGEST_SECONDS
+
+pytestmark = pytest.mark.anyio
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers with what came, once all has come."""
+    writer.write(b"echo " + await reader.read())
+    await writer.drain()
+    writer.close()
+
+
+@asynccontextmanager
+async def listening(handle: object) -> AsyncIterator[int]:
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)  # type: ignore[arg-type]
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def asked(port: int, content: bytes) -> bytes:
+    with anyio.fail_after(LONGEST_SECONDS):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(content)
+        writer.write_eof()
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+
+@pytest.mark.processes
+async def test_a_process_of_it_ends_when_told_to() -> None:
+    async with listening(echo) as behind:
+        (port,) = free_ports(1)
+        process = subprocess.Popen([sys.executable, "-m", "shared.web.relay", str(port), f"127.0.0.1:{behind}"])
+        try:
+            assert await _answered(port) == b"echo hello"
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, LONGEST_SECONDS) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def _answered(port: int) -> bytes:
+    """The answer of a relay that is about to listen."""
+    with anyio.fail_after(LONGEST_SECONDS):
+        while True:
+            try:
+                return await asked(port, b"hello")
+            except ConnectionRefusedError:
+                await anyio.sleep(0.02)

@@ -1,0 +1,95 @@
+"""What CI keeps of a run: the pictures of the pages, whether the run has passed or not. Its make here does nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.questions import LONGEST_SECONDS
+
+ROOT = Path(__file__).parents[3]
+TARGETS = ("test", "test-system", "faults", "soak")
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")})
+MAKE = """#!/bin/sh
+echo "make $1"
+if [ "$1" = test-system ]; then
+  mkdir -p "$LPSFED_SCREENSHOTS" && echo picture > "$LPSFED_SCREENSHOTS/page-390-dark.png"
+fi
+[ "$1" != "$FAILING" ]
+"""
+
+
+def run_ci(folder: Path, failing: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The script in a clone in which nothing but `make` is asked, and one target of that fails."""
+    clone, programs = folder / "clone", folder / "programs"
+    (clone / ".ci").mkdir(parents=True, exist_ok=True)
+    programs.mkdir()
+    shutil.copy(ROOT / ".ci/run", clone / ".ci/run")
+    shutil.copy(ROOT / ".env", clone / ".env")
+    for name, text in {"make": MAKE, "docker": "#!/bin/sh\nexit 1\n", "apt-get": "#!/bin/sh\nexit 1\n"}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    engine = {"LPSFED_CONTAINER_ENGINE": str(folder / "none"), "FAILING": failing}
+    words = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"} | engine | environment
+    words.pop("LPSFED_SCREENSHOTS", None)
+    return subprocess.run(
+        ["bash", str(clone / ".ci/run")], env=words, capture_output=True, text=True, timeout=LONGEST_SECONDS
+    )
+
+
+@pytest.mark.parametrize("failing", ["", "test-system", "storage"])
+def test_the_pictures_are_kept_after_a_run_that_fails_too(tmp_path: Path, failing: str) -> None:
+    stale = tmp_path / "clone/build/artefacts/screenshots/of-an-earlier-run.png"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("")
+    done = run_ci(tmp_path, failing)
+    assert (done.returncode == 0) == (failing == ""), done.stderr
+    assert [path.name for path in stale.parent.iterdir()] == ["page-390-dark.png"]
+    assert "1 pictures of the pages in " in done.stdout and str(stale.parent) in done.stdout
+
+
+def test_a_ci_may_say_where_what_it_collects_lies(tmp_path: Path) -> None:
+    run_ci(tmp_path, "test-system", LPSFED_ARTEFACTS=str(tmp_path / "collected"))
+    assert (tmp_path / "collected/screenshots/page-390-dark.png").exists()
+
+
+def test_a_run_that_ends_before_there_is_a_picture_says_so(tmp_path: Path) -> None:
+    done = run_ci(tmp_path, "check")
+    assert done.returncode != 0 and "0 pictures of the pages in " in done.stdout
+    assert "make test" not in done.stdout
+
+
+def test_every_test_lies_in_a_level_and_each_level_is_run() -> None:
+    lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
+    named = {
+        target: lines[lines.index(line) + 1] for line in lines for target in TARGETS if line.startswith(f"{target}: ")
+    }
+    levels = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
+    assert levels == {"unit", "service", "system"}
+    assert {level for level in levels if f"tests/{level}" in named["test"] + named["test-system"]} == levels
+    long = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text(encoding="utf-8")]
+    run = [ROOT / "tests" / level for level in ("service", "system") if f"tests/{level}" in named["faults"]]
+    assert named["soak"].endswith("tests/system/soak") and "-m slow" in named["faults"]
+    assert [str(path) for path in long if path != Path(__file__) and not {*path.parents} & {*run}] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w./-]+)(?![\w<./-])", text)
+    names = re.findall(r"`(test_\w+\.py)\b", text)
+    assert [one for one in named if not (ROOT / one).exists()] == []
+    assert [one for one in names if not any((ROOT / "tests").rglob(one))] == []
+
+
+def test_each_target_that_tests_something_is_run_at_each_change_or_once_a_day() -> None:
+    run, nightly = ((ROOT / f".ci/{name}").read_text(encoding="utf-8").split("make ") for name in ("run", "nightly"))
+    each, daily = ({one.split()[0] for one in script[1:]} for script in (run, nightly))
+    wanted = {"check", "test", "test-system", "generated-client", "engines", "site", "storage", "guard", "e2e-compose"}
+    assert wanted <= each
+    assert {"sbom", "audit", "platforms", "faults", "rounding", "notebook", "benchmark", "soak"} <= daily
