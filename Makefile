@@ -19,12 +19,10 @@ PLAIN := --output-reproducible --no-validate
 SBOM := $(SUPPLY)/bin/python -W ignore -m cyclonedx_py
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-LEVELS := tests/unit tests/service tests/system
-
 # What training finds differs in the last digits between processors. These tests train, and hold one run against another.
-TRAINING_TESTS := $(wildcard $(addsuffix /client_service/federation/test_killed.py,$(LEVELS)) \
-	$(addsuffix /client_service/federation/test_agent.py,$(LEVELS)) $(addsuffix /client_service/secure_rounds,$(LEVELS)) \
-	$(addsuffix /simulation/test_secure_run.py,$(LEVELS)) $(addsuffix /strategies,$(LEVELS)) $(addsuffix /equations,$(LEVELS)))
+TRAINING_TESTS := tests/system/client_service/federation/test_killed.py tests/service/client_service/federation/test_agent.py \
+	$(foreach level,unit service system,$(wildcard tests/$(level)/client_service/secure_rounds tests/$(level)/strategies)) \
+	tests/service/simulation/test_secure_run.py tests/unit/equations
 
 # Two workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
 TESTING := test test-fast test-system rounding faults engines engine-ray engine-flower storage
@@ -85,7 +83,7 @@ faults: install ## kill, cut off and misuse the services in every way that is kn
 engines: engine-ray engine-flower ## run the tests of Ray and of Flower, each in an environment of its own
 
 engine-ray: .venv-ray/.installed ## federations and benchmark cells over a local Ray cluster of two nodes
-	.venv-ray/bin/python -m pytest tests/system/simulation/engines/test_ray.py tests/service/benchmarks/test_cluster.py
+	.venv-ray/bin/python -m pytest tests/system/simulation/engines/test_ray.py tests/system/benchmarks/test_cluster.py
 
 # The command line's library is older there, and tells of what the next version of another one will not have.
 engine-flower: .venv-flower/.installed ## the Flower app in Flower's simulation
