@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from pydantic import ValidationError
 
 from shared.errors import SettingsError
+from shared.message import Message
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 PRIVATE, PUBLIC, PRIVATE_FOLDER = 0o600, 0o644, 0o700
 OTHERS = 0o077
+LEFTOVERS = ("*.partial", ".*.tmp")  # of killed writers; the second kind and names without a dot: of earlier versions
+SYSTEM_NUMBER = re.compile(r"\(os error (\d+)\)")  # safetensors tells the system's number within its words alone
+Stored = TypeVar("Stored", bound=Message)
 
 
 @contextmanager
@@ -73,15 +84,71 @@ def write_new(path: Path, content: bytes, mode: int) -> bool:
         return False
     try:
         make_private_folder(path.parent)
-        return _take_place(_write_partial(path, content, mode), path)
+        partial = _partial_path(path)
+        try:
+            write_file(partial, content, mode)
+            sync_path(partial)
+            path.hardlink_to(partial)  # unlike a renaming it replaces nothing, not even what somebody made meanwhile
+        except FileExistsError:
+            return False
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
+    return True
 
 
-def replace_file(path: Path, content: bytes, mode: int) -> None:
+def replace_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
     """Put `content` at `path` in one step, durable when this returns. A crash leaves what was there, or all of it."""
-    partial = _write_partial(path, content, mode)
-    os.replace(partial, path)
+    with open_replacement(path) as partial:
+        write_file(partial, content, mode)
+
+
+@contextmanager
+def open_replacement(path: Path) -> Iterator[Path]:
+    """A place where a new file is written; at the end it is put at `path`, as `replace_file` does. An error leaves
+    what was there."""
+    partial = _partial_path(path)
+    try:
+        yield partial
+        put_in_place(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """Replace a safetensors file by these arrays, which lie in C order, as `replace_file` does. OSError where the disk
+    refuses."""
+    with open_replacement(path) as partial:
+        write_arrays(partial, arrays, metadata)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
+    """Write arrays, which lie in C order, to a file that nobody reads yet. OSError where the disk refuses."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    try:
+        save_file(dict(arrays), path, metadata=None if metadata is None else dict(metadata))
+    except SafetensorError as error:
+        if (found := SYSTEM_NUMBER.search(str(error))) is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number)) from None
+
+
+def load_message(path: Path, kind: type[Stored]) -> Stored | None:
+    """The message in a JSON file; None where there is none, or another content."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def put_in_place(partial: Path, path: Path) -> None:
+    """Make a file that was written at `partial` durable, then put it at `path` in one step."""
+    sync_path(partial)
+    partial.replace(path)
     sync_path(path.parent)
 
 
@@ -94,31 +161,33 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_partial(path: Path, content: bytes, mode: int) -> Path:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.unlink(missing_ok=True)  # one that a crash left may have other permissions
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+def write_file(path: Path, content: bytes, mode: int = PRIVATE) -> None:
+    """A new file, which those whom `mode` names may use, whatever the umask says."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask takes away
+        os.fchmod(descriptor, mode)
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return partial
 
 
-def _take_place(partial: Path, path: Path) -> bool:
-    """A link, unlike a renaming, replaces nothing, not even a file that somebody made meanwhile."""
-    try:
-        path.hardlink_to(partial)
-    except FileExistsError:
-        return False
-    finally:
-        partial.unlink()
-    return True
+def _partial_path(path: Path) -> Path:
+    """Beside `path`, under a name of its own: others may be writing to `path` at the same time."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what killed processes have left half written. To be called while nobody else writes there."""
+    for place, _, names in os.walk(directory):
+        for name in names:
+            if any(fnmatchcase(name, pattern) for pattern in LEFTOVERS):
+                with suppress(PermissionError):  # in another user's folder: no process of this one has left it
+                    Path(place, name).unlink(missing_ok=True)
 
 
 def lock_directory(directory: Path) -> TextIO:
-    """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written."""
+    """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written.
+
+    Whoever gets it is the only one who writes there, so what earlier processes left half written is removed.
+    """
     try:
         make_private_folder(directory)
         close_to_others(directory)  # an earlier version may have left it open
@@ -130,4 +199,5 @@ def lock_directory(directory: Path) -> TextIO:
     except OSError:
         owner.close()
         raise SettingsError(f"state_directory: another process is using {directory}") from None
+    remove_leftovers(directory)
     return owner

@@ -25,10 +25,10 @@ from benchmarks.harness.data import without_thin
 from benchmarks.harness.measure import FLOOR_LABELS
 from benchmarks.harness.tables import format_number
 from client_service.data import Shard, read_shard
-from client_service.data.files import replace_file
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
 from shared.errors import DataError
+from shared.files import replace_file
 from shared.method.settings import MethodSettings
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
 from simulation.datasets.load import load_dataset, read_events

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from client_service.common_basis.basis import CommonBasis
-from client_service.data.files import replace_file
 from shared.errors import DataError
+from shared.files import replace_file
 from shared.message import Message
 from shared.protocol.schemas import Digest, RunName
 

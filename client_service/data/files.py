@@ -1,4 +1,4 @@
-"""Reads and writes tables, tensors and folders; every file is replaced whole."""
+"""Reads tables and texts within the memory that there is, and replaces several files of a folder at once."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import fcntl
 import gzip
 import io
 import os
-import re
 import shutil
 import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import polars as pl
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from shared.errors import DataError
-from shared.files import PRIVATE, make_private_folder, sync_path
+from shared.files import make_private_folder, sync_path, write_file
 from shared.method.run_memory import usable_memory
 
 GZIP = b"\x1f\x8b"  # its first two bytes
@@ -179,45 +173,6 @@ def _parquet_errors(path: Path, content: bytes) -> Iterator[None]:
         raise DataError(f"{path}: expected a Parquet file, got {len(content)} bytes of something else") from None
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one step: a reader, or a crash, sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-    try:
-        write_private_bytes(temporary, content)
-        sync_path(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_private_bytes(path: Path, content: bytes) -> None:
-    """A new file, which its user alone may read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb") as file:
-        file.write(content)
-
-
-def settle(partial: Path, path: Path) -> None:
-    """Make a file that was written at `partial` durable, then put it at `path` in one step."""
-    sync_path(partial)
-    partial.replace(path)
-    sync_path(path.parent)
-
-
-NUMBER = re.compile(r"\(os error (\d+)\)")  # the library tells the system's number within its words alone
-
-
-def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
-    """Write arrays, which lie in C order, and words about them. OSError where the disk refuses; the file that is at
-    `path` stays then."""
-    try:
-        save_file(dict(arrays), path, metadata=None if metadata is None else dict(metadata))
-    except SafetensorError as error:
-        if (found := NUMBER.search(str(error))) is None:
-            raise
-        number = int(found[1])
-        raise OSError(number, os.strerror(number)) from None
-
-
 STAGED, COMMITTED, LOCK = ".staged", ".committed", ".lock"
 
 
@@ -235,7 +190,7 @@ def commit_files(folder: Path, files: Mapping[str, bytes]) -> None:
     staged = folder / STAGED
     make_private_folder(staged)
     for name, content in files.items():
-        write_private_bytes(staged / name, content)
+        write_file(staged / name, content)
         sync_path(staged / name)
     sync_path(staged)
     staged.rename(folder / COMMITTED)

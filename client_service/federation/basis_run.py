@@ -41,11 +41,11 @@ from client_service.common_basis.subspace_iteration import (
     next_directions,
     start_directions,
 )
-from client_service.data.files import settle, write_arrays
 from client_service.federation.messages import RoundCosts
 from client_service.tasks.task import RunContext, SummedDigests
 from client_service.training.training_state import RoundContext
 from shared.errors import ProtocolError
+from shared.files import save_arrays
 from shared.method.declaration import Part
 from shared.method.parameters import Parameters, digest
 from shared.strategies.common_basis import DEGREES, PRODUCTS, common_basis, decode_products
@@ -236,7 +236,5 @@ class BasisRun:
 
     def _keep(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".partial")
         arrays = {f"{number}/{name}": value for number, sums in self._sums.items() for name, value in sums.items()}
-        write_arrays(partial, arrays, {"run": self.place.run, "seed": str(self.place.seed)})
-        settle(partial, self._path)
+        save_arrays(self._path, arrays, {"run": self.place.run, "seed": str(self.place.seed)})

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from client_service.data.files import settle, write_arrays
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import QualityOut
 from client_service.federation.run_records import kept_quality
@@ -22,6 +21,7 @@ from client_service.runtime.logs import LOGGER
 from client_service.serving.model_versions import kept_of_run
 from client_service.tasks.task import RunContext, Training
 from client_service.training.training_state import BROADCAST, MEMORY, StrategyTensors, TrainingState
+from shared.files import save_arrays
 from shared.message import Message
 from shared.method.parameters import Arrays, digest
 from shared.method.settings import MethodSettings
@@ -70,9 +70,7 @@ def keep_training(folder: Path, kept: TrainingCheckpoint) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.asarray(value, order="C") for name, value in kept.state.arrays.items()}
     head = _head(kept).model_dump_json()
-    partial = folder / f"{NAME}.partial"
-    write_arrays(partial, arrays, {"head": head, "sha256": _checksum(head, arrays)})
-    settle(partial, folder / NAME)
+    save_arrays(folder / NAME, arrays, {"head": head, "sha256": _checksum(head, arrays)})
 
 
 def kept_training(folder: Path, owner: Owner) -> TrainingCheckpoint | None:

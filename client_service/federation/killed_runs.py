@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from client_service.runtime.logs import LOGGER
 from shared.errors import SettingsError
+from shared.files import load_message
 from shared.message import Message
 from shared.protocol.schemas import RunName
 
@@ -60,11 +61,8 @@ class KilledRuns:
 
     def _read(self, run: str) -> dict[str, int]:
         """Of this run; of another one nothing counts any more."""
-        try:
-            found = Deaths.model_validate_json(self._path.read_bytes())
-        except (FileNotFoundError, ValidationError):
-            return {}
-        return dict(found.deaths) if found.run == run else {}
+        found = load_message(self._path, Deaths)
+        return dict(found.deaths) if found is not None and found.run == run else {}
 
     def _write(self, run: str, deaths: dict[str, int]) -> None:
         """It is for a process that is killed, which takes nothing of what the system was given: no disk is waited

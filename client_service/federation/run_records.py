@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_service.data.files import settle
 from client_service.federation.messages import EarlierRun, QualityOut, SpectrumOut
-from shared.message import Message
+from shared.files import load_message, replace_file
 
 SATURATED = 0.25  # from this share of the positives on, the rest no longer makes up for them
 
@@ -32,7 +31,7 @@ UNJUDGED = (
 
 
 def keep_quality(folder: Path, quality: QualityOut) -> None:
-    _replace(folder / QUALITY, quality)
+    replace_file(folder / QUALITY, quality.model_dump_json().encode())
 
 
 def earlier_runs(last: QualityOut, run: str) -> tuple[EarlierRun, ...]:
@@ -44,31 +43,19 @@ def earlier_runs(last: QualityOut, run: str) -> tuple[EarlierRun, ...]:
 
 
 def keep_spectra(folder: Path, spectra: SpectrumOut) -> None:
-    _replace(folder / SPECTRA, spectra)
+    replace_file(folder / SPECTRA, spectra.model_dump_json().encode())
 
 
 def kept_quality(folder: Path, client: str) -> QualityOut:
     """The figures of the last run that this client took part in."""
-    try:
-        return QualityOut.model_validate_json((folder / QUALITY).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return QualityOut(client=client)
+    return load_message(folder / QUALITY, QualityOut) or QualityOut(client=client)
 
 
 def kept_spectra(folder: Path) -> SpectrumOut:
     """What the latest rho compared; empty where there was none."""
-    try:
-        return SpectrumOut.model_validate_json((folder / SPECTRA).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return SpectrumOut()
+    return load_message(folder / SPECTRA, SpectrumOut) or SpectrumOut()
 
 
 def quality_warnings(quality: QualityOut) -> tuple[str, ...]:
     """What a reader of these figures has to know first."""
     return (*((UNJUDGED,) if quality.valid_users == 0 else ()), *saturation_notices(quality))
-
-
-def _replace(path: Path, figures: Message) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(figures.model_dump_json(), encoding="utf-8")
-    settle(partial, path)

@@ -13,12 +13,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from client_service.boundary.ledger_heads import LedgerHeads
-from client_service.data.files import settle, write_arrays
 from client_service.privacy.accounting import FOLDER, Account, Charge, PrivacyOut, silo_secret
 from client_service.privacy.mechanism import Noise, Release, privatise
 from client_service.privacy.settings import SCALARS, TENSORS, PrivacySettings
 from client_service.runtime.logs import LOGGER
 from shared.errors import PrivacyError, SettingsError
+from shared.files import save_arrays
 from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.method.graph import Float64
@@ -49,11 +49,9 @@ def keep_release(folder: Path, heads: LedgerHeads, occasion: str, release: Relea
     """Replace the kept release. It is durable when this returns."""
     parameters = release.parameters
     head = ReleaseHead(occasion=occasion, scalars=dict(parameters.scalars), charges=dict(release.charges))
-    partial = folder / f"{NAME}.partial"
     arrays = {name: np.asarray(value, order="C") for name, value in parameters.arrays.items()}
     head = head.model_copy(update={"mac": heads.mac(PURPOSE, head.content(arrays))})
-    write_arrays(partial, arrays, {"head": head.model_dump_json()})
-    settle(partial, folder / NAME)
+    save_arrays(folder / NAME, arrays, {"head": head.model_dump_json()})
 
 
 def kept_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | None:

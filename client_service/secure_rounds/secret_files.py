@@ -39,8 +39,7 @@ class Vault:
 
     def forget(self) -> None:
         """The round is over, for this client at least. That it took part in it stays in its `RoundMemory`."""
-        for path in (self._path, self._path.with_name(f"{NAME}.partial")):
-            path.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
 
 
 def keep_start(folder: Path, number: int, given: Parameters) -> None:

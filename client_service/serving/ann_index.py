@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.data.files import settle
 from client_service.models.ranker import Ranker, Rows, Side
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER
+from shared.files import open_replacement, put_in_place
 from shared.method.parameters import Float32
 
 Index = Any  # usearch's, which may not be installed, and whose own types miss that its breadth can be set
@@ -124,7 +124,7 @@ def _build(path: Path, ranker: Ranker, interrupt: Interrupt, threads: int) -> No
         if count % SETTLED == 0:
             _keep(index, begun)
     _keep(index, begun)
-    settle(begun, path)
+    put_in_place(begun, path)
 
 
 def _begun_index(begun: Path, ranker: Ranker) -> Index:
@@ -139,12 +139,11 @@ def _begun_index(begun: Path, ranker: Ranker) -> Index:
 
 
 def _keep(index: Index, begun: Path) -> None:
-    partial = begun.with_suffix(".partial")
-    try:
-        index.save(partial)
-    except RuntimeError:  # the library's word for a disk that is full, or read-only
-        raise OSError(errno.EIO, "the graph's file cannot be written") from None
-    settle(partial, begun)
+    with open_replacement(begun) as partial:
+        try:
+            index.save(partial)
+        except RuntimeError:  # the library's word for a disk that is full, or read-only
+            raise OSError(errno.EIO, "the graph's file cannot be written") from None
 
 
 def _new_index(ranker: Ranker) -> Index:

@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from client_service.data.files import replace_file, settle, write_arrays
 from client_service.evaluation.metrics import MeasureValues
 from client_service.models.initial_filter import Filter
 from client_service.models.model import Model
@@ -28,6 +27,7 @@ from client_service.models.score_fusion import Recipe
 from client_service.serving.model_server import FrozenModel
 from client_service.training.item_trainer import ItemTrainer
 from shared.errors import DataError
+from shared.files import replace_file, save_arrays
 from shared.message import Message
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
@@ -129,14 +129,10 @@ def save_model(folder: Path, model: nn.Module, head: ModelHead) -> ModelHead:
     folder.mkdir(parents=True, exist_ok=True)
     name = f"model-{head.version}.safetensors"
     arrays = {key: value.detach().cpu().contiguous().numpy() for key, value in model.named_parameters()}
-    partial = folder / f"{name}.partial"
-    write_arrays(partial, arrays)
-    settle(partial, folder / name)
-    partial = folder / f"{CURRENT}.partial"
+    save_arrays(folder / name, arrays)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     written = head.model_copy(update={"parameters": name, "kept_at": now})
-    partial.write_text(written.model_dump_json(indent=1), encoding="utf-8")
-    settle(partial, folder / CURRENT)
+    replace_file(folder / CURRENT, written.model_dump_json(indent=1).encode())
     return written
 
 

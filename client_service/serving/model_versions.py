@@ -7,7 +7,6 @@ from pathlib import Path
 from pydantic import ValidationError
 from torch import nn
 
-from client_service.data.files import replace_file
 from client_service.models.parameter_transfer import ShardRows
 from client_service.serving.model_store import (
     CURRENT,
@@ -19,6 +18,7 @@ from client_service.serving.model_store import (
     rows_path,
     save_model,
 )
+from shared.files import load_message, replace_file
 from shared.message import Message
 
 NAME = "numbers.json"
@@ -49,10 +49,7 @@ def number_of_run(folder: Path, run: str) -> int:
 
 
 def _read(folder: Path) -> GivenNumbers:
-    try:
-        return GivenNumbers.model_validate_json((folder / NAME).read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return GivenNumbers()
+    return load_message(folder / NAME, GivenNumbers) or GivenNumbers()
 
 
 def _write(folder: Path, given: GivenNumbers) -> None:

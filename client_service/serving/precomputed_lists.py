@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data import Shard
-from client_service.data.files import settle
 from client_service.models.ranker import Ranker, Rows
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.memory import return_free_memory
 from client_service.serving.ann_index import Nearest, make_nearest, read_nearest, searchable
+from shared.files import replace_file
 from shared.method.parameters import Float32
 
 RULES = "without all that was met; of equal scores the first row"  # lists by other rules are of no use
@@ -257,9 +257,7 @@ def _settle(lists: PrecomputedLists, progress: Path) -> None:
     for array in (lists.items, lists.scores):
         assert isinstance(array.base, np.memmap)
         array.base.flush()
-    partial = progress.with_suffix(".partial")
-    partial.write_text(json.dumps({"rows": lists.ready}), encoding="utf-8")
-    settle(partial, progress)
+    replace_file(progress, json.dumps({"rows": lists.ready}).encode())
 
 
 def yield_to_others() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import uuid4
 
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from client_service.data import Shard
-from client_service.data.files import write_arrays
+from shared.files import save_arrays
 from shared.method.graph import Float64
 from shared.method.spectrum import Spectrum, low_spectrum
 
@@ -40,9 +39,7 @@ def _compute_spectrum(shard: Shard, cutoff: int, path: Path) -> Spectrum:
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob("spectrum-*.safetensors"):  # a cut-off tried before, or a shard that is gone
         old.unlink(missing_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")  # two processes may have one cache
     arrays: dict[str, Float64] = {"singular": spectrum.singular, "users": spectrum.users, "items": spectrum.items}
     ordered = {name: value.copy(order="C") for name, value in arrays.items()}
-    write_arrays(partial, ordered)
-    partial.replace(path)
+    save_arrays(path, ordered)
     return Spectrum(**ordered)  # in the memory order of one that is read: a restart must not change a sum's order

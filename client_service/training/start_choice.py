@@ -14,7 +14,6 @@ from client_service.common_basis.basis import CommonBasis
 from client_service.common_basis.scorers import Places, common_scorers, common_spectrum, frame_of
 from client_service.common_basis.statistics import without_held_out
 from client_service.data import Shard
-from client_service.data.files import replace_file
 from client_service.models.closed_form.scorers import ClosedFormScorers
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
 from client_service.models.model import Ingredients, Model, build_model
@@ -23,6 +22,7 @@ from client_service.runtime.interruption import Interrupt
 from client_service.training.filter_search import best_filter
 from client_service.training.fusion_search import best_recipe
 from shared.errors import DataError
+from shared.files import replace_file
 from shared.message import Message
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum

@@ -24,7 +24,7 @@ def catalogue(
     as all numbers of their trade (GTIN, ISBN, IMDb), which must hold every item of each shard. All clients know the
     list; the aggregator needs its length alone.
     """
-    from client_service.data.files import replace_file
+    from shared.files import replace_file
     from simulation.partitioning.catalogue import merge_items, save_catalogue
 
     items = merge_items(sources)

@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 
 from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from aggregator_service.rounds.history import told_scalars, visible_scalars
-from client_service.data.files import replace_file
 from shared.errors import DataError, SettingsError
+from shared.files import replace_file
 from shared.message import Message
 from shared.method.declaration import Part
 from shared.method.parameters import Scalars, State, Update

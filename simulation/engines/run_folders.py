@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from client_service.data.files import replace_file
 from shared.errors import SettingsError
+from shared.files import replace_file
 from simulation.partitioning.sources import SUMMARY, Cut, CutData, Shards, find_or_cut_shards, find_shards
 
 Files = Mapping[str, bytes]

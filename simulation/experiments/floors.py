@@ -11,7 +11,6 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from client_service.data import Shard, read_shard
-from client_service.data.files import replace_file
 from client_service.data.session_files import read_session_shard
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import Measures
@@ -21,6 +20,7 @@ from client_service.evaluation.session_metrics import measure_prefixes
 from client_service.training.filter_search import CLOSED_FORMS, best_filter, closed_form_tops, popularity_top
 from client_service.training.fusion_search import fused_top
 from client_service.training.spectrum_cache import cached_spectrum
+from shared.files import replace_file
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.pooled import pool_items, pool_shards
 from simulation.progress import count_bar

@@ -12,10 +12,11 @@ import polars as pl
 
 from client_service.data import read_shard
 from client_service.data.digests import list_content, list_digest
-from client_service.data.files import current_file, replace_file
+from client_service.data.files import current_file
 from client_service.data.ids import read_id_list
 from client_service.data.session_files import CLICKS, read_session_shard
 from shared.errors import DataError
+from shared.files import replace_file
 
 CATALOGUE = "catalogue.txt"
 

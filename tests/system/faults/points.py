@@ -194,17 +194,20 @@ def writing_a_state(plan: Plan) -> None:
 
 def writing_a_checkpoint(plan: Plan) -> None:
     """Half of the checkpoint after the round is in its file."""
-    from client_service.federation import checkpoint as training_checkpoint
+    from client_service.federation.checkpoint import NAME
+    from shared import files
 
-    real = training_checkpoint.write_arrays
+    real = files.write_arrays
 
-    def write_arrays(path: Path, arrays: Any, metadata: dict[str, str]) -> None:
+    def write_arrays(path: Path, arrays: Any, metadata: dict[str, str] | None = None) -> None:
         real(path, arrays, metadata)
+        if not path.name.startswith(f".{NAME}.") or metadata is None:
+            return
         if json.loads(metadata["head"])["round"] == ROUND and not plan.marker.exists():
             os.truncate(path, path.stat().st_size // 2)
             plan.strike()
 
-    training_checkpoint.write_arrays = write_arrays  # type: ignore[assignment]
+    files.write_arrays = write_arrays
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from shared.errors import SettingsError
-from shared.files import PUBLIC, create_secret, write_new
+from shared.files import PRIVATE, PUBLIC, create_secret, lock_directory, open_replacement, replace_file, write_new
+
+
+def write_public(path: Path, content: bytes) -> bool:
+    return write_new(path, content, PUBLIC)
 
 
 def test_a_secret_is_created_once_and_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
@@ -21,12 +28,45 @@ def test_a_secret_is_created_once_and_a_file_that_is_there_is_left_alone(tmp_pat
     assert create_secret(tmp_path / "other") and (tmp_path / "other").read_text() != content
 
 
-def test_what_a_crash_left_is_replaced_and_no_longer_readable_by_others(tmp_path: Path) -> None:
-    (tmp_path / "secret.partial").write_text("ab")
-    (tmp_path / "secret.partial").chmod(0o644)
-    assert create_secret(tmp_path / "secret")
-    [path] = tmp_path.iterdir()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and len(path.read_text()) == 64
+def test_what_a_crash_left_is_removed_by_the_next_owner_of_the_directory(tmp_path: Path) -> None:
+    names = ("secret.partial", ".model.json.0a1b.partial", ".choice.json.0a1b.tmp")  # two of earlier versions
+    for name in names:
+        (tmp_path / name).write_text("ab")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / ".training.safetensors.0a1b.partial").write_text("ab")
+    (tmp_path / "notes.tmp").write_text("the operator's own")
+    with lock_directory(tmp_path):
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ["lock", "model", "notes.tmp"]
+
+
+def test_two_writers_of_one_path_each_put_a_whole_file_there(tmp_path: Path) -> None:
+    """The second begins and ends while the first is at work."""
+    path = tmp_path / "state"
+    with open_replacement(path) as begun:
+        begun.write_bytes(b"first")
+        replace_file(path, b"second", PRIVATE)
+        assert path.read_bytes() == b"second"
+    assert path.read_bytes() == b"first" and [one.name for one in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize("write", [lambda path, content: replace_file(path, content, PUBLIC), write_public])
+def test_writers_at_work_at_the_same_time_never_fail_and_never_mix(
+    tmp_path: Path, write: Callable[[Path, bytes], object]
+) -> None:
+    path, contents = tmp_path / "state", [bytes([65 + number]) * 4096 for number in range(8)]
+    with ThreadPoolExecutor(len(contents)) as pool:
+        for _ in range(20):
+            list(pool.map(partial(write, path), contents))
+            assert path.read_bytes() in contents
+            path.unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_put_in_place_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    with pytest.raises(OSError):
+        replace_file(tmp_path / "state", b"content", PRIVATE)
+    assert [one.name for one in tmp_path.iterdir()] == ["state"]
 
 
 def test_a_file_that_somebody_makes_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from client_service.federation.checkpoint import (
 from client_service.federation.messages import QualityOut, RoundQuality
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext, TrainingState
+from shared import files
 from shared.method.parameters import Float32, Parameters, State
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -273,10 +274,10 @@ def test_a_crash_while_one_is_kept_leaves_the_one_before(
 
     keep_training(tmp_path, checkpoint)
     with monkeypatch.context() as patched, pytest.raises(OSError, match="stops here"):
-        patched.setattr(subject, "write_arrays" if moment == "writing" else "settle", crash)
+        patched.setattr(files, "write_arrays" if moment == "writing" else "put_in_place", crash)
         keep_training(tmp_path, replace(checkpoint, round=4))
     found = kept_training(tmp_path, checkpoint.owner)
-    assert found is not None and found.round == 3 and len(list(tmp_path.iterdir())) == 2
+    assert found is not None and found.round == 3 and len(list(tmp_path.iterdir())) == 1
     keep_training(tmp_path, replace(checkpoint, round=5))
     found = kept_training(tmp_path, checkpoint.owner)
     assert found is not None and found.round == 5 and len(list(tmp_path.iterdir())) == 1

@@ -16,10 +16,10 @@ import polars as pl
 import pytest
 
 from client_service.data import change_shard
-from client_service.data.files import write_arrays
 from client_service.event_log.shard_update import append_events
 from client_service.refresh import scheduler as refreshing
 from client_service.settings import ClientSettings
+from shared.files import save_arrays
 from tests.support.given import Federate, Opened, Until
 from tests.support.kept import keep_first_model
 from tests.support.questions import finished, has_problem, read
@@ -42,16 +42,16 @@ def largest_file(size: int) -> Iterator[None]:
 
 def test_what_the_system_refuses_is_an_error_of_the_system(tmp_path: Path) -> None:
     with largest_file(1_000), pytest.raises(OSError) as refused:
-        write_arrays(tmp_path / "a", LARGE)
+        save_arrays(tmp_path / "a", LARGE)
     assert refused.value.errno == errno.EFBIG
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_cannot_be_written_leaves_the_one_that_is_there(tmp_path: Path) -> None:
-    write_arrays(tmp_path / "a", {"a": np.ones(3)})
+    save_arrays(tmp_path / "a", {"a": np.ones(3)})
     before = (tmp_path / "a").read_bytes()
     with largest_file(1_000), pytest.raises(OSError):
-        write_arrays(tmp_path / "a", LARGE)
+        save_arrays(tmp_path / "a", LARGE)
     assert (tmp_path / "a").read_bytes() == before
 
 
@@ -68,7 +68,7 @@ async def test_a_refresh_without_room_is_done_later(
     async with serving() as http:
         await post(http, event("new", "item-00"))
         with monkeypatch.context() as full:
-            full.setattr("client_service.serving.model_store.write_arrays", refuse)
+            full.setattr("client_service.serving.model_store.save_arrays", refuse)
             await http.post("/v1/refresh")
 
             async def failed() -> bool:
@@ -91,7 +91,7 @@ async def test_a_start_without_room_answers_without_a_model(
     keep_first_model(settings)
     rows = pl.DataFrame({"user": ["new"], "item": ["item-00"]})
     change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
-    monkeypatch.setattr("client_service.serving.model_store.write_arrays", refuse)
+    monkeypatch.setattr("client_service.serving.model_store.save_arrays", refuse)
     async with opened(settings) as http:
 
         async def answers() -> bool:
@@ -103,10 +103,10 @@ async def test_a_start_without_room_answers_without_a_model(
 
 
 WRITERS = (
-    "federation.checkpoint.write_arrays",
-    "serving.model_store.write_arrays",
-    "federation.run_records.settle",
-    "training.spectrum_cache.write_arrays",
+    "federation.checkpoint.save_arrays",
+    "serving.model_store.save_arrays",
+    "federation.run_records.replace_file",
+    "training.spectrum_cache.save_arrays",
 )
 
 
@@ -140,7 +140,7 @@ async def test_a_round_without_room_is_done_once_there_is_some(
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     "writer",
-    ["secure_rounds.secret_files.replace_file", "boundary.ledger.os.fsync", "federation.checkpoint.write_arrays"],
+    ["secure_rounds.secret_files.replace_file", "boundary.ledger.os.fsync", "federation.checkpoint.save_arrays"],
 )
 async def test_a_secure_round_without_room_is_done_once_there_is_some(
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch, writer: str

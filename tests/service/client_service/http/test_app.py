@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from client_service.data import change_shard, write_shard
-from client_service.data.files import write_arrays
 from client_service.evaluation.ranking import on_validation
 from client_service.event_log.shard_update import append_events, erase_users
 from client_service.federation.agent import Agent
@@ -28,6 +27,8 @@ from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.start_choice import kept_choice
+from shared import files
+from shared.files import save_arrays
 from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
 from shared.method.tensors import initial_parameters, mlp_specification
@@ -172,7 +173,7 @@ def damage(settings: ClientSettings, silos: Silos, kind: str) -> None:
     elif kind == "a damaged head":
         (folder / "model.json").write_text("{")
     elif kind == "other shapes":
-        write_arrays(path, {"embedding": np.zeros((2, 2), np.float32)})
+        save_arrays(path, {"embedding": np.zeros((2, 2), np.float32)})
     else:
         path.unlink()
         if kind == "a folder":
@@ -202,7 +203,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
 ) -> None:
     shard, _ = keep_first_model(settings)
     folder = settings.state_directory / "model"
-    head, calls, replace = model_store.read_head(folder), [], model_store.settle
+    head, calls, replace = model_store.read_head(folder), [], files.put_in_place
     kept = kept_model(ITEMS, shard, folder, CPU)
     assert head is not None and kept is not None
 
@@ -212,7 +213,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
             raise OSError("the machine stops here")
         replace(partial, path)
 
-    monkeypatch.setattr(model_store, "settle", once)
+    monkeypatch.setattr(files, "put_in_place", once)
     with torch.no_grad(), pytest.raises(OSError, match="stops here"):
         kept.model.encoder.embedding.add_(1.0)
         model_store.save_model(folder, kept.model, head.model_copy(update={"round": 1}))

@@ -221,7 +221,7 @@ def test_a_disk_that_refuses_the_graph_costs_the_graph_alone(
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ann_index, "settle", refuse)
+    monkeypatch.setattr(ann_index, "put_in_place", refuse)
     recommender = Recommender(shard, ListBuilder(tmp_path, shard, approximate_beyond=1))
     recommender.served = served
     wait_for(lambda: recommender.lists_share == 1.0)

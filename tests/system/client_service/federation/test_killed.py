@@ -12,8 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-import client_service.federation.checkpoint
-import client_service.serving.model_store
 from client_service.boundary.ledger import Ledger
 from client_service.federation import best_model
 from client_service.federation.best_model import BestModel
@@ -22,6 +20,7 @@ from client_service.federation.training_run import TrainingRun
 from client_service.settings import ClientSettings
 from client_service.tasks import items
 from client_service.training.item_trainer import ItemTrainer
+from shared import files
 from simulation.experiments.experiment import Experiment
 from tests.support.federation import Federation, run_client, run_federation
 from tests.support.given import Hold
@@ -112,7 +111,7 @@ POINTS: dict[str, Plan] = {
     "before it has joined": on_the_line("POST /v1/clients"),
     "after it has joined": on_the_line("POST /v1/clients", answered=True),
     "before the run begins": at_call(TrainingRun, "begin", own),
-    "before the first checkpoint": at_call(client_service.federation.checkpoint, "settle", on_file(NAME)),
+    "before the first checkpoint": at_call(files, "put_in_place", on_file(NAME)),
     "when the run has begun": at_call(TrainingRun, "begin", own, after=True),
     "in the first epoch": in_an_epoch(1, 1),
     "in an epoch": in_an_epoch(2, 1),
@@ -127,16 +126,12 @@ POINTS: dict[str, Plan] = {
     "while it fetches": on_the_line(GET.format(2), answered=True),
     "before it applies": at_call(TrainingRun, "apply", in_round(2)),
     "while it evaluates": at_call(BestModel, "judge", in_round(2)),
-    "before the model is kept": at_call(client_service.serving.model_store, "settle", on_file("model.json"), nth=3),
-    "before the model's head is kept": at_call(
-        client_service.serving.model_store, "settle", on_file("model-run-1.2.safetensors"), after=True
-    ),
+    "before the model is kept": at_call(files, "put_in_place", on_file("model.json"), nth=3),
+    "before the model's head is kept": at_call(files, "put_in_place", on_file("model-run-1.2.safetensors"), after=True),
     "before the figures are kept": at_call(best_model, "keep_quality", in_folder, nth=3),
     "when the figures are kept": at_call(best_model, "keep_quality", in_folder, nth=3, after=True),
-    "while the checkpoint is written": at_call(client_service.federation.checkpoint, "settle", on_file(NAME), nth=3),
-    "when the checkpoint is written": at_call(
-        client_service.federation.checkpoint, "settle", on_file(NAME), nth=3, after=True
-    ),
+    "while the checkpoint is written": at_call(files, "put_in_place", on_file(NAME), nth=3),
+    "when the checkpoint is written": at_call(files, "put_in_place", on_file(NAME), nth=3, after=True),
     "when it has applied": at_call(TrainingRun, "apply", in_round(2), after=True),
     "when it has applied the last round": at_call(TrainingRun, "apply", in_round(3), after=True),
     "before the test": at_call(TrainingRun, "finish", own),

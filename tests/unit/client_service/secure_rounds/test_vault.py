@@ -9,6 +9,7 @@ import pytest
 
 from client_service.secure_rounds.secret_files import NAME, Vault
 from shared.errors import ProtocolError
+from shared.files import lock_directory
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.parameters import Parameters
 from shared.protocol.secure import client
@@ -34,11 +35,11 @@ def test_what_was_kept_is_there_after_a_restart_and_nobody_else_may_read_it(tmp_
 def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path) -> None:
     state = client.begin(TERMS, "east", KEY)
     Vault(tmp_path).keep(state)
-    partial = tmp_path / f"{NAME}.partial"
-    partial.write_text("half")
-    partial.chmod(0o644)
-    assert Vault(tmp_path).stored_state("run-1", 1) == state
-    Vault(tmp_path).keep(state)
+    (tmp_path / f".{NAME}.0a1b.partial").write_text("half")
+    with lock_directory(tmp_path):  # as a client does when it starts
+        assert Vault(tmp_path).stored_state("run-1", 1) == state
+        Vault(tmp_path).keep(state)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["lock", NAME]
     assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
 
 
