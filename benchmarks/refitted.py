@@ -26,10 +26,10 @@ from client_service.data import build_shard, save_shard
 from client_service.data.events import row_numbers
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY
 from client_service.evaluation.ranking import TopItems, find_hits
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.joining_value.comparison import mean_interval
 from client_service.serving.model_store import Served
-from client_service.tasks.items import ITEMS, read_listed_shard
+from client_service.tasks.items import ITEMS, load_listed_shard
 from shared.method.graph import Float64, interaction_matrix
 from shared.method.settings import MethodSettings
 from simulation.datasets.load import load_dataset
@@ -71,7 +71,7 @@ def measure_lists(experiment: Experiment, hidden: pl.DataFrame) -> dict[str, dic
     found: dict[str, dict[str, list[Float64]]] = {who: {on: [] for on in EACH} for who in ("judged", "refitted")}
     for path in experiment.shards:
         settings = experiment.make_silo_settings(path)
-        shard = read_listed_shard(settings)
+        shard = load_listed_shard(settings)
         train, known = shard.train, sparse.csr_array(shard.train + shard.valid)
         rows = row_numbers(hidden["user"], pl.Series(shard.user_ids))
         columns = row_numbers(hidden["item"], pl.Series(shard.item_ids))
@@ -91,7 +91,7 @@ def measure_lists(experiment: Experiment, hidden: pl.DataFrame) -> dict[str, dic
 
 
 def _lists(settings: Any, shard: Any, *, everything: bool) -> TopItems:
-    served = kept_model(ITEMS, shard, settings.models_directory, torch.device("cpu"), fit_everything=everything)
+    served = load_model(ITEMS, shard, settings.models_directory, torch.device("cpu"), fit_everything=everything)
     assert isinstance(served, Served), "expected the kept model of a finished run"
     return served.ranker.top
 

@@ -21,14 +21,14 @@ import polars as pl
 import torch
 
 from benchmarks.common import render_table
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.evaluation.metrics import LABELS, PRIMARY
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import merge_log_into_shard
 from client_service.event_log.store import EventStore
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import read_head
+from client_service.serving.model_store import load_head
 from client_service.settings import ClientSettings, client_settings
 from client_service.tasks.items import ITEMS
 
@@ -49,7 +49,7 @@ def measure_silo(shard: Path, state: Path, events: int) -> tuple[str, ...]:
     """A row of the table."""
     with tempfile.TemporaryDirectory() as place:
         settings = copy_silo(shard, state, Path(place))
-        before, head = read_shard(settings.shard), read_head(settings.models_directory)
+        before, head = load_shard(settings.shard), load_head(settings.models_directory)
         assert head is not None, "expected a silo of a finished run"
         store = EventStore(settings.state_directory)
         store.append(drawn_events(before, events))

@@ -28,7 +28,7 @@ from benchmarks.harness.measure import THREADS
 from benchmarks.harness.plan import ROOT, read_plan, special_functions
 from benchmarks.harness.run import Bench, line_head
 from benchmarks.harness.store import FILE, KnownLines, Line, append_line, has_settings, read_known
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.data.digests import content_digest
 from shared.errors import DataError, FederationError
 from simulation.partitioning.sources import Shards, find_shards
@@ -107,7 +107,7 @@ class Finished:
 
 def pairs_digest(shards: Sequence[Path]) -> list[str]:
     """Of each shard's users, items and pairs. Titles, which a cut of this harness has not, change no figure."""
-    parts = map(read_shard, shards)
+    parts = map(load_shard, shards)
     return [content_digest((part.user_ids, part.item_ids), (part.train, part.valid, part.test)) for part in parts]
 
 

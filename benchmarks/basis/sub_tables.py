@@ -19,13 +19,13 @@ from scipy import sparse
 from benchmarks.common import render_table
 from benchmarks.harness.groups import cache_lists, select_columns
 from benchmarks.harness.tables import format_number
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.data.interaction_files import with_places
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
 from client_service.evaluation.ranking import TopItems, find_hits
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.joining_value.comparison import alone_lists
-from client_service.serving.model_store import Served, read_head
+from client_service.serving.model_store import Served, load_head
 from client_service.tasks.items import ITEMS
 from shared.errors import DataError
 from shared.method.graph import degrees
@@ -197,11 +197,11 @@ def measure_gains(folder: Path, path: Path) -> dict[str, Sums]:
 def _lists_of(folder: Path, path: Path) -> tuple[Shard, tuple[TopItems, TopItems]]:
     """The shard, and the lists of its own start and of what it serves."""
     models = folder / path.name / "model"
-    head = read_head(models)
+    head = load_head(models)
     if head is None:
         raise DataError(f"{models}: expected the kept model of a finished run, got none")
-    shard = with_places(read_shard(path), folder / CATALOGUE, head.method.catalogue, partly=True)
-    served = kept_model(ITEMS, shard, models, torch.device("cpu"))
+    shard = with_places(load_shard(path), folder / CATALOGUE, head.method.catalogue, partly=True)
+    served = load_model(ITEMS, shard, models, torch.device("cpu"))
     if served is None:
         raise DataError(f"{models}: expected a model of {path}, got another shard's")
     assert isinstance(served, Served)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.guard.measuring import Prepared, Preparing, TimedWork, matrix_product
 from benchmarks.guard.silo import CPU, METHOD, GeneratedSilo, keep_first_model, matrix_mib
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.start_choice import COMMON_START
 from client_service.training.training_state import RoundContext
@@ -31,7 +31,7 @@ async def prepare_first_model(silo: GeneratedSilo, folder: Path) -> Preparing:
         keep_first_model(silo.shard, folder / str(next(numbers)))
 
     timed = TimedWork("first model", work, matrix_product(), PRODUCT, repetitions=3)
-    yield Prepared((timed,), matrix_mib(read_shard(silo.shard)), MATRIX)
+    yield Prepared((timed,), matrix_mib(load_shard(silo.shard)), MATRIX)
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def prepare_epoch(silo: GeneratedSilo, folder: Path) -> Preparing:
 
 def _begin_training(silo: GeneratedSilo) -> ItemTrainer:
     """At a filter that is given: what validation would choose is the first model's time."""
-    shard, method = read_shard(silo.shard), METHOD.model_copy(update={"fusion": False})
+    shard, method = load_shard(silo.shard), METHOD.model_copy(update={"fusion": False})
     training = ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, CPU, COMMON_START)
     training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))
     training.moment = RoundContext(round=1, rounds=ROUNDS, seed=0)

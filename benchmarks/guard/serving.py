@@ -20,7 +20,7 @@ from benchmarks.guard.learning import MATRIX
 from benchmarks.guard.measuring import Prepared, Preparing, TimedWork, Work
 from benchmarks.guard.silo import METHOD, NAME, GeneratedSilo, matrix_mib
 from client_service.app import create_app
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.http.service import ClientService
 from client_service.settings import ClientSettings
 from shared.errors import FederationError
@@ -123,7 +123,7 @@ def empty_app(body: bytes) -> FastAPI:
 async def prepare_serving(silo: GeneratedSilo, folder: Path) -> Preparing:
     """Known users, baskets of their own items, and batches of them."""
     del folder
-    shard = read_shard(silo.shard)
+    shard = load_shard(silo.shard)
     users = np.random.default_rng(0).choice(shard.user_ids, ASKED).tolist()
     known = [AskedRequest("GET", f"/v1/users/{user}/recommendations", f"k={K}") for user in users]
     async with served_client(silo) as app:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.federation.training_run import TrainingRun
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
@@ -45,7 +45,7 @@ def make_silo(folder: Path, users: int = 2000, items: int = 1200) -> GeneratedSi
 
 def keep_first_model(shard_folder: Path, state: Path) -> Shard:
     """From Parquet to a closed-form model that is judged, kept in the state directory, and could be served."""
-    shard = read_shard(shard_folder)
+    shard = load_shard(shard_folder)
     place = RunContext(NAME, "run-1", 0, METHOD, state / "model")
     part = TrainingRun(place, ITEMS, shard, Recommender(shard), CPU)
     part.begin(Parameters(initial_parameters(mlp_specification(METHOD), 0, exact=True)), 0)

@@ -17,7 +17,7 @@ from typing import Literal
 import polars as pl
 
 from benchmarks.harness.plan import Block
-from client_service.data import read_shard, write_shard
+from client_service.data import load_shard, write_shard
 from shared.errors import DataError, SettingsError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
@@ -104,7 +104,7 @@ class Cache:
 @cache
 def shard_digests(shards: tuple[Path, ...]) -> tuple[str, ...]:
     """The digest of each shard's content; read once a process, as shards are cut once."""
-    return tuple(read_shard(path).digest for path in shards)
+    return tuple(load_shard(path).digest for path in shards)
 
 
 def data_folder(given: str | None) -> Path | None:
@@ -131,7 +131,7 @@ def rename_items(folders: Sequence[Path], block: Block) -> None:
 
     The items are those with training records in any silo: those with the most first, or drawn at random.
     """
-    shards = [read_shard(path) for path in folders]
+    shards = [load_shard(path) for path in folders]
     events = {shard.name: shard.events_with_ids().cast({"split": pl.String}) for shard in shards}
     trained = pl.concat([table.filter(split="train").select("item") for table in events.values()])
     items = trained.group_by("item").len().sort("len", "item", descending=[True, False])["item"]

@@ -19,11 +19,11 @@ import torch
 
 from benchmarks.harness.groups import measure_groups
 from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED, special_functions
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.data.interaction_files import with_places
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, Measures
 from client_service.evaluation.ranking import TopItems, on_test, on_validation, validation_users
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.runtime.device import DeviceWish, choose_device, pin_threads
 from client_service.serving.model_store import Served, freeze
 from client_service.settings import ClientSettings
@@ -67,7 +67,7 @@ def train_whole(
     folder: Path, clients: Sequence[Shard], method: MethodSettings, rounds: int, seed: int, device: torch.device
 ) -> tuple[WholeTraining, list[ClientSlice]]:
     """As many rounds as the federation has, each with the clients' local epochs."""
-    whole = read_shard(folder)
+    whole = load_shard(folder)
     views = [locate_client(whole, client) for client in clients]
     start = time.perf_counter()
     spectrum = cached_spectrum(whole, method.cutoff, None)
@@ -163,7 +163,7 @@ class Work:
 
     def read_clients(self) -> list[Shard]:
         """The shards, read."""
-        return [read_shard(path) for path in self.shards]
+        return [load_shard(path) for path in self.shards]
 
 
 class CountedExperiment(Experiment):
@@ -172,7 +172,7 @@ class CountedExperiment(Experiment):
     @cached_property
     def anchor_size(self) -> Counts:
         """The anchor's size that follows from the counts of all silos."""
-        graphs = [read_shard(path).train for path in self.shards]
+        graphs = [load_shard(path).train for path in self.shards]
         counts = [Counts(users=graph.shape[0], items=graph.shape[1], edges=graph.nnz) for graph in graphs]
         return choose_size(self.method.anchor, counts)[0]
 
@@ -245,7 +245,7 @@ def _best_lists(experiment: Experiment, shard: Shard, device: torch.device) -> T
     """The model that the client's validation data chose."""
     path = next(path for path in experiment.shards if path.name == shard.name)
     shard = with_places(shard, experiment.catalogue, experiment.agreed_method.catalogue)
-    served = kept_model(ITEMS, shard, experiment.models_of(path), device)
+    served = load_model(ITEMS, shard, experiment.models_of(path), device)
     if served is None:
         raise DataError(f"{path.name}: expected the kept model of a finished run, got none")
     assert isinstance(served, Served)

@@ -27,9 +27,9 @@ from benchmarks.guard.learning import PAIRS, prepare_epoch
 from benchmarks.guard.measuring import processor_seconds
 from benchmarks.guard.silo import CPU, GeneratedSilo, keep_first_model
 from benchmarks.peers.environments import INSIDE, make_environment
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.evaluation.ranking import TopItems, evaluate, on_test, ranked_by
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.models.closed_form.ease import ease_scores
 from client_service.runtime.device import pin_threads
 from client_service.serving.model_store import Served
@@ -61,7 +61,7 @@ def closed_forms(shard: Shard, shard_folder: Path, folder: Path, most: int) -> l
     before = time.process_time()
     keep_first_model(shard_folder, folder / "state")
     fitted = time.process_time() - before
-    served = kept_model(ITEMS, shard, folder / "state" / "model", CPU)
+    served = load_model(ITEMS, shard, folder / "state" / "model", CPU)
     assert isinstance(served, Served)
     rows.append(_own_row("first model, all its choices by validation", fitted, served.ranker.top, shard))
     if "ease" in theirs:
@@ -122,7 +122,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     pin_threads(1)
-    shard = read_shard(arguments.shard)
+    shard = load_shard(arguments.shard)
     with tempfile.TemporaryDirectory() as place:
         write_matrices(shard, Path(place))
         head = ("closed form", "fit, processor s", "rank all users, processor s", "Recall@20", "NDCG@20")

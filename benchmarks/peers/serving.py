@@ -34,7 +34,7 @@ from benchmarks.speed.serving import (
     wait_for,
 )
 from benchmarks.speed.wrk import Load, LoadTarget, load_by_turns, memory_of
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import HOST, free_ports, stop_services
 
@@ -85,7 +85,7 @@ def _times(load: Load) -> str:
 
 async def load_services(shard_folder: Path, seconds: int) -> list[Load]:
     """The client, implicit and an empty route by turns."""
-    shard = read_shard(shard_folder)
+    shard = load_shard(shard_folder)
     with serve_implicit(shard) as peer, tempfile.TemporaryDirectory() as folder:
         experiment = Experiment((shard_folder,), Path(folder), untrained_settings(), rounds=1)
         async with serve_closed_form(experiment) as (client, answer):

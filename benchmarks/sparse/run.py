@@ -24,7 +24,7 @@ from benchmarks.common import locate_data, render_table
 from benchmarks.harness.data import without_thin
 from benchmarks.harness.measure import FLOOR_LABELS
 from benchmarks.harness.tables import format_number
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
 from shared.errors import DataError
@@ -147,7 +147,7 @@ def _silo_values(cell: SmallCut, whole: Dataset) -> Iterator[Values]:
     parts = partition_dataset(whole, clients=cell.clients, method=cell.method, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         for path in write_partition(whole, parts, Path(folder)):
-            yield measure_silo(read_shard(path))
+            yield measure_silo(load_shard(path))
 
 
 def measure_silo(shard: Shard) -> Values:

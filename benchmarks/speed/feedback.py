@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, serve_closed_form, untrained_settings, user_requests
 from benchmarks.speed.wrk import Load, LoadTarget, Requests, load_target
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from simulation.experiments.experiment import Experiment
 
 WRITERS = 4
@@ -104,7 +104,7 @@ def describe_loads(loads: Mapping[str, Load]) -> str:
 
 async def measure(folder: Path, count: int, batch: int, batches: int, seconds: int) -> str:
     """Tables of all."""
-    shard, loads = read_shard(folder), dict[str, Load]()
+    shard, loads = load_shard(folder), dict[str, Load]()
     with tempfile.TemporaryDirectory() as place:
         experiment = Experiment((folder,), Path(place), untrained_settings(), rounds=1)
         async with serve_closed_form(experiment) as (client, _):

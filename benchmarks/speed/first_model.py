@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from benchmarks.common import render_table
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import pin_threads
 from client_service.serving.recommender import Recommender
@@ -118,7 +118,7 @@ def calibrate() -> dict[str, float]:
 
 def read(folder: Path) -> Shard:
     """The shard, and the matrices that all else begins with."""
-    shard = read_shard(folder)
+    shard = load_shard(folder)
     assert shard.train.nnz
     assert shard.valid.shape == shard.train.shape
     return shard

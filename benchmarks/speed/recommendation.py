@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from shared.method.settings import method_settings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import choose_addresses, connect_services, start_services
@@ -37,7 +37,7 @@ async def measure_latencies(http: httpx.AsyncClient, key: str, users: list[str],
 async def measure_client(experiment: Experiment, requests: int) -> None:
     """Print the latencies of a client while it trains and when it is idle."""
     places = choose_addresses(experiment)
-    users = np.random.default_rng(0).choice(read_shard(experiment.shards[0]).user_ids, requests).tolist()
+    users = np.random.default_rng(0).choice(load_shard(experiment.shards[0]).user_ids, requests).tolist()
     with start_services(experiment, places):
         async with connect_services(experiment, places) as federation:
             client = next(iter(federation.clients.values()))

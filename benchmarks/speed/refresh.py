@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, untrained_settings
-from client_service.data import Shard, hold_shard, read_shard, save_shard
+from client_service.data import Shard, hold_shard, load_shard, save_shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import merge_log_into_shard
 from client_service.event_log.store import EventStore
@@ -120,7 +120,7 @@ def measure(shard: Path, events: int, *, choose: bool) -> tuple[Seconds, Seconds
     quick, full = Seconds(), Seconds()
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         settings = open_silo(shard, Path(one))
-        before = read_shard(settings.shard)
+        before = load_shard(settings.shard)
         first_model(settings, before)
         store = log_events(settings, before, events)
         after, refreshed, _ = refresh(settings, store, quick, choose=choose)

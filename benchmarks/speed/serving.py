@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.common import render_table
 from benchmarks.speed.wrk import TURNS, Load, LoadTarget, Requests, load_by_turns, memory_of
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from shared.method.settings import MethodSettings, method_settings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import HOST, choose_addresses, connect_services, free_ports, start_services
@@ -112,7 +112,7 @@ async def serve_closed_form(experiment: Experiment) -> AsyncIterator[tuple[LoadT
             await _run_once(experiment, federation.operator, client)
             await wait_until_lists(client)
             target = LoadTarget(CLIENT, places.clients[name], experiment.application_key, children.processes[name].pid)
-            (line,) = user_requests(drawn_users(read_shard(experiment.shards[0]))[:1])
+            (line,) = user_requests(drawn_users(load_shard(experiment.shards[0]))[:1])
             answer = await client.get(line.split()[1], headers={"Authorization": f"Bearer {target.key}"})
             yield target, answer.raise_for_status().content
             print(f"memory of the client: {memory_of(target.pid)} MB", file=sys.stderr)
@@ -163,7 +163,7 @@ async def compare_with_empty_route(shard: Path, seconds: int) -> list[Load]:
         async with serve_closed_form(Experiment((shard,), Path(folder), untrained_settings(), rounds=1)) as served:
             client, answer = served
             with serve_empty_route(answer) as empty:
-                return load_by_turns((client, empty), all_requests(read_shard(shard)), seconds)
+                return load_by_turns((client, empty), all_requests(load_shard(shard)), seconds)
 
 
 def main() -> None:

@@ -27,8 +27,8 @@ from benchmarks.guard.measuring import measure_time, processor_seconds
 from benchmarks.guard.serving import prepare_serving
 from benchmarks.guard.silo import CPU, NAME, GeneratedSilo, keep_first_model
 from benchmarks.harness.plots import STEADY
-from client_service.data import read_shard
-from client_service.federation.best_model import kept_model
+from client_service.data import load_shard
+from client_service.federation.best_model import load_model
 from client_service.runtime.device import pin_threads
 from client_service.serving.precomputed_lists import ListBuilder
 from client_service.tasks.items import ITEMS
@@ -86,7 +86,7 @@ async def measure_silo(silo: GeneratedSilo) -> SizedCosts:
     """Once each: a size is measured among others."""
     first = _seconds(lambda: keep_first_model(silo.shard, silo.state))
     kept_pair(NAME, silo.state)
-    shard = read_shard(silo.shard)
+    shard = load_shard(silo.shard)
     async with prepare_epoch(silo, silo.state) as prepared:
         (timed,) = prepared.timed
         epoch = await processor_seconds(timed.work)
@@ -98,8 +98,8 @@ async def measure_silo(silo: GeneratedSilo) -> SizedCosts:
 
 
 def _list_all(silo: GeneratedSilo) -> None:
-    shard = read_shard(silo.shard)
-    served = kept_model(ITEMS, shard, silo.state / "model", CPU)
+    shard = load_shard(silo.shard)
+    served = load_model(ITEMS, shard, silo.state / "model", CPU)
     with tempfile.TemporaryDirectory() as folder:
         keeper = ListBuilder(Path(folder), shard, threads=1)
         keeper.begin(served.ranker)

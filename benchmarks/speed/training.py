@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.runtime.device import choose_device, pin_threads
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext
@@ -29,7 +29,7 @@ ROUNDS = 15
 def prepare_client(shard_folder: Path, device: torch.device) -> ItemTrainer:
     """A client after its warm-up, so that the margin is on."""
     method = method_settings()
-    shard = read_shard(shard_folder)
+    shard = load_shard(shard_folder)
     training = ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, device)
     training.load(Parameters(initial_parameters(mlp_specification(method), 0, exact=True), {"margin": 0.3}))
     training.moment = RoundContext(round=1, rounds=ROUNDS, seed=0)

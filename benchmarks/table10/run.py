@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
-from client_service.data import Shard, read_shard, shard_of_matrices
+from client_service.data import Shard, load_shard, shard_of_matrices
 from client_service.evaluation.metrics import K
 from client_service.evaluation.ranking import CHUNK, TopItems, ranked_by
 from client_service.models.initial_filter import Filter
@@ -103,7 +103,7 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     place = locate_data(config["data"], data)
     with tempfile.TemporaryDirectory(dir=out) as folder:
         paths = cut_shards(place, Cut(config["clients"], "spectral"), Path(folder)).paths
-        shard = min((read_shard(path) for path in paths), key=lambda candidate: candidate.train.nnz)
+        shard = min((load_shard(path) for path in paths), key=lambda candidate: candidate.train.nnz)
     users = observe_users(shard)
     with threadpool_limits(1):
         return [

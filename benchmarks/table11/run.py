@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from benchmarks.harness.statistics import LEVEL
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.evaluation.ranking import on_test
 from client_service.models.initial_filter import Filter
 from client_service.training.filter_search import filter_top
@@ -34,7 +34,7 @@ def run(config: dict[str, Any], *, quick: bool, data: Path | None, out: Path) ->
     place, cutoffs = locate_data(config["data"], data), config["cutoffs"]
     with threadpool_limits(1), tempfile.TemporaryDirectory(dir=out) as folder:
         shards = cut_shards(place, Cut(config["clients"], "spectral"), Path(folder))
-        client_rows = [row for path in shards.paths for row in _client_rows(read_shard(path), path.name, cutoffs)]
+        client_rows = [row for path in shards.paths for row in _client_rows(load_shard(path), path.name, cutoffs)]
     rows = [*client_rows, *(_mean_row(client_rows, cutoff) for cutoff in cutoffs)]
     names = list(dict.fromkeys(row["client"] for row in rows))
     return [

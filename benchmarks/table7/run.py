@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS
-from client_service.data import read_shard
+from client_service.data import load_shard
 from shared.errors import DataError
 from shared.method.graph import Float64, degrees, normalise
 from simulation.partitioning.methods import METHODS
@@ -104,7 +104,7 @@ def _partition_row(config: dict[str, Any], place: str, method: str, number: int,
         shards = cut_shards(place, Cut(config["clients"], method, number), folder / f"{method}-{number}")
     except DataError as error:
         return {**head, "problem": str(error)}
-    clients = [structure_figures(read_shard(path).train, config["cutoff"]) for path in shards.paths]
+    clients = [structure_figures(load_shard(path).train, config["cutoff"]) for path in shards.paths]
     means = {name: float(np.mean([client[name] for client in clients])) for name in MEANS}
     variance = float(np.var([client["size"] for client in clients]))
     return {**head, "edges_kept": shards.edges_kept, "size_variance": variance, **means, "by_client": clients}

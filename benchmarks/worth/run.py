@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from scipy import sparse
 
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.data.interactions import shard_of_matrices
 from client_service.evaluation.ranking import CHUNK, evaluate
 from client_service.evaluation.ranking import TopItems as Top
@@ -72,7 +72,7 @@ def main(
     """Print a row of the table of docs/worth.md for each silo and number of silos."""
     found = find_shards(folder)
     assert found is not None, "expected a folder of shards"
-    shards = [read_shard(path) for path in found.paths]
+    shards = [load_shard(path) for path in found.paths]
     for number in silo:
         own = shards[number]
         others = [shard for shard in shards if shard is not own]

@@ -125,7 +125,7 @@ class LedgerHeads:
         self._mac_key, self._key = derive_secret(key, LABEL), fingerprint(key.public_key())
 
     def _read(self) -> HeadsFile | None:
-        said = read_heads_file(self.path)
+        said = load_heads_file(self.path)
         if said is not None and said.key != self._key:
             expected = f"expected heads made with this client's key ({self._key[:16]}), got some made with another"
             raise DataError(f"{self.path}: {expected} ({said.key[:16]}); after a new key: lpsfed ledger rekey")
@@ -134,7 +134,7 @@ class LedgerHeads:
         return said
 
 
-def read_heads_file(path: Path) -> HeadsFile | None:
+def load_heads_file(path: Path) -> HeadsFile | None:
     """The file's content, believed by nobody yet; None where there is none. DataError for one that cannot be read."""
     try:
         with path.open("rb") as file:

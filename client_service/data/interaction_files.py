@@ -104,7 +104,7 @@ def save_shard(folder: Path, shard: Shard) -> ShardHead:
     return head
 
 
-def read_shard(folder: Path) -> Shard:
+def load_shard(folder: Path) -> Shard:
     """The shard in `folder`. With a head, sizes and digests must agree with it; without one it is derived, and the
     data are cleaned as by `write_shard`, so that a silo may bring nothing but its own interactions.parquet.
 
@@ -190,7 +190,7 @@ def hold_shard(folder: Path) -> Iterator[Shard]:
     off. DataError where it is refused, or where another process changes it."""
     with only_writer(folder):
         drop_staged(folder)
-        yield read_shard(folder)
+        yield load_shard(folder)
 
 
 def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard, Shard]:

@@ -61,7 +61,7 @@ def save_session_shard(folder: Path, shard: SessionShard) -> SessionShardHead:
     return head
 
 
-def read_session_shard(folder: Path) -> SessionShard:
+def load_session_shard(folder: Path) -> SessionShard:
     """The shard in `folder`: sessions.parquet with the columns session, item and split, clicks in their order.
 
     With a head, sizes and digest must agree with it. items.parquet (item, title) is the catalogue; without it the items

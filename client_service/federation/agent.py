@@ -15,7 +15,7 @@ from client_service.boundary.anchors import AnchorQuestion
 from client_service.federation.client_run import ClientRun, RebuildResult, RefreshResult, Silo
 from client_service.federation.killed_runs import KilledRuns
 from client_service.federation.messages import QualityOut, RoundCosts
-from client_service.federation.run_records import kept_quality
+from client_service.federation.run_records import load_quality
 from client_service.federation.run_setup import RunOpening, list_warnings
 from client_service.federation.training_run import TrainingRun
 from client_service.federation.upload import UpdateSender
@@ -232,7 +232,7 @@ class Agent:
 
     def _earlier_quality(self) -> QualityOut:
         """What an earlier process knew of its last run."""
-        return kept_quality(self.silo.settings.models_directory, self.silo.settings.name)
+        return load_quality(self.silo.settings.models_directory, self.silo.settings.name)
 
     async def _begin(self, state: RunOut, run: str) -> ClientRun:
         """This run as an earlier process left it, or with the run's parameters: initial ones, or latest."""

@@ -11,13 +11,13 @@ import torch
 
 from client_service.evaluation.metrics import Measures
 from client_service.federation.messages import QualityOut, RoundCosts, RoundQuality
-from client_service.federation.run_records import earlier_runs, keep_quality, kept_quality, saturation_notices
+from client_service.federation.run_records import earlier_runs, load_quality, saturation_notices, save_quality
 from client_service.models.relevance import UNFITTED, Relevance
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER
 from client_service.serving.model_server import FrozenModel, ModelServer
-from client_service.serving.model_store import ModelHead, load_parameters, load_tensors, name_version, read_head
-from client_service.serving.model_versions import keep_version, kept_of_run
+from client_service.serving.model_store import ModelHead, load_head, load_parameters, load_tensors, name_version
+from client_service.serving.model_versions import find_version_of_run, save_version
 from client_service.tasks.task import Refitted, RunContext, Task, TaskShard, Training
 from shared.errors import DataError
 
@@ -45,7 +45,7 @@ class BestModel:
         self.place, self._task, self._shard, self._training = place, task, shard, training
         self._answers, self._interrupt, self._refit = answers, interrupt, refit
         self.served: FrozenModel | None = None
-        earlier = earlier_runs(kept_quality(place.folder, place.client), place.run)
+        earlier = earlier_runs(load_quality(place.folder, place.client), place.run)
         refitted = {"refitted": True} if refit is not None else {}
         self.quality = QualityOut(client=place.client, run=place.run, earlier=earlier, **refitted, **known)
 
@@ -98,7 +98,7 @@ class BestModel:
 
     def take_up(self) -> bool:
         """Fill the model with the best one of this run that was kept, and serve it. False where there is none."""
-        place, head = self.place, kept_of_run(self.place.folder, self.place.run)
+        place, head = self.place, find_version_of_run(self.place.folder, self.place.run)
         own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis)
         if head is None or (head.shard, head.run, head.method, head.kind, head.basis) != own:
             return False
@@ -141,33 +141,33 @@ class BestModel:
         answering = self._answering(served, head)
         with self._answers.changing:
             rows = self._task.rows(self._shard)
-            kept = keep_version(self.place.folder, served.model, head, rows, self.place.versions)
+            kept = save_version(self.place.folder, served.model, head, rows, self.place.versions)
             self._serve(as_kept(served, kept), as_kept(answering, kept))
 
     def _note(self, **changes: object) -> None:
         quality = self.quality.model_copy(update=changes)
-        keep_quality(self.place.folder, quality)
+        save_quality(self.place.folder, quality)
         for notice in set(saturation_notices(quality)) - set(saturation_notices(self.quality)):
             LOGGER.warning("warning", reason=notice)
         self.quality = quality
 
 
-def kept_model(
+def load_model(
     task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
 ) -> FrozenModel | None:
     """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
-    head = read_head(folder)
+    head = load_head(folder)
     if head is None or head.shard != shard.digest:
         return None
     return load_version(task, shard, folder, device, head, fit_everything=fit_everything)
 
 
-def find_kept(
+def find_model(
     task: Task[Any, Any], shard: TaskShard, folder: Path, device: torch.device, *, fit_everything: bool = False
 ) -> FrozenModel | None:
     """Likewise; None, and the log says why, where its file is damaged."""
     try:
-        return kept_model(task, shard, folder, device, fit_everything=fit_everything)
+        return load_model(task, shard, folder, device, fit_everything=fit_everything)
     except DataError as error:
         LOGGER.error("kept_model_refused", reason=str(error))
         return None

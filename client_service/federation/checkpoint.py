@@ -14,11 +14,11 @@ from safetensors import SafetensorError, safe_open
 
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import QualityOut
-from client_service.federation.run_records import kept_quality
+from client_service.federation.run_records import load_quality
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.logs import LOGGER
-from client_service.serving.model_versions import kept_of_run
+from client_service.serving.model_versions import find_version_of_run
 from client_service.tasks.task import RunContext, Training
 from client_service.training.training_state import BROADCAST, MEMORY, StrategyTensors, TrainingState
 from shared.files import save_arrays
@@ -65,7 +65,7 @@ class TrainingCheckpoint:
     state: TrainingState
 
 
-def keep_training(folder: Path, kept: TrainingCheckpoint) -> None:
+def save_checkpoint(folder: Path, kept: TrainingCheckpoint) -> None:
     """Replace the checkpoint of this folder. It is durable when this returns."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.asarray(value, order="C") for name, value in kept.state.arrays.items()}
@@ -73,7 +73,7 @@ def keep_training(folder: Path, kept: TrainingCheckpoint) -> None:
     save_arrays(folder / NAME, arrays, {"head": head, "sha256": _checksum(head, arrays)})
 
 
-def kept_training(folder: Path, owner: Owner) -> TrainingCheckpoint | None:
+def load_checkpoint(folder: Path, owner: Owner) -> TrainingCheckpoint | None:
     """The checkpoint of this folder; None where there is none, where it is another's, or where it cannot be read."""
     try:
         return _read(folder / NAME, owner)
@@ -84,7 +84,7 @@ def kept_training(folder: Path, owner: Owner) -> TrainingCheckpoint | None:
         return None
 
 
-def drop_training(folder: Path) -> None:
+def delete_checkpoint(folder: Path) -> None:
     """Nobody goes on with a run that is over, or with training on a shard that is no more."""
     for path in (folder / NAME, folder / FITTED / NAME):
         path.unlink(missing_ok=True)
@@ -125,14 +125,14 @@ class Recovery:
 
     def keep(self, number: int) -> None:
         """Write all that the round after `number` depends on. It is durable when this returns."""
-        keep_training(self._place.folder, self._checkpoint(number, self._tensors))
+        save_checkpoint(self._place.folder, self._checkpoint(number, self._tensors))
 
     def resume(self, closed: int) -> int | None:
         """Take over what an earlier process kept of this run, and give the round after which it did.
 
         None, and nothing is changed, where nothing fits, or where `closed`, the aggregator's last round, is behind it.
         """
-        kept = kept_training(self._place.folder, self._owner)
+        kept = load_checkpoint(self._place.folder, self._owner)
         if kept is None:
             return None
         if kept.round > closed or not self._training.fits(kept.state):
@@ -152,11 +152,11 @@ class Recovery:
         memory: the client memory that these epochs gave.
         """
         tensors = StrategyTensors(self._tensors.broadcast, memory)
-        keep_training(self._place.folder / FITTED, self._checkpoint(number, tensors))
+        save_checkpoint(self._place.folder / FITTED, self._checkpoint(number, tensors))
 
     def resume_fitted(self, number: int) -> bool:
         """Take that over. False, and nothing is changed, where it is of another round."""
-        kept = kept_training(self._place.folder / FITTED, self._owner)
+        kept = load_checkpoint(self._place.folder / FITTED, self._owner)
         if kept is None or kept.round != number or not self._training.fits(kept.state):
             return False
         self._restore(kept.state)
@@ -173,7 +173,7 @@ class Recovery:
     def fall_back(self, number: int) -> None:
         """Without a checkpoint: go on from the best model of this run that was kept, and from its figures."""
         place = self._place
-        head, quality = kept_of_run(place.folder, place.run), kept_quality(place.folder, "")
+        head, quality = find_version_of_run(place.folder, place.run), load_quality(place.folder, "")
         if head is None or head.round > number or not self._best.take_up():
             return
         LOGGER.warning("training_lost", run=place.run, round=number, goes_on_from=head.round)
@@ -184,4 +184,4 @@ class Recovery:
 
     def drop(self) -> None:
         """Nobody goes on with a run that is over."""
-        drop_training(self._place.folder)
+        delete_checkpoint(self._place.folder)

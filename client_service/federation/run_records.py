@@ -30,7 +30,7 @@ UNJUDGED = (
 )
 
 
-def keep_quality(folder: Path, quality: QualityOut) -> None:
+def save_quality(folder: Path, quality: QualityOut) -> None:
     replace_file(folder / QUALITY, quality.model_dump_json().encode())
 
 
@@ -42,16 +42,16 @@ def earlier_runs(last: QualityOut, run: str) -> tuple[EarlierRun, ...]:
     return (*last.earlier, ended)[-MOST_EARLIER:]
 
 
-def keep_spectra(folder: Path, spectra: SpectrumOut) -> None:
+def save_spectra(folder: Path, spectra: SpectrumOut) -> None:
     replace_file(folder / SPECTRA, spectra.model_dump_json().encode())
 
 
-def kept_quality(folder: Path, client: str) -> QualityOut:
+def load_quality(folder: Path, client: str) -> QualityOut:
     """The figures of the last run that this client took part in."""
     return load_message(folder / QUALITY, QualityOut) or QualityOut(client=client)
 
 
-def kept_spectra(folder: Path) -> SpectrumOut:
+def load_spectra(folder: Path) -> SpectrumOut:
     """What the latest rho compared; empty where there was none."""
     return load_message(folder / SPECTRA, SpectrumOut) or SpectrumOut()
 

@@ -11,7 +11,7 @@ import torch
 from client_service.federation.best_model import BestModel
 from client_service.federation.checkpoint import Recovery
 from client_service.federation.messages import QualityOut, RoundCosts, SpectrumOut
-from client_service.federation.run_records import keep_spectra, kept_spectra
+from client_service.federation.run_records import load_spectra, save_spectra
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.serving.model_server import ModelServer
 from client_service.tasks.task import RunContext, SummedDigests, Task, TaskShard, Training
@@ -59,7 +59,7 @@ class TrainingRun:
         self._fitted: Fitted | None = None  # until the round's parameters are applied: nothing is trained twice
         self._resumed = False  # and nothing applied since
         self.applied = 0
-        self.spectrum = kept_spectra(place.folder)
+        self.spectrum = load_spectra(place.folder)
 
     @property
     def quality(self) -> QualityOut:
@@ -173,7 +173,7 @@ class TrainingRun:
             anchor, own = (tuple(kernel.tolist()) for kernel in compared)
             number, value = self._training.moment.round, None if scalar is None else update.scalars.get(scalar)
             self.spectrum = SpectrumOut(run=self.place.run, round=number, own=own, anchor=anchor, rho=value)
-            keep_spectra(self.place.folder, self.spectrum)
+            save_spectra(self.place.folder, self.spectrum)
 
     def _complete_round(self, number: int) -> None:
         """Everything before is kept first: a crash in between is followed by the same round and the same figures."""

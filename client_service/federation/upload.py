@@ -181,7 +181,7 @@ class UpdateSender:
     def forget(self) -> None:
         """The secrets of a round that is over."""
         if self._masking is not None:
-            self._masking.vault.forget()
+            self._masking.round_secrets.delete()
 
     async def _in_worker(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function)

@@ -19,7 +19,7 @@ from client_service.runtime.device import choose_device
 from client_service.runtime.workers import RequestBatcher
 from client_service.serving.messages import MOST_USERS, ModelOut, RecommendationsIn, RecommendationsOut
 from client_service.serving.model_server import ModelServer
-from client_service.serving.model_store import REFRESH, read_version
+from client_service.serving.model_store import REFRESH, parse_version
 from client_service.serving.next_items import NextItems
 from client_service.serving.next_messages import NextIn, NextListOut
 from client_service.serving.recommender import Recommender
@@ -115,7 +115,7 @@ class Answering:
         sizes = {"users": answers.known_users, "items": answers.shown_items, "score": answers.score_meaning}
         if served is None:
             return ModelOut(**sizes)
-        run, number = read_version(served.version)
+        run, number = parse_version(served.version)
         trained = {} if run == REFRESH else {"run": run, "round": number}
         return ModelOut(version=served.version, kept_at=served.kept_at or None, **trained, **sizes)
 

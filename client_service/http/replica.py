@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from client_service.data.interaction_files import stated_digest
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.http.answering import Answering
 from client_service.metrics import RequestMetrics
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.memory import return_free_memory
 from client_service.serving.model_server import FrozenModel
-from client_service.serving.model_store import ModelHead, read_head
+from client_service.serving.model_store import ModelHead, load_head
 from client_service.settings import ClientSettings
 from shared.errors import DataError
 
@@ -75,7 +75,7 @@ class Replica(Answering):
 
         Their files may be replaced while they are read: what does not fit is looked at again the next time.
         """
-        head = read_head(self.models)
+        head = load_head(self.models)
         if head == self._head:
             return
         try:
@@ -131,4 +131,4 @@ class Replica(Answering):
 
     def _read_model(self) -> FrozenModel | None:
         everything = self.settings.fit_everything
-        return kept_model(self.task, self._shard, self.models, self.device, fit_everything=everything)
+        return load_model(self.task, self._shard, self.models, self.device, fit_everything=everything)

@@ -20,7 +20,7 @@ from client_service.common_basis.storage import BasisOut, kept_at, kept_head
 from client_service.federation.agent import Agent, AgentStatus
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
 from client_service.federation.messages import QualityOut, SpectrumOut, StatusOut
-from client_service.federation.run_records import kept_quality, kept_spectra, quality_warnings
+from client_service.federation.run_records import load_quality, load_spectra, quality_warnings
 from client_service.http.answering import Answering
 from client_service.metrics import ClientMetrics
 from client_service.privacy.accounting import PrivacyOut
@@ -271,12 +271,12 @@ class ClientService(Answering):
     def quality(self) -> QualityOut:
         """Figures of the run at hand, or of the last one."""
         training_run = None if self._agent is None else self._agent.training_run
-        return kept_quality(self.models, self.settings.name) if training_run is None else training_run.quality
+        return load_quality(self.models, self.settings.name) if training_run is None else training_run.quality
 
     def spectrum(self) -> SpectrumOut:
         """The kernels that the latest rho compared; empty before there is one."""
         training_run = None if self._agent is None else self._agent.training_run
-        return kept_spectra(self.models) if training_run is None else training_run.spectrum
+        return load_spectra(self.models) if training_run is None else training_run.spectrum
 
     async def check_gate(self) -> GateOut:
         """Forbidden messages put to the gate that this client sends through, and which code that is."""

@@ -28,7 +28,7 @@ from client_service.training.filter_search import (
 )
 from client_service.training.fusion_search import best_recipe
 from client_service.training.spectrum_cache import cached_spectrum
-from client_service.training.start_choice import Choice, keep_choice, kept_choice
+from client_service.training.start_choice import Choice, load_choice, save_choice
 from shared.method.graph import Float64, degrees
 from shared.method.spectrum import Spectrum
 
@@ -47,22 +47,22 @@ def own_choice(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -
     return OwnChoice(start, best_recipe(shard, spectrum, start, interrupt))
 
 
-def kept_own_choice(
+def load_own_choice(
     shard: Shard, spectrum: Spectrum, cutoff: int, folder: Path, interrupt: Interrupt = NEVER
 ) -> OwnChoice:
     """The same, with what a run without a common basis keeps of it beside the spectrum; what is missing is kept now."""
-    known = kept_choice(shard, cutoff, folder)
+    known = load_choice(shard, cutoff, folder)
     if known.start is not None and known.recipe is not None:
         return OwnChoice(known.start, known.recipe)
     chosen = own_choice(shard, spectrum, interrupt)
-    keep_choice(shard, cutoff, folder, Choice(start=chosen.start, recipe=chosen.recipe))
+    save_choice(shard, cutoff, folder, Choice(start=chosen.start, recipe=chosen.recipe))
     return chosen
 
 
 def alone_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = NEVER) -> TopItems:
     """Of the silo's own fused start. folder: where a run keeps what follows from the shard alone."""
     spectrum = cached_spectrum(shard, cutoff, folder)
-    return own_lists(shard, spectrum, kept_own_choice(shard, spectrum, cutoff, folder, interrupt))
+    return own_lists(shard, spectrum, load_own_choice(shard, spectrum, cutoff, folder, interrupt))
 
 
 def own_lists(shard: Shard, spectrum: Spectrum, chosen: OwnChoice) -> TopItems:
@@ -121,7 +121,7 @@ def compare_with_alone(
 def _own_tops(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt) -> dict[str, TopItems | None]:
     """What the silo has without anybody, by name; None for what takes too long to compute."""
     spectrum = cached_spectrum(shard, cutoff, folder)
-    chosen = kept_own_choice(shard, spectrum, cutoff, folder, interrupt)
+    chosen = load_own_choice(shard, spectrum, cutoff, folder, interrupt)
     closed = closed_form_tops(shard, spectrum, chosen.start, ease_side=EASE_SIDE, interrupt=interrupt)
     return {"popularity": popularity_top(shard), **closed, "alone": own_lists(shard, spectrum, chosen)}
 

@@ -45,7 +45,7 @@ class ReleaseHead(Message):
         return f"{self.model_dump_json(exclude={'mac'})}\n{digest(arrays)}".encode()
 
 
-def keep_release(folder: Path, heads: LedgerHeads, occasion: str, release: Release) -> None:
+def save_release(folder: Path, heads: LedgerHeads, occasion: str, release: Release) -> None:
     """Replace the kept release. It is durable when this returns."""
     parameters = release.parameters
     head = ReleaseHead(occasion=occasion, scalars=dict(parameters.scalars), charges=dict(release.charges))
@@ -54,7 +54,7 @@ def keep_release(folder: Path, heads: LedgerHeads, occasion: str, release: Relea
     save_arrays(folder / NAME, arrays, {"head": head.model_dump_json()})
 
 
-def kept_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | None:
+def load_release(folder: Path, heads: LedgerHeads, occasion: str) -> Release | None:
     """The kept release, if it was drawn for this occasion; None for one that is damaged, or not of this silo."""
     try:
         with safe_open(folder / NAME, framework="numpy") as file:
@@ -131,7 +131,7 @@ class Guard:
         It is on the disk first, then charged, then given out: after a crash in between it is the same, charged once.
         """
         name = occasion.name(self._shard)
-        release = kept_release(self._folder, self._heads, name)
+        release = load_release(self._folder, self._heads, name)
         if release is None or name not in self._account.spent.occasions:
             release = release or self._draw_release(update, occasion, name)
             if not self._charge(release, occasion, name):
@@ -166,7 +166,7 @@ class Guard:
         self._refused = after > self.standing.budget
         if not self._refused:
             kept = {key: release.parameters.scalars[name] for name, key in steady.items() if name in charges}
-            keep_release(self._folder, self._heads, name, release)
+            save_release(self._folder, self._heads, name, release)
             self._account.charge(name, charges, kept, run=occasion.run, round=occasion.round, epsilon=after)
         self.standing = self._stand()
         return not self._refused

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from client_service.event_log.store import EventStore
-from client_service.federation.checkpoint import drop_training
+from client_service.federation.checkpoint import delete_checkpoint
 from client_service.federation.run_records import QUALITY, SPECTRA
-from client_service.serving.model_store import read_head
+from client_service.serving.model_store import load_head
 from client_service.serving.model_versions import NAME as NUMBERS
 from client_service.serving.model_versions import files_of
 from client_service.settings import ClientSettings
@@ -43,14 +43,14 @@ def forget_shards(settings: ClientSettings, shard: str, stale: Iterable[str], *,
     names = [f"{kind}-{one}*" for one in gone for kind in COMPUTED]
     for folder in {models, settings.cache_directory or models}:
         _remove(folder, [*names, *(f".{name}" for name in names)])
-    drop_training(models)
+    delete_checkpoint(models)
     if erased:
-        keep_alone(models, shard)
+        delete_other_models(models, shard)
 
 
-def keep_alone(models: Path, shard: str) -> None:
+def delete_other_models(models: Path, shard: str) -> None:
     """Leave of a folder of models the served one of this shard, what is computed from that, and figures."""
-    head = read_head(models)
+    head = load_head(models)
     kept = FIGURES | (files_of(head) if head is not None and head.shard == shard else frozenset())
     computed = tuple(f"{kind}-{shard[:SHORT]}" for kind in COMPUTED)
     for path in models.glob("*"):

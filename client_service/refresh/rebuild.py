@@ -14,15 +14,15 @@ from client_service.data import Shard, hold_shard, save_shard
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
 from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
-from client_service.federation.best_model import as_kept, find_kept
+from client_service.federation.best_model import as_kept, find_model
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo, basis_folder
 from client_service.refresh.cleanup import delete_outdated_files
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
 from client_service.serving.model_server import FrozenModel
-from client_service.serving.model_store import REFRESH, ModelHead, kept_rows, load_tensors, read_head
-from client_service.serving.model_versions import keep_version, next_number
+from client_service.serving.model_store import REFRESH, ModelHead, load_head, load_rows, load_tensors
+from client_service.serving.model_versions import next_number, save_version
 from client_service.serving.recommender import Recommender, open_recommender
 from client_service.settings import ClientSettings
 from client_service.tasks.items import answering_shard, list_shard, listed_items
@@ -58,7 +58,7 @@ class ModelRenewal:
         erased: somebody's interactions are gone from the shard, or may be: nothing is taken over that they have taught,
         where it can be done without, and validation chooses whatever the shard's size.
         """
-        before = read_head(self.settings.models_directory)
+        before = load_head(self.settings.models_directory)
         if before is None or before.shard == self.shard.digest:
             return None
         candidates = [one for one in self._candidates(before, erased=erased) if one is not None]
@@ -73,13 +73,13 @@ class ModelRenewal:
         return None if found is None else self._relate(self._judge(found))
 
     def keep(self, renewed: RenewedModel) -> FrozenModel:
-        """Make it the served one, also after a restart. `keep_version` says what becomes of the others."""
+        """Make it the served one, also after a restart. `save_version` says what becomes of the others."""
         settings, rows = self.settings, self.task.rows(self.shard)
         refitted = None
         if settings.fit_everything:  # it was judged without held-out data, and answers with them
             refit = self.task.refit(self.shard, settings.models_directory, self.device)
             refitted = refit(renewed.head, dict(renewed.served.model.named_parameters()))
-        kept = keep_version(settings.models_directory, renewed.served.model, renewed.head, rows, settings.kept_models)
+        kept = save_version(settings.models_directory, renewed.served.model, renewed.head, rows, settings.kept_models)
         LOGGER.info("model_renewed", model=kept.version, carried=kept.carried)
         return as_kept(renewed.served if refitted is None else refitted, kept)
 
@@ -105,7 +105,7 @@ class ModelRenewal:
         """None where the kept model, or the ids of its shard's rows, cannot be read, or are of another kind."""
         folder = self.settings.models_directory
         try:
-            tensors, rows = load_tensors(folder, before), kept_rows(folder, before.shard)
+            tensors, rows = load_tensors(folder, before), load_rows(folder, before.shard)
         except DataError as error:
             LOGGER.warning("model_not_carried", reason=str(error))
             return None
@@ -175,7 +175,7 @@ def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: EventLog
         feedback.store.note_stale(known, shard.digest)
     renewal = ModelRenewal(settings, silo.task, shard, silo.device, silo.interrupt)
     everything = settings.fit_everything
-    served = find_kept(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
+    served = find_model(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
     renewed = _renew_model(renewal, erased=erased) if served is None else None
     _write(settings, absorbed)
     if renewed is not None:

@@ -18,7 +18,7 @@ from client_service.boundary.ledger_heads import (
     LedgerHeads,
     find_fault,
     find_stranger,
-    read_heads_file,
+    load_heads_file,
 )
 from client_service.privacy.accounting import ACCOUNT, SECRET, find_shortfall
 from client_service.privacy.basis_guard import SECRET as BASIS_SECRET
@@ -51,7 +51,7 @@ def verify_records(state_directory: Path, key: PrivateKey | None, directory: Pat
     file = (directory or state_directory) / NAME
     faults: list[str | None] = []
     try:
-        said = read_heads_file(file)
+        said = load_heads_file(file)
         heads = None if key is None else LedgerHeads(state_directory, key, directory)
     except DataError as error:
         said, faults = None, [str(error)]
@@ -71,7 +71,7 @@ def rekey_records(state_directory: Path, old: PrivateKey, new: PrivateKey, direc
     """
     _require_directory(state_directory)
     with lock_directory(state_directory):
-        said = read_heads_file((directory or state_directory) / NAME)
+        said = load_heads_file((directory or state_directory) / NAME)
         renewed = said is not None and said.key == fingerprint(new.public_key())
         heads = LedgerHeads(state_directory, new if renewed else old, directory)
         if not heads.found:

@@ -14,8 +14,8 @@ from client_service.federation.client_run import Silo
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.serving.messages import Version
 from client_service.serving.model_server import FrozenModel
-from client_service.serving.model_store import ModelHead, read_head
-from client_service.serving.model_versions import choose_version, kept_versions, next_number
+from client_service.serving.model_store import ModelHead, load_head
+from client_service.serving.model_versions import choose_version, load_versions, next_number
 from shared.errors import ConflictError, DataError, NotFoundError
 from shared.message import Message
 
@@ -48,7 +48,7 @@ def list_models(folder: Path, silo: Silo) -> ModelsOut:
     """The one that a start would answer by first. None is served where the shard's own model could not be had."""
     served = silo.answers.served
     version = None if served is None else served.version
-    return ModelsOut(models=tuple(_describe(head, silo.shard.digest, version) for head in kept_versions(folder)))
+    return ModelsOut(models=tuple(_describe(head, silo.shard.digest, version) for head in load_versions(folder)))
 
 
 def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
@@ -58,10 +58,10 @@ def serve_version(folder: Path, silo: Silo, version: str) -> ModelsOut:
     one that is not kept; ConflictError for a damaged one, and while the shard is refreshed. Nothing is changed then.
     """
     with _changing(silo.answers.changing):
-        chosen = next((head for head in kept_versions(folder) if head.version == version), None)
+        chosen = next((head for head in load_versions(folder) if head.version == version), None)
         if chosen is None:
             raise NotFoundError("expected the version of a kept model, got another")
-        current = read_head(folder)
+        current = load_head(folder)
         if current is None or current.shard != silo.shard.digest:
             words = "expected a kept model of the shard that answers, there is none"
             raise ConflictError(f"{words}: try again after the refresh, or once a run has trained one")

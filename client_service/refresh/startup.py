@@ -8,17 +8,17 @@ from client_service.boundary.anchors import NAME as ANCHORS
 from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.event_log.store import EventStore
-from client_service.federation.best_model import find_kept
+from client_service.federation.best_model import find_model
 from client_service.privacy.accounting import ACCOUNT, find_shortfall
 from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
-from client_service.refresh.cleanup import delete_outdated_files, keep_alone
+from client_service.refresh.cleanup import delete_other_models, delete_outdated_files
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.secure_rounds.round_memory import NAME as ROUNDS
 from client_service.serving.model_server import FrozenModel
-from client_service.serving.model_store import read_head
+from client_service.serving.model_store import load_head
 from client_service.settings import ClientSettings
 from client_service.tasks.task import TaskShard
 from shared.errors import DataError, SettingsError
@@ -75,7 +75,7 @@ def take_up_stored(renewal: ModelRenewal, store: EventStore | None) -> FrozenMod
     """
     shard, settings = renewal.shard, renewal.settings
     try:
-        served = find_kept(
+        served = find_model(
             renewal.task,
             shard,
             settings.models_directory,
@@ -96,10 +96,10 @@ def take_up_stored(renewal: ModelRenewal, store: EventStore | None) -> FrozenMod
 def _renew(renewal: ModelRenewal) -> FrozenModel | None:
     """Who has changed the shard since a model was kept may have erased somebody: nothing stays of what it was."""
     folder, digest = renewal.settings.models_directory, renewal.shard.digest
-    head = read_head(folder)
+    head = load_head(folder)
     if head is None or head.shard == digest:
         return None
     renewed = renewal.renew(erased=True)
     served = None if renewed is None else renewal.keep(renewed)
-    keep_alone(folder, digest)
+    delete_other_models(folder, digest)
     return served

@@ -68,7 +68,7 @@ class SecureExchange:
         self._stamp = None if basis is None else basis.stamp
         self._catalogue = None if basis is None else basis.catalogue
         self._least = LEAST_SILOS if basis is None else basis.least
-        self._vault, self._memory = masking.vault, masking.memory
+        self._secrets, self._memory = masking.round_secrets, masking.memory
 
     async def send(self, terms: RoundTerms, update: Parameters) -> ReceiptOut:
         """All six phases; the receipt of the masked vector.
@@ -87,7 +87,7 @@ class SecureExchange:
     def _resume(self, terms: RoundTerms) -> State | None:
         """Where an earlier process was in this round. PrivacyError where the round is to be held on other terms now,
         or a second time: one exchange a round is all there is."""
-        state = self._vault.stored_state(terms.run, terms.round)
+        state = self._secrets.load(terms.run, terms.round)
         if state is None:
             if self._memory.has_begun(terms):
                 raise PrivacyError(f"expected one exchange in round {terms.round} of {terms.run}, got a second one")
@@ -112,7 +112,7 @@ class SecureExchange:
             stamp=self._stamp,
             catalogue=self._catalogue,
         )
-        self._vault.keep(state)  # first: a crash in between is followed by the same keys
+        self._secrets.save(state)  # first: a crash in between is followed by the same keys
         self._memory.remember_exchange(terms)
         return state
 
@@ -162,5 +162,5 @@ class SecureExchange:
                 return found
 
     def _keep(self, state: S) -> S:
-        self._vault.keep(state)
+        self._secrets.save(state)
         return state

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import RoundMemory
-from client_service.secure_rounds.secret_files import Vault, keep_start, kept_start
+from client_service.secure_rounds.secret_files import RoundSecrets, load_start, save_start
 from shared.errors import SettingsError
 from shared.files import PRIVATE, write_new
 from shared.method.declaration import Declaration
@@ -41,7 +41,7 @@ class Masking:
     identity: PrivateKey
     members: KnownMembers
     memory: RoundMemory
-    vault: Vault
+    round_secrets: RoundSecrets
     folder: Path
     draw_secret: bytes = field(repr=False)
     noised: bool = False
@@ -66,12 +66,12 @@ class Masking:
         """Round `number` begins with these parameters, as everybody was given them. whole: keep them, and not only
         their digest."""
         if whole:
-            keep_start(self.folder, number, given)
+            save_start(self.folder, number, given)
         self.memory.remember_start(self._aggregator, run, number, digest_start(given))
 
     def start_of(self, run: str, number: int) -> Parameters:
         """What everybody was given for round `number`, kept whole. PrivacyError where it is not what was told."""
-        return kept_start(self.folder, number, self.memory.start_of(self._aggregator, run, number))
+        return load_start(self.folder, number, self.memory.start_of(self._aggregator, run, number))
 
     def terms(
         self, declaration: Declaration, method: MethodSettings, run: str, number: int, state: RunOut
@@ -103,11 +103,13 @@ def open_masking(
     basis_changes: int = LEAST_SILOS,
 ) -> Masking:
     """From a client's state directory. `members`, `memory`: as they are used for the aggregator's answers too."""
-    vault, secret = Vault(folder), read_draw_secret(folder)
-    return Masking(name, identity, members, memory, vault, folder, secret, noised, changing_members, basis_changes)
+    round_secrets, secret = RoundSecrets(folder), load_draw_secret(folder)
+    return Masking(
+        name, identity, members, memory, round_secrets, folder, secret, noised, changing_members, basis_changes
+    )
 
 
-def read_draw_secret(folder: Path) -> bytes:
+def load_draw_secret(folder: Path) -> bytes:
     """32 random bytes that never leave, made where there are none. SettingsError for a file that holds others."""
     path = folder / NAME
     write_new(path, secrets.token_bytes(SECRET_BYTES), PRIVATE)
@@ -117,6 +119,6 @@ def read_draw_secret(folder: Path) -> bytes:
     return content
 
 
-def write_draw_secret(folder: Path, text: str) -> None:
+def save_draw_secret(folder: Path, text: str) -> None:
     """For whoever owns all silos of an experiment: a secret that follows from a text, so that it can be repeated."""
     write_new(folder / NAME, hashlib.sha256(f"draws of {text}".encode()).digest(), PRIVATE)

@@ -15,17 +15,17 @@ from shared.protocol.wire import encode, open_parameters
 NAME = "secure_round.json"
 
 
-class Vault:
+class RoundSecrets:
     """What this client knows of the round at hand, and nothing of any round before."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
 
-    def keep(self, state: State) -> None:
+    def save(self, state: State) -> None:
         """Replace what is kept. Durable when this returns."""
         replace_file(self._path, state_json(state).encode(), PRIVATE)
 
-    def stored_state(self, run: str, number: int) -> State | None:
+    def load(self, run: str, number: int) -> State | None:
         """Where an earlier process was in this round; None where there is nothing fit of it."""
         try:
             state = read(self._path.read_text(encoding="utf-8"))
@@ -37,17 +37,17 @@ class Vault:
         terms = terms_of(state)
         return state if (terms.run, terms.round) == (run, number) else None
 
-    def forget(self) -> None:
+    def delete(self) -> None:
         """The round is over, for this client at least. That it took part in it stays in its `RoundMemory`."""
         self._path.unlink(missing_ok=True)
 
 
-def keep_start(folder: Path, number: int, given: Parameters) -> None:
+def save_start(folder: Path, number: int, given: Parameters) -> None:
     """Round `number` begins with these. Durable when this returns; the file of round `number` - 2 is replaced."""
     replace_file(_path(folder, number), encode(given), PRIVATE)
 
 
-def kept_start(folder: Path, number: int, digest: str) -> Parameters:
+def load_start(folder: Path, number: int, digest: str) -> Parameters:
     """What round `number` began with. PrivacyError unless it has this digest: another base is another report."""
     path = _path(folder, number)
     found = open_parameters(path)[1] if path.is_file() else None

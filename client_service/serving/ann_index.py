@@ -85,13 +85,13 @@ def make_nearest(folder: Path, ranker: Ranker, interrupt: Interrupt, threads: in
     if not installed():
         LOGGER.warning("approximate_search_not_installed", items=len(ranker.items.embedding))
         return None
-    if (kept := read_nearest(folder, ranker)) is not None:
+    if (kept := load_nearest(folder, ranker)) is not None:
         return kept
     _build(path, ranker, interrupt, threads)
-    return read_nearest(folder, ranker)
+    return load_nearest(folder, ranker)
 
 
-def read_nearest(folder: Path, ranker: Ranker) -> Nearest | None:
+def load_nearest(folder: Path, ranker: Ranker) -> Nearest | None:
     """The graph of this model, mapped; None where there is none that is whole."""
     path = _path_of(folder, ranker)
     if not installed() or not path.is_file():

@@ -42,7 +42,7 @@ def rows_path(folder: Path, shard: str) -> Path:
     return folder / PATTERN.replace("*", shard[:SHORT])
 
 
-def keep_rows(folder: Path, shard: str, rows: ShardRows) -> None:
+def save_rows(folder: Path, shard: str, rows: ShardRows) -> None:
     """Durable when this returns; nothing is written where they are there already."""
     path = rows_path(folder, shard)
     if path.exists():
@@ -57,7 +57,7 @@ def keep_rows(folder: Path, shard: str, rows: ShardRows) -> None:
     replace_file(path, buffer.getvalue())
 
 
-def kept_rows(folder: Path, shard: str) -> ShardRows | None:
+def load_rows(folder: Path, shard: str) -> ShardRows | None:
     """None where there are none. DataError for a file that cannot be read."""
     path = rows_path(folder, shard)
     if not path.exists():
@@ -115,7 +115,7 @@ def name_version(run: str, number: int, apart: int = 0) -> str:
     return f"{run}.{number}~{apart}" if apart else f"{run}.{number}"
 
 
-def read_version(version: str) -> tuple[str, int]:
+def parse_version(version: str) -> tuple[str, int]:
     """The run and the round that a version names."""
     run, _, number = version.partition("~")[0].rpartition(".")
     return run, int(number)
@@ -136,7 +136,7 @@ def save_model(folder: Path, model: nn.Module, head: ModelHead) -> ModelHead:
     return written
 
 
-def read_head(folder: Path) -> ModelHead | None:
+def load_head(folder: Path) -> ModelHead | None:
     """The head of the model that is served from this folder, or None where there is none that can be read."""
     try:
         return ModelHead.model_validate_json((folder / CURRENT).read_bytes())

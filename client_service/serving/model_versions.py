@@ -13,10 +13,10 @@ from client_service.serving.model_store import (
     PATTERN,
     REFRESH,
     ModelHead,
-    keep_rows,
-    read_head,
+    load_head,
     rows_path,
     save_model,
+    save_rows,
 )
 from shared.files import load_message, replace_file
 from shared.message import Message
@@ -60,21 +60,21 @@ def _write(folder: Path, given: GivenNumbers) -> None:
 PREFIX = "earlier-"
 
 
-def kept_versions(folder: Path) -> tuple[ModelHead, ...]:
+def load_versions(folder: Path) -> tuple[ModelHead, ...]:
     """The served model's head first, then the others, the one that was served last before them."""
-    current, earlier = read_head(folder), _read_earlier(folder)
+    current, earlier = load_head(folder), _read_earlier(folder)
     heads = [head for _, head in earlier if current is None or head.version != current.version]
     return tuple(heads if current is None else (current, *heads))
 
 
-def kept_of_run(folder: Path, run: str) -> ModelHead | None:
+def find_version_of_run(folder: Path, run: str) -> ModelHead | None:
     """The head of this run's model; None where there is none."""
-    return next((head for head in kept_versions(folder) if head.run == run), None)
+    return next((head for head in load_versions(folder) if head.run == run), None)
 
 
-def keep_version(folder: Path, model: nn.Module, head: ModelHead, rows: ShardRows, most: int) -> ModelHead:
+def save_version(folder: Path, model: nn.Module, head: ModelHead, rows: ShardRows, most: int) -> ModelHead:
     """Make this model the served one, and keep at most `most` with it; its head as it is written. rows: its shard's."""
-    keep_rows(folder, head.shard, rows)
+    save_rows(folder, head.shard, rows)
     _lay_aside(folder, head)
     written = save_model(folder, model, head)
     _drop_others(folder, most)
@@ -83,7 +83,7 @@ def keep_version(folder: Path, model: nn.Module, head: ModelHead, rows: ShardRow
 
 def _lay_aside(folder: Path, after: ModelHead) -> None:
     """Keep the head of the served model beside the one of `after`, if they are of two runs or refreshes."""
-    before = read_head(folder)
+    before = load_head(folder)
     if before is not None and not _take_one_place(before, after):
         replace_file(_path(folder, before), before.model_dump_json(indent=1).encode())
 
@@ -94,10 +94,10 @@ def _take_one_place(one: ModelHead, other: ModelHead) -> bool:
 
 def _drop_others(folder: Path, most: int) -> None:
     """Remove what belongs to none of the newest `most` models."""
-    current = read_head(folder)
+    current = load_head(folder)
     if current is None:
         return
-    mates = [head for head in kept_versions(folder)[1:] if not _take_one_place(head, current)]
+    mates = [head for head in load_versions(folder)[1:] if not _take_one_place(head, current)]
     kept = [current, *mates[: most - 1]]
     names = {head.version for head in kept}
     for path, head in _read_earlier(folder):

@@ -24,7 +24,7 @@ from client_service.models.ranker import Ranker, Rows
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.memory import return_free_memory
-from client_service.serving.ann_index import Nearest, make_nearest, read_nearest, searchable
+from client_service.serving.ann_index import Nearest, load_nearest, make_nearest, searchable
 from shared.files import replace_file
 from shared.method.parameters import Float32
 
@@ -154,7 +154,7 @@ class ListReader(ListBuilder):
         while not (ready := _known_rows(progress, shape[0])):
             interrupt.wait(LOOK_SECONDS)
         if self._wants_nearest(ranker):
-            self.nearest = read_nearest(self._folder, ranker)  # it is made before the first list
+            self.nearest = load_nearest(self._folder, ranker)  # it is made before the first list
         lists = self.lists = PrecomputedLists(ranker, *_map_files(stem, shape, "r"), ready)
         while lists.ready < shape[0]:
             interrupt.wait(LOOK_SECONDS)

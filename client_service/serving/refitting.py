@@ -29,7 +29,7 @@ EVERYTHING = "everything"  # the folder, with the shard's digest, of what follow
 SHORT = 16
 
 
-def kept_basis(folder: Path, head: ModelHead) -> CommonBasis | None:
+def load_model_basis(folder: Path, head: ModelHead) -> CommonBasis | None:
     """The common basis of a kept model; `folder` has the models. DataError where it is missing: without it the model
     ranks otherwise."""
     basis = load_basis(folder.parent / FOLDER, head.basis) if head.basis else None
@@ -87,7 +87,7 @@ class Refit:
                 head.start,
                 kind=head.kind,
                 recipe=head.recipe,
-                basis=kept_basis(self._folder, head),
+                basis=load_model_basis(self._folder, head),
             )
             known = self._begun = (head, training, training.model.encoder.embedding.detach().clone())
         return known[1:]
@@ -95,7 +95,7 @@ class Refit:
     def _start_before(self, head: ModelHead, training: ItemTrainer) -> Tensor:
         """The embeddings with which the training of this model began, (M + N, q), on the training pairs alone."""
         assert head.start is not None, "embeddings that begin at a filter have one"
-        shard, basis = self._shard, kept_basis(self._folder, head)
+        shard, basis = self._shard, load_model_basis(self._folder, head)
         frequencies = common_start(basis, shard, head.method)
         spectrum = frequencies or cached_spectrum(shard, head.method.cutoff, self._folder)
         start = start_at(head.start, spectrum, shard.train)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from client_service.common_basis.statistics import catalogue_matrix, training_digest
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.data.interaction_files import read_catalogue, with_places
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
 from client_service.evaluation.ranking import on_test, on_validation, validation_users
@@ -24,7 +24,7 @@ from client_service.models.relevance import Relevance
 from client_service.runtime.interruption import Interrupt
 from client_service.serving.model_store import ModelHead, Served, freeze
 from client_service.serving.recommender import Recommender, open_reader, open_recommender
-from client_service.serving.refitting import Refit, kept_basis
+from client_service.serving.refitting import Refit, load_model_basis
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import USERS, trial
 from client_service.tasks.task import (
@@ -41,14 +41,14 @@ from client_service.tasks.task import (
 from client_service.training.item_trainer import ItemTrainer, list_item_rows
 from client_service.training.relevance_fit import fit_relevance
 from client_service.training.spectrum_cache import cached_spectrum
-from client_service.training.start_choice import Choice, keep_choice, kept_choice
+from client_service.training.start_choice import Choice, load_choice, save_choice
 from shared.method.declaration import Counts
 from shared.strategies import build_strategy
 
 
-def read_listed_shard(settings: ClientSettings) -> Shard:
+def load_listed_shard(settings: ClientSettings) -> Shard:
     """The shard with each item's place in the catalogue, where the clients share one."""
-    return list_shard(settings, read_shard(settings.shard))
+    return list_shard(settings, load_shard(settings.shard))
 
 
 def list_shard(settings: ClientSettings, shard: Shard) -> Shard:
@@ -92,12 +92,12 @@ def begin_training(
     spectrum = cached_spectrum(shard, method.cutoff, folder)
     seconds = time.perf_counter() - began
     basis = _choice_basis(place)
-    known = kept_choice(shard, method.cutoff, folder, basis)
+    known = load_choice(shard, method.cutoff, folder, basis)
     recipe = known.recipe if method.fusion else None
     training = ItemTrainer(shard, spectrum, method, device, known.start, interrupt, place.kind, recipe, place.basis)
     choice = Choice(start=training.start or known.start, recipe=training.recipe or known.recipe)
     if choice != known:
-        keep_choice(shard, method.cutoff, folder, choice, basis)
+        save_choice(shard, method.cutoff, folder, choice, basis)
     return training, {**_choices(training), "spectrum_seconds": seconds}
 
 
@@ -124,7 +124,7 @@ def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.
 
     Raises DataError where the basis is missing: without it the model ranks otherwise.
     """
-    basis = kept_basis(folder, head)
+    basis = load_model_basis(folder, head)
     spectrum = cached_spectrum(shard, head.method.cutoff, folder)
     return ItemTrainer(
         shard, spectrum, head.method, device, head.start, kind=head.kind, recipe=head.recipe, basis=basis
@@ -192,7 +192,7 @@ ITEMS = Task(
     labels=LABELS,
     primary=PRIMARY,
     nouns=USERS,
-    read_shard=read_listed_shard,
+    load_shard=load_listed_shard,
     count=count_graph,
     count_judged=count_judged,
     trainer=ModelStart(begin=begin_training, rebuild=rebuild_training),

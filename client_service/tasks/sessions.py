@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from client_service.data.interaction_files import find_places
-from client_service.data.session_files import read_session_shard
+from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, Prefixes, SessionShard
 from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, Measures
 from client_service.evaluation.session_metrics import measure_prefixes
@@ -22,9 +22,9 @@ from shared.method.declaration import Counts
 JUDGED = 4000  # validation examples by which a round is chosen, the same in every round
 
 
-def read_listed_sessions(settings: ClientSettings) -> SessionShard:
+def load_listed_sessions(settings: ClientSettings) -> SessionShard:
     """The shard with each item's place in the catalogue that all clients share; DataError where one is not listed."""
-    shard = read_session_shard(settings.shard)
+    shard = load_session_shard(settings.shard)
     size, path = settings.method.catalogue, settings.catalogue
     if path is not None:
         return shard.with_places(*find_places(shard.item_ids, path, size))
@@ -74,7 +74,7 @@ SESSIONS = Task(
     labels=SESSION_LABELS,
     primary=SESSION_PRIMARY,
     nouns=VISITS,
-    read_shard=read_listed_sessions,
+    load_shard=load_listed_sessions,
     count=count_sessions,
     count_judged=count_judged,
     trainer=SessionTrainer,

@@ -191,7 +191,7 @@ class Task(Generic[S, T]):
 
     nouns: what the page calls what it counts. labels: what each measure is called, by its name; `primary` is the one by
     which validation chooses.
-    read_shard: the shard of a client's settings; DataError where it is of no use.
+    load_shard: the shard of a client's settings; DataError where it is of no use.
     count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
     trainer: makes a model in training on a shard.
     judge, test: measures of a frozen model on validation data, and on test data, which nothing may choose by.
@@ -210,7 +210,7 @@ class Task(Generic[S, T]):
     labels: Mapping[str, MeasureLabel]
     primary: str
     nouns: Nouns
-    read_shard: Callable[[ClientSettings], S]
+    load_shard: Callable[[ClientSettings], S]
     count: Callable[[S], Counts]
     count_judged: Callable[[S], int]
     trainer: MakeTrainer[S, T] | ModelStart[S, T]
@@ -234,7 +234,7 @@ class Task(Generic[S, T]):
             for name in ("refresh_seconds", "refresh_interactions"):
                 if (value := getattr(settings, name)) is not None:
                     self._refuse(name, "none", "events", f"{value:g}")
-        return self.read_shard(settings)
+        return self.load_shard(settings)
 
     def begin(
         self, context: RunContext, shard: S, device: torch.device, interrupt: Interrupt

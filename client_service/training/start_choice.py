@@ -103,7 +103,7 @@ def _places(shard: Shard) -> Places:
     return shard.places
 
 
-def kept_choice(shard: Shard, cutoff: int, folder: Path, basis: str = "") -> Choice:
+def load_choice(shard: Shard, cutoff: int, folder: Path, basis: str = "") -> Choice:
     """What an earlier run chose for this very shard and cut-off, and with this basis; nothing where there is no such
     file."""
     try:
@@ -113,7 +113,7 @@ def kept_choice(shard: Shard, cutoff: int, folder: Path, basis: str = "") -> Cho
     return found if found.format == FORMAT else Choice()
 
 
-def keep_choice(shard: Shard, cutoff: int, folder: Path, choice: Choice, basis: str = "") -> None:
+def save_choice(shard: Shard, cutoff: int, folder: Path, choice: Choice, basis: str = "") -> None:
     """Replace what was kept."""
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(_path(shard, cutoff, folder, basis), choice.model_dump_json(indent=1).encode())

@@ -76,13 +76,13 @@ def recommend(
 def _choose_users(
     users: Sequence[str] | None, file: Path | None, place: SiloAddress, *, everyone: bool
 ) -> Sequence[str]:
-    from client_service.data import read_shard
+    from client_service.data import load_shard
 
     if (bool(users), file is not None, everyone).count(True) != 1:
         raise SettingsError("expected one of: ids of users, --users FILE, --all")
     if everyone:
         with step("reading the shard"):
-            return read_shard(place.require_shard()).user_ids
+            return load_shard(place.require_shard()).user_ids
     return users or _read_users(file)
 
 

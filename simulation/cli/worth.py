@@ -54,9 +54,9 @@ def worth(
 
 @step("reading the shard")
 def _read_silo(folder: Path) -> Shard:
-    from client_service.data import read_shard
+    from client_service.data import load_shard
 
-    return read_shard(folder)
+    return load_shard(folder)
 
 
 def _whole_silo(path: Path, least: LeastRating, file_options: FileOptions, *, as_json: bool) -> Shard:

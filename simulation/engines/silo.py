@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from client_service.common_basis.storage import kept_head, load_basis
 from client_service.federation.client_run import ClientRun, agree_method, basis_folder, open_basis_run, place_run
 from client_service.federation.messages import QualityOut, RoundCosts, StatusOut
-from client_service.federation.run_records import kept_quality
+from client_service.federation.run_records import load_quality
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import choose_device
 from client_service.settings import ClientSettings
@@ -122,7 +122,7 @@ class SiloRun:
     @property
     def quality(self) -> QualityOut:
         """What the silo knows of its last training run."""
-        return kept_quality(self._settings.models_directory, self._settings.name)
+        return load_quality(self._settings.models_directory, self._settings.name)
 
     @property
     def status(self) -> StatusOut:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.data import build_shard, read_shard, save_shard
-from client_service.data.session_files import read_session_shard, save_session_shard
+from client_service.data import build_shard, load_shard, save_shard
+from client_service.data.session_files import load_session_shard, save_session_shard
 from client_service.data.sessions import TEST
 from simulation.progress import step
 
@@ -31,7 +31,7 @@ def hide_test_pairs(path: Path, blind: Path) -> None:
     The catalogue keeps the items that occur in test pairs alone, so that validation ranks the very same candidates.
     Raises DataError for a shard that cannot be read.
     """
-    shard = read_shard(path)
+    shard = load_shard(path)
     events = shard.events_with_ids().filter(pl.col("split") != "test")
     items = shard.items_with_ids().select("item")
     save_shard(blind, build_shard(shard.name, events, items, ("test pairs left out",)))
@@ -39,7 +39,7 @@ def hide_test_pairs(path: Path, blind: Path) -> None:
 
 def hide_test_sessions(path: Path, blind: Path) -> None:
     """Write the shard anew into the folder `blind`, with all its items: validation ranks the very same ones."""
-    shard = read_session_shard(path)
+    shard = load_session_shard(path)
     kept = shard.splits != TEST
     lengths = np.diff(shard.starts)
     without = replace(

@@ -14,7 +14,7 @@ from client_service.boundary.policy import Policy
 from client_service.privacy.accounting import planned_epsilon
 from client_service.privacy.settings import PrivacySettings
 from client_service.runtime.device import DeviceWish
-from client_service.secure_rounds.masking import write_draw_secret
+from client_service.secure_rounds.masking import save_draw_secret
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.method.settings import BasisSettings, MethodSettings, validate_settings
@@ -147,7 +147,7 @@ class Experiment:
         """The settings of one shard's client. Its key pair is made and enrolled; in a secure federation all members
         are."""
         if self.secure:
-            write_draw_secret(self.state_of(shard), f"{self.seed}/{shard.name}")
+            save_draw_secret(self.state_of(shard), f"{self.seed}/{shard.name}")
         return client_settings(
             **self._silo_values(shard),
             signing_key_file=enrol(shard.name, self.state_of(shard), self.registry).private,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from client_service.data import Shard, read_shard
-from client_service.data.session_files import read_session_shard
+from client_service.data import Shard, load_shard
+from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import Measures
 from client_service.evaluation.ranking import TopItems, on_test
@@ -77,7 +77,7 @@ def measure_all_floors(
     """
     floors = {}
     for path in shards:
-        shard, cache = read_shard(path), cache_of(path)
+        shard, cache = load_shard(path), cache_of(path)
         place = _kept_path(kept, path.name, (shard,), cutoff)
         floors[path.name] = _kept_or_measured(place, partial(measure_floors, shard, cutoff, cache))
         observe(path.name)
@@ -86,13 +86,13 @@ def measure_all_floors(
 
 def measure_ceiling(shards: Sequence[Path], cutoff: int, kept: Path | None = None) -> ByName:
     """Test quality of each client's lists by the closed form on the pooled data, the silo's own items alone ranked."""
-    parts = [read_shard(path) for path in shards]
+    parts = [load_shard(path) for path in shards]
     return _kept_or_measured(_kept_path(kept, "pooled", parts, cutoff), partial(_measure_pooled, parts, cutoff))
 
 
 def too_large_to_pool(shards: Sequence[Path]) -> str | None:
     """Why the ceiling of these shards is not computed; None where it can be."""
-    parts = [read_shard(path) for path in shards]
+    parts = [load_shard(path) for path in shards]
     users, items = sum(len(part.user_ids) for part in parts), len(pool_items(parts))
     if items <= POOLED_ITEMS and users * items <= POOLED_SCORES:
         return None
@@ -150,7 +150,7 @@ def measure_session_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
     found = {}
     with count_bar("floors", len(experiment.shards), shown=shown) as done:
         for path in experiment.shards:
-            found[path.name] = measure_own_floors(read_session_shard(path))
+            found[path.name] = measure_own_floors(load_session_shard(path))
             done(path.name)
     return Bounds(found)
 

@@ -95,15 +95,15 @@ class ItemTask(SimulatedTask):
 
     def find_example(self, shard: Path) -> Example:
         """The list of a real user of the shard."""
-        from client_service.data import read_shard
+        from client_service.data import load_shard
 
-        user = read_shard(shard).user_ids[0]
+        user = load_shard(shard).user_ids[0]
         return Example(f"/v1/users/{user}/recommendations?k={SHOWN}", f"For {user}")
 
     def digest(self, shard: Path) -> str:
-        from client_service.data import read_shard
+        from client_service.data import load_shard
 
-        return read_shard(shard).digest
+        return load_shard(shard).digest
 
     def hide_test(self, path: Path, blind: Path) -> None:
         from simulation.experiments.blind import hide_test_pairs
@@ -138,20 +138,20 @@ class SessionTask(SimulatedTask):
 
     def find_example(self, shard: Path) -> Example:
         """What follows the first clicks of a test session of the shard, or where it has none of a training session."""
-        from client_service.data.session_files import read_session_shard
+        from client_service.data.session_files import load_session_shard
         from client_service.data.sessions import TEST, TRAIN
         from client_service.serving.next_messages import NextIn
 
-        sessions = read_session_shard(shard)
+        sessions = load_session_shard(shard)
         clicks, starts = sessions.split_sessions(TEST if (sessions.splits == TEST).any() else TRAIN)
         session = tuple(sessions.item_ids[row] for row in clicks[: max(1, starts[1] - 1)])
         body = NextIn(session=session, k=SHOWN).model_dump(include={"session", "k"}, mode="json")
         return Example("/v1/next", f"After {', '.join(session)}", body, lambda answer: answer["results"][0])
 
     def digest(self, shard: Path) -> str:
-        from client_service.data.session_files import read_session_shard
+        from client_service.data.session_files import load_session_shard
 
-        return read_session_shard(shard).digest
+        return load_session_shard(shard).digest
 
     def hide_test(self, path: Path, blind: Path) -> None:
         from simulation.experiments.blind import hide_test_sessions

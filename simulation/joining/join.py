@@ -17,10 +17,10 @@ import httpx
 import polars as pl
 from pydantic import ValidationError
 
-from client_service.data import INTERACTIONS, build_shard, read_shard, save_shard, shard_head
+from client_service.data import INTERACTIONS, build_shard, load_shard, save_shard, shard_head
 from client_service.data.files import current_file
 from client_service.data.interaction_files import ShardHead, stated_rating
-from client_service.data.session_files import CLICKS, read_session_shard, save_session_shard
+from client_service.data.session_files import CLICKS, load_session_shard, save_session_shard
 from client_service.settings import read_outbound_proxy
 from shared.errors import (
     AuthenticationError,
@@ -131,11 +131,11 @@ def describe_shard(folder: SiloFolder, task: str) -> str | None:
     if task == "sessions":
         if not current_file(folder.shard, CLICKS).exists():
             return None
-        visits = read_session_shard(folder.shard)
+        visits = load_session_shard(folder.shard)
         return f"{count_noun(len(visits.splits), 'session')}, {count_noun(len(visits.item_ids), 'item')}"
     if not current_file(folder.shard, INTERACTIONS).exists():
         return None
-    head = shard_head(read_shard(folder.shard))
+    head = shard_head(load_shard(folder.shard))
     nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}"
     return f"{nodes}, {head.train + head.valid + head.test:,} interactions"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.data.digests import list_content, list_digest
 from client_service.data.files import current_file
 from client_service.data.ids import read_id_list
-from client_service.data.session_files import CLICKS, read_session_shard
+from client_service.data.session_files import CLICKS, load_session_shard
 from shared.errors import DataError
 from shared.files import replace_file
 
@@ -49,6 +49,6 @@ def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
 
 def _items_of(path: Path) -> pl.Series:
     if path.is_dir():
-        ids = read_session_shard(path).item_ids if current_file(path, CLICKS).exists() else read_shard(path).item_ids
+        ids = load_session_shard(path).item_ids if current_file(path, CLICKS).exists() else load_shard(path).item_ids
         return pl.Series("item", ids, dtype=pl.String)
     return read_id_list(path, "item")

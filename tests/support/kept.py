@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from client_service.data import Shard, hold_shard, read_shard, save_shard
+from client_service.data import Shard, hold_shard, load_shard, save_shard
 from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
 from client_service.event_log.store import EventStore
 from client_service.federation.training_run import TrainingRun
@@ -20,7 +20,7 @@ from shared.method.tensors import initial_parameters, mlp_specification
 
 def keep_first_model(settings: ClientSettings, run: str = "run-1") -> tuple[Shard, Recommender]:
     """The shard, and what served the model that lies in the state directory now."""
-    shard = read_shard(settings.shard)
+    shard = load_shard(settings.shard)
     everything = settings.fit_everything
     recommender = Recommender(answering_shard(settings, shard))
     models = settings.state_directory / "model"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.data.session_files import read_session_shard
+from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import SessionShard
 from client_service.runtime.device import pin_threads
 from shared.method.settings import MethodSettings, method_settings
@@ -41,7 +41,7 @@ def visits(tmp_path: Path) -> Callable[[int], list[Path]]:
 @pytest.fixture
 def shop(visits: Callable[[int], list[Path]]) -> SessionShard:
     """One shard."""
-    return read_session_shard(visits(1)[0])
+    return load_session_shard(visits(1)[0])
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_service.data.session_files import read_session_shard
+from client_service.data.session_files import load_session_shard
 from client_service.settings import ClientSettings, client_settings
 from shared.method.settings import method_settings
 from shared.protocol.signing.enrolment import kept_pair
@@ -27,7 +27,7 @@ def write_session_shards(folder: Path, count: int) -> list[Path]:
 def session_silo(folder: Path, **own: str) -> ClientSettings:
     """Settings of a silo of sessions, whose shard and state lie in the folder; nobody answers as its aggregator."""
     [shard] = write_session_shards(folder / "shards", 1)
-    catalogue = len(read_session_shard(shard).item_ids)
+    catalogue = len(load_session_shard(shard).item_ids)
     taught = method_settings("sessions", width=8, batch_size=20, learning_rate=0.02, catalogue=catalogue)
     settings = client_settings(
         name="shop",

@@ -14,7 +14,7 @@ import pytest
 
 from client_service.common_basis.statistics import catalogue_matrix
 from client_service.common_basis.storage import kept_head, load_basis
-from client_service.tasks.items import read_listed_shard
+from client_service.tasks.items import load_listed_shard
 from shared.method.parameters import Float32
 from shared.method.settings import BasisSettings
 from simulation.experiments.experiment import Experiment
@@ -40,7 +40,7 @@ async def test_in_the_open_the_difference_is_one_silos_matrix_as_the_page_says(s
         of_three = await kept_pairs(one, "run-2")
     victim = next(shard for shard in one.shards if shard.name == VICTIM)
     settings = one.make_client_settings(victim, aggregator_url="http://127.0.0.1")
-    matrix = catalogue_matrix(read_listed_shard(settings), one.agreed_method.catalogue)
+    matrix = catalogue_matrix(load_listed_shard(settings), one.agreed_method.catalogue)
     np.testing.assert_array_equal(of_four - of_three, (matrix.T @ matrix).toarray())
 
 

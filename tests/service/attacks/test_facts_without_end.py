@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.event_log import store as stores
 from client_service.event_log.item_metadata import MOST_MASKS, ItemFacts
 from client_service.event_log.messages import InteractionIn, ItemIn
@@ -139,7 +139,7 @@ def test_ids_of_interactions_are_bounded_in_bytes_and_room_comes_back(
 
 
 def test_hidden_items_share_what_is_said_of_them(silos: Silos) -> None:
-    overlay = Overlay(read_shard(silos(1)[0]))
+    overlay = Overlay(load_shard(silos(1)[0]))
     overlay.put_items(1, {f"item-{number:02d}": ItemIn(hidden=True) for number in range(5)})
     assert all(facts is HIDDEN for facts in overlay._items.values()) and len(overlay._items) == 5
 
@@ -155,7 +155,7 @@ def test_lists_of_other_moments_do_not_keep_what_was_hidden_then() -> None:
 
 
 def test_words_of_filters_are_kept_for_so_many_of_them(silos: Silos) -> None:
-    facts = ItemFacts(read_shard(silos(1)[0]), {})
+    facts = ItemFacts(load_shard(silos(1)[0]), {})
     for number in range(MOST_MASKS + 500):
         facts.mask([("category", (f"{number}" + "x" * 100,))])
     assert facts.mask_value.cache_info().currsize == MOST_MASKS

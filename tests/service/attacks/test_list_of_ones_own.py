@@ -15,7 +15,7 @@ import pytest
 
 from client_service.common_basis.statistics import catalogue_matrix
 from client_service.settings import ClientSettings
-from client_service.tasks.items import read_listed_shard
+from client_service.tasks.items import load_listed_shard
 from shared.method.settings import BasisSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation
@@ -55,7 +55,7 @@ def handed_out(secure_run: Described) -> Experiment:
 def test_such_lists_would_part_the_victims_items_from_all_others(handed_out: Experiment) -> None:
     clients = [handed_out.make_client_settings(shard, aggregator_url=URL) for shard in handed_out.shards]
     size = handed_out.agreed_method.catalogue
-    rows = {one.name: {*catalogue_matrix(read_listed_shard(one), size).indices.tolist()} for one in clients}
+    rows = {one.name: {*catalogue_matrix(load_listed_shard(one), size).indices.tolist()} for one in clients}
     others = set[int]().union(*(found for name, found in rows.items() if name != VICTIM))
     assert rows[VICTIM] and not rows[VICTIM] & others
 

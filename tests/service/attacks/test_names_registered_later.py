@@ -17,7 +17,7 @@ import pytest
 from client_service.common_basis.statistics import catalogue_matrix
 from client_service.common_basis.storage import kept_head, load_basis
 from client_service.settings import ClientSettings
-from client_service.tasks.items import read_listed_shard
+from client_service.tasks.items import load_listed_shard
 from shared.method.settings import BasisSettings
 from tests.support.federation import Federation, run_federation
 from tests.support.given import Silos
@@ -109,7 +109,7 @@ async def test_a_silo_is_in_no_sum_with_names_that_it_has_not_consented_to(
 
 
 def matrix_of(settings: ClientSettings) -> Any:
-    matrix = catalogue_matrix(read_listed_shard(settings), METHOD.catalogue)
+    matrix = catalogue_matrix(load_listed_shard(settings), METHOD.catalogue)
     return (matrix.T @ matrix).toarray()
 
 

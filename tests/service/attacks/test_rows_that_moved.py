@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from client_service.data.session_files import read_session_shard
+from client_service.data.session_files import load_session_shard
 from client_service.federation.run_setup import warn_of_moved_rows
 from client_service.runtime.device import pin_threads
 from shared.method.settings import SessionSettings, method_settings
@@ -82,7 +82,7 @@ async def test_rows_that_move_with_one_silo_alone_are_its_own_items_as_the_page_
         assert (await start(federation, one, clients=3, seed=1)).status_code == 201
         assert (await ending_of(federation, "run-2"))["reason"] is None
         alone = of_four - moved_items(one, "run-2", 1)
-    own = {item for item in read_session_shard(one.shards[-1]).item_ids if item.startswith(OWN)}
+    own = {item for item in load_session_shard(one.shards[-1]).item_ids if item.startswith(OWN)}
     assert len(own) > 10
     assert alone == (own if candidates == "own" else set())
 

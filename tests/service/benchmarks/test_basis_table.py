@@ -31,7 +31,7 @@ from benchmarks.harness.measure import Work, measure_cell
 from benchmarks.harness.plan import ROOT, Block, Plan, read_plan, table_names
 from benchmarks.harness.run import Bench
 from benchmarks.harness.store import KnownLines, read_known
-from client_service.data import read_shard
+from client_service.data import load_shard
 from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings, validate_settings
 from simulation.partitioning.sources import Cut, cut_shards
@@ -114,9 +114,9 @@ def test_an_overlap_makes_another_cell_and_none_leaves_the_others_as_they_were()
 def test_items_outside_the_common_share_have_a_name_of_their_own_in_each_silo(tmp_path: Path, drawn: str) -> None:
     cut = Cut(2, "users")
     paths = cut_shards("synthetic", cut, tmp_path).paths
-    before = [read_shard(path) for path in paths]
+    before = [load_shard(path) for path in paths]
     rename_items(paths, Block(data=("x",), overlap=0.5, overlap_of=drawn))  # type: ignore[arg-type]
-    after = [read_shard(path) for path in paths]
+    after = [load_shard(path) for path in paths]
     every = set().union(*(shard.item_ids for shard in before))
     common = set.intersection(*(set(shard.item_ids) for shard in after))
     method = method_settings(**{"basis.kind": "exact"})
@@ -260,7 +260,7 @@ def test_a_cell_is_measured_and_the_folder_of_its_simulation_is_the_same_cell(
     known = KnownLines()
     assert adopt_run(folder, bench, [cell], known) == cell.name
     line = read_known(bench.results).find_line(cell)
-    assert line is not None and line["digests"] == [read_shard(path).digest for path in shards]
+    assert line is not None and line["digests"] == [load_shard(path).digest for path in shards]
     assert (line["clients"], line["extra"]) == (figures["clients"], figures["extra"])
     assert check([line]) == [] and "| synthetic-90x60, users | 3 | exact |" in render([line])
     with pytest.raises(DataError, match="is measured already"):
@@ -270,7 +270,7 @@ def test_a_cell_is_measured_and_the_folder_of_its_simulation_is_the_same_cell(
 
 def require_counted_once(clients: list[dict[str, Any]], shards: tuple[Path, ...]) -> None:
     """Each test record and each test user is in one group, and the groups together give the silo's own figures."""
-    for client, shard in zip(clients, map(read_shard, shards), strict=True):
+    for client, shard in zip(clients, map(load_shard, shards), strict=True):
         assert sum(count for count, *_ in client["gains"]["items"].values()) == shard.test.nnz
         users, alone, together = map(sum, zip(*client["gains"]["users"].values(), strict=True))
         assert users == client["test_users"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_service.app import create_app
-from client_service.data.session_files import read_session_shard
+from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import SessionShard
 from client_service.settings import client_settings
 from lpsfed import AsyncClient, Client, RefusedError, Retrying
@@ -25,7 +25,7 @@ def silo(
     visits: Callable[[int], list[Path]], taught: MethodSettings, tmp_path: Path
 ) -> Iterator[tuple[str, SessionShard]]:
     folder = visits(1)[0]
-    shard, state = read_session_shard(folder), tmp_path / "state"
+    shard, state = load_session_shard(folder), tmp_path / "state"
     kept_pair("shop", state)
     settings = client_settings(
         name="shop",

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data.session_files import read_session_shard
-from client_service.federation.checkpoint import Owner, TrainingCheckpoint, keep_training, kept_training
+from client_service.data.session_files import load_session_shard
+from client_service.federation.checkpoint import Owner, TrainingCheckpoint, load_checkpoint, save_checkpoint
 from client_service.federation.messages import QualityOut
 from client_service.secure_rounds.masking import Masking
 from client_service.tasks import task_named
@@ -85,7 +85,7 @@ def test_items_and_sessions_cannot_be_mixed(sessions: Experiment) -> None:
 
 
 def test_training_goes_on_from_a_checkpoint_to_the_bit(visits: Visits, taught: MethodSettings, tmp_path: Path) -> None:
-    shard = read_session_shard(visits(1)[0])
+    shard = load_session_shard(visits(1)[0])
     method = taught.model_copy(update={"catalogue": len(shard.item_ids)})
     owner = Owner(run="r", seed=0, shard=shard.digest, method=method, kind="", start=None, recipe=None)
     whole = SessionTrainer(shard, method, torch.device("cpu"))
@@ -93,9 +93,9 @@ def test_training_goes_on_from_a_checkpoint_to_the_bit(visits: Visits, taught: M
         whole.moment = RoundContext(number, 2, 0)
         whole.train()
         if number == 1:
-            keep_training(tmp_path, TrainingCheckpoint(owner, 1, QualityOut(client="a"), whole.state()))
+            save_checkpoint(tmp_path, TrainingCheckpoint(owner, 1, QualityOut(client="a"), whole.state()))
     again = SessionTrainer(shard, method, torch.device("cpu"))
-    kept = kept_training(tmp_path, owner)
+    kept = load_checkpoint(tmp_path, owner)
     assert kept is not None and again.fits(kept.state)
     again.restore(kept.state)
     again.moment = RoundContext(2, 2, 0)

@@ -13,7 +13,7 @@ import pytest
 from scipy import sparse
 
 import simulation.experiments.floors
-from client_service.data import read_shard, write_shard
+from client_service.data import load_shard, write_shard
 from client_service.federation.run_records import UNJUDGED
 from client_service.training.filter_search import popularity_top
 from simulation.engines.study import run_study
@@ -75,7 +75,7 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_made_cost_time_alone(
 
 
 def test_pooled_data_have_every_item_once_and_every_silo_s_user(silos: Silos) -> None:
-    east, west = (read_shard(path) for path in silos(2))
+    east, west = (load_shard(path) for path in silos(2))
     whole, (_, second) = pool_shards([east, west])
     assert whole.item_ids == east.item_ids and len(whole.user_ids) == 32
     for split in ("train", "valid", "test"):
@@ -93,7 +93,7 @@ def test_a_silo_s_lists_from_pooled_data_have_its_own_items_alone(tmp_path: Path
         table = pl.DataFrame(rows, schema=["user", "item"], orient="row").with_columns(split=pl.lit("train"))
         write_shard(tmp_path / name, name, table, None)
         paths.append(tmp_path / name)
-    whole, slices = pool_shards([read_shard(path) for path in paths])
+    whole, slices = pool_shards([load_shard(path) for path in paths])
     assert whole.item_ids == ("1", "2", "3", "one9", "two9")
     silo = slices[1].shard
     top = slices[1].restrict_lists(popularity_top(whole), 5)
@@ -159,7 +159,7 @@ def test_a_silo_without_validation_or_test_pairs_is_trained_and_named(
 ) -> None:
     described = experiment("one")
     path = described.shards[1]
-    shard = read_shard(path)
+    shard = load_shard(path)
     write_shard(path, path.name, shard.events_with_ids().filter(pl.col("split") != missing), shard.items_with_ids())
     outcomes = [simulate_experiment(described, ignore_progress)]
     report = run_study(described, lambda *_: outcomes[0], edges_kept=None, shown=False)

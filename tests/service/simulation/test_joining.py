@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.settings import client_settings
 from shared.method.settings import BasisSettings
 from shared.protocol.signing.enrolment import registered_keys
@@ -82,7 +82,7 @@ def test_one_command_makes_a_silo_of_a_file_of_ratings(
     assert "120 of 200 rated interactions, below 4, are no likings" in " ".join(done.stderr.split())
     silo = client_settings(tmp_path / "north" / "silo.toml")
     assert (silo.name, silo.aggregator_url, silo.method) == ("north", aggregator, SMALL)
-    shard = read_shard(silo.shard)
+    shard = load_shard(silo.shard)
     assert shard.name == "north" and shard.train.nnz + shard.valid.nnz + shard.test.nnz == 80
     own = read_private(silo.state_directory / "north.key").public_key()
     found = registered_keys(settings.registry)["north"]
@@ -102,7 +102,7 @@ def test_every_liking_is_in_the_shard_also_of_items_that_one_user_alone_has(
     invite(aggregator, tmp_path, "north")
     done = join(tmp_path, data)
     assert done.exit_code == 0 and "dropped" not in done.stderr, done.output
-    shard = read_shard(tmp_path / "north" / "shard")
+    shard = load_shard(tmp_path / "north" / "shard")
     assert shard.train.nnz + shard.valid.nnz + shard.test.nnz == 110
     assert len(shard.item_ids) > np.count_nonzero(shard.train.sum(axis=0))
     assert shard.met_events is not None and len(shard.met_events) == 120
@@ -177,7 +177,7 @@ def test_each_rating_counts_where_that_is_said_and_no_data_are_an_error(
     nothing = call("join", tmp_path / "north.invite", "--folder", tmp_path / "north", "--no-start")
     assert nothing.exit_code == 1 and "--data: expected the silo's own interactions" in str(nothing.exception)
     assert join(tmp_path, data, "--min-rating", "0").exit_code == 0
-    shard = read_shard(tmp_path / "north" / "shard")
+    shard = load_shard(tmp_path / "north" / "shard")
     assert shard.train.nnz + shard.valid.nnz + shard.test.nnz == 200
 
 

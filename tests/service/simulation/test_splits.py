@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.data.digests import list_digest
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
@@ -131,7 +131,7 @@ def test_the_commands_say_how_the_data_were_read_and_split(tmp_path: Path) -> No
     made = run("partition", str(path), *out, "--json")
     notes = json.loads(made.stdout)["notes"]
     assert notes[0] == "times were read as milliseconds" and any("leaves one out" in note for note in notes)
-    events = [read_shard(tmp_path / f"shards/client-{number}").events for number in (1, 2)]
+    events = [load_shard(tmp_path / f"shards/client-{number}").events for number in (1, 2)]
     times = pl.concat([one.filter(split="test")["time"] for one in events])
     assert times.min() == times.max() == 1_000_000_000 + 60 * 19
     again = run("simulate", str(tmp_path / "shards"), "--split", "time", "--out", str(tmp_path / "run"))
@@ -174,7 +174,7 @@ def test_appended_ratings_below_the_scale_s_likings_are_left_out(tmp_path: Path)
 
 
 def own_items(folder: Path) -> list[str]:
-    shard = read_shard(folder)
+    shard = load_shard(folder)
     row = shard.user_ids.index("new")
     return sorted(shard.item_ids[item] for item in shard.events.filter(user=row)["item"])
 

@@ -16,7 +16,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from client_service.data import read_shard, write_shard
+from client_service.data import load_shard, write_shard
 from client_service.federation.messages import StatusOut
 from shared.errors import DataError, FederationError, SettingsError
 from shared.method.settings import PRESETS, MethodSettings, method_settings
@@ -122,9 +122,9 @@ def test_blind_shards_have_no_test_pair_and_are_otherwise_the_same(tmp_path: Pat
     rows = [("a", "x", "train"), ("a", "y", "valid"), ("a", "z", "test"), ("b", "y", "train"), ("b", "x", "test")]
     table = pl.DataFrame(rows, schema=["user", "item", "split"], orient="row")
     write_shard(tmp_path / "client-1", "client-1", table, None)
-    whole = read_shard(tmp_path / "client-1")
+    whole = load_shard(tmp_path / "client-1")
     (path,) = write_blind_shards(hide_test_pairs, [tmp_path / "client-1"], tmp_path / "blind")
-    blind = read_shard(path)
+    blind = load_shard(path)
     assert whole.test.nnz == 2 and blind.test.nnz == 0
     assert blind.item_ids == whole.item_ids  # z occurs in a test pair alone and is still ranked
     assert (blind.train != whole.train).nnz == (blind.valid != whole.valid).nnz == 0

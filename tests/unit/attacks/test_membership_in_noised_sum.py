@@ -15,7 +15,7 @@ import pytest
 from scipy import sparse
 
 from client_service.common_basis.statistics import catalogue_matrix, weigh_pairs
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.data.interaction_files import with_places
 from client_service.privacy.basis_guard import entry_deviations, noise_deviation
 from shared.strategies.common_basis import STEP, WEIGHTED
@@ -49,7 +49,7 @@ def joined(folder: Path, rows: Rows, kind: Any) -> Shard:
     keep_shard(silo, "silo", load_dataset(path, 0, "usual", kind))
     listed = folder / "catalogue.txt"
     listed.write_text("\n".join(f"i{item:02d}" for item in range(ITEMS)), encoding="utf-8")
-    return with_places(read_shard(silo.shard), listed, ITEMS, partly=True)
+    return with_places(load_shard(silo.shard), listed, ITEMS, partly=True)
 
 
 def splits(shard: Shard) -> dict[tuple[str, str], str]:

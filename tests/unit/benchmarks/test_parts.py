@@ -20,7 +20,7 @@ from benchmarks.harness.groups import activity_groups, measure_groups, structure
 from benchmarks.harness.measure import locate_client
 from benchmarks.harness.plan import Block
 from benchmarks.harness.store import read_known
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.evaluation.ranking import on_test, ranked_by
 from client_service.models.ranker import Rows
 from shared.errors import DataError, SettingsError
@@ -42,8 +42,8 @@ def test_shards_are_cut_once_and_the_whole_has_every_edge(tmp_path: Path) -> Non
     stamp = (first.paths[0] / "interactions.parquet").stat().st_mtime_ns
     again = cache.shards("synthetic-200x100", block, 0)
     assert again.paths == first.paths and (again.paths[0] / "interactions.parquet").stat().st_mtime_ns == stamp
-    whole = read_shard(cache.cut_whole("synthetic-200x100", block))
-    parts = [read_shard(path) for path in first.paths]
+    whole = load_shard(cache.cut_whole("synthetic-200x100", block))
+    parts = [load_shard(path) for path in first.paths]
     assert first.edges_kept == pytest.approx(sum(part.train.nnz for part in parts) / whole.train.nnz)
     assert set().union(*(part.item_ids for part in parts)) <= set(whole.item_ids)
 
@@ -61,7 +61,7 @@ def test_groups_are_three_to_two_to_one_with_the_fewest_records_first() -> None:
 
 
 def test_groups_of_users_average_to_the_whole_and_items_count_only_their_own(silos: Silos) -> None:
-    shard = read_shard(silos(1)[0])
+    shard = load_shard(silos(1)[0])
     top = ranked_by(lambda rows: np.broadcast_to(np.arange(12.0), (len(rows), 12)))
     found, whole = measure_groups(shard, top), on_test(shard, top)
     weights = [users for _, _, users in found["users"].values()]
@@ -81,8 +81,8 @@ def test_fifteen_clients_are_one_large_four_medium_and_ten_small() -> None:
 
 def test_the_centralised_lists_hold_a_client_s_items_alone(tmp_path: Path) -> None:
     cache, block = Cache(tmp_path, None), Block(data=("synthetic-200x100",), clients=2)
-    whole = read_shard(cache.cut_whole("synthetic-200x100", block))
-    client = read_shard(cache.shards("synthetic-200x100", block, 0).paths[1])
+    whole = load_shard(cache.cut_whole("synthetic-200x100", block))
+    client = load_shard(cache.shards("synthetic-200x100", block, 0).paths[1])
     found = locate_client(whole, client)
     assert [whole.user_ids[row] for row in found.users] == list(client.user_ids)
     assert [whole.item_ids[row] for row in found.items] == list(client.item_ids)

@@ -14,14 +14,14 @@ from client_service.federation.checkpoint import (
     Owner,
     TrainingCheckpoint,
     _checksum,
-    keep_training,
-    kept_training,
+    load_checkpoint,
+    save_checkpoint,
 )
 from client_service.federation.messages import QualityOut, RoundCosts, RoundQuality
-from client_service.federation.run_records import QUALITY, kept_quality
+from client_service.federation.run_records import QUALITY, load_quality
 from client_service.models.closed_form.least_squares import Weighting
 from client_service.models.score_fusion import Recipe
-from client_service.serving.model_store import ModelHead, read_head
+from client_service.serving.model_store import ModelHead, load_head
 from client_service.training.training_state import TrainingState
 from shared.method.settings import MethodSettings
 
@@ -50,7 +50,7 @@ EARLIER: dict[str, Any] = {
 
 def test_a_quality_file_of_an_earlier_version_loads_and_is_answered_with_all_that_it_held(tmp_path: Path) -> None:
     (tmp_path / QUALITY).write_text(json.dumps(EARLIER), encoding="utf-8")
-    quality = kept_quality(tmp_path, "other")
+    quality = load_quality(tmp_path, "other")
     assert [entry.values for entry in quality.rounds] == [
         {"recall": 0.25, "ndcg": 0.125},
         {"recall": 0.5, "ndcg": 0.375},
@@ -68,7 +68,7 @@ def test_the_head_of_a_model_of_an_earlier_version_loads(tmp_path: Path) -> None
     earlier = head.model_dump(mode="json") | {"recall": 0.25, "parameters": "model-run-1.2.safetensors"}
     del earlier["values"]
     (tmp_path / "model.json").write_text(json.dumps(earlier), encoding="utf-8")
-    found = read_head(tmp_path)
+    found = load_head(tmp_path)
     assert found is not None and found.values == {"recall": 0.25, "ndcg": 0.5} and found.version == "run-1.2"
 
 
@@ -78,7 +78,7 @@ def test_a_recipe_from_before_the_items_frequency_leaves_it_out(tmp_path: Path) 
     earlier = head.model_dump(mode="json")
     del earlier["recipe"]["frequency_loudness"]
     (tmp_path / "model.json").write_text(json.dumps(earlier), encoding="utf-8")
-    found = read_head(tmp_path)
+    found = load_head(tmp_path)
     assert found is not None and found.recipe == Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5)
 
 
@@ -86,11 +86,11 @@ def test_a_training_checkpoint_of_an_earlier_version_loads(tmp_path: Path) -> No
     owner = Owner(run="run-1", seed=3, shard="s", method=MethodSettings(), kind="", start=None, recipe=None)
     state = TrainingState({"model/w": np.ones(2, dtype=np.float32)}, {"margin": 0.5}, fitted=True)
     quality = QualityOut.model_validate(EARLIER)
-    keep_training(tmp_path, TrainingCheckpoint(owner, 1, quality, state))
+    save_checkpoint(tmp_path, TrainingCheckpoint(owner, 1, quality, state))
     arrays, head = load_file(tmp_path / NAME), {"owner": owner.model_dump(mode="json"), "round": 1}
     text = json.dumps(head | {"quality": EARLIER, "scalars": dict(state.scalars), "fitted": True})
     save_file(arrays, tmp_path / NAME, metadata={"head": text, "sha256": _checksum(text, arrays)})
-    found = kept_training(tmp_path, owner)
+    found = load_checkpoint(tmp_path, owner)
     assert found is not None and found.quality == quality and found.state.scalars == {"margin": 0.5}
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.federation.messages import RoundCosts
-from client_service.federation.run_records import kept_quality
+from client_service.federation.run_records import load_quality
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import pin_threads
 from client_service.runtime.interruption import NEVER
@@ -155,8 +155,8 @@ def test_a_run_serves_keeps_and_tests_its_best_model(given: Given) -> None:
     assert answers.served is not None and answers.shown_items > 0 and answers.score_meaning
     run.finish()
     assert set(run.quality.test or {}) == {label.key for label in given.task.labels.values()}
-    assert run.quality.finished and kept_quality(given.context.folder, given.settings.name).test == run.quality.test
-    kept = kept_model(given.task, given.shard, given.context.folder, CPU)
+    assert run.quality.finished and load_quality(given.context.folder, given.settings.name).test == run.quality.test
+    kept = load_model(given.task, given.shard, given.context.folder, CPU)
     assert kept is not None and kept.version == answers.served.version
     judged = [given.task.judge(given.shard, one, NEVER).values for one in (kept, answers.served)]
     assert judged[0] == judged[1]

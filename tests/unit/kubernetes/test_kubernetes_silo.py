@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.settings import client_settings
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.cli import app
@@ -126,7 +126,7 @@ def test_a_room_has_a_quota_that_holds_what_is_in_it(documents: list[dict[str, A
 @pytest.fixture
 def listed(silo: Path) -> Path:
     """The same with the list of items of a common basis."""
-    (silo / "catalogue.txt").write_text("\n".join(read_shard(silo / "shard").item_ids) + "\n", encoding="utf-8")
+    (silo / "catalogue.txt").write_text("\n".join(load_shard(silo / "shard").item_ids) + "\n", encoding="utf-8")
     text = (silo / "silo.toml").read_text(encoding="utf-8")
     head, method = text.split("[method]")
     lines = (
@@ -183,7 +183,7 @@ def test_the_script_hands_the_shard_over_once(silo: Path, tmp_path: Path, calls_
         done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS)
         assert done.returncode == 0, done.stderr
     calls = (place / "calls").read_text().splitlines()
-    assert read_shard(place / "shards/north").digest == read_shard(silo / "shard").digest
+    assert load_shard(place / "shards/north").digest == load_shard(silo / "shard").digest
     assert (
         sum(" exec " in call for call in calls) == calls_that_hand_over and sum("apply" in call for call in calls) == 2
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data.session_files import read_session_shard
+from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import SessionShard
 from client_service.federation.training_run import TrainingRun
 from client_service.refresh.rebuild import ModelRenewal
@@ -72,7 +72,7 @@ def test_a_changed_shard_has_the_trained_model_without_a_run(
     visits: Callable[[int], list[Path]], taught: MethodSettings, tmp_path: Path
 ) -> None:
     folder = visits(1)[0]
-    shard = read_session_shard(folder)
+    shard = load_session_shard(folder)
     method = taught.model_copy(update={"catalogue": len(shard.item_ids)})
     given = {"name": "shop", "shard": folder, "task": "sessions", "state_directory": tmp_path / "state"}
     policy = {"strategies": ["fedavg"], "item_tables": True}

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import read_shard, write_shard
-from client_service.data.session_files import read_session_shard, save_session_shard
+from client_service.data import load_shard, write_shard
+from client_service.data.session_files import load_session_shard, save_session_shard
 from client_service.data.sessions import SessionShard
 from shared.errors import DataError
 
@@ -25,13 +25,13 @@ def write(folder: Path, rows: list[tuple[str, str, str]]) -> Path:
 
 def test_a_shard_comes_back_as_it_was_written(shop: SessionShard, tmp_path: Path) -> None:
     save_session_shard(tmp_path / "again", shop)
-    found = read_session_shard(tmp_path / "again")
+    found = load_session_shard(tmp_path / "again")
     assert found.digest == shop.digest and found.item_ids == shop.item_ids
     assert (found.clicks == shop.clicks).all() and (found.splits == shop.splits).all()
 
 
 def test_a_table_of_one_s_own_needs_no_head(tmp_path: Path) -> None:
-    found = read_session_shard(write(tmp_path / "shop", ROWS))
+    found = load_session_shard(write(tmp_path / "shop", ROWS))
     assert found.name == "shop" and found.item_ids == ("x", "y", "z")
     assert found.clicks.tolist() == [0, 1, 0, 2, 0] and found.starts.tolist() == [0, 3, 5]
     assert found.splits.tolist() == [0, 2]
@@ -50,7 +50,7 @@ def test_what_makes_no_sessions_is_named(
     tmp_path: Path, change: Callable[[list[tuple[str, str, str]]], list[tuple[str, str, str]]], said: str
 ) -> None:
     with pytest.raises(DataError, match=said):
-        read_session_shard(write(tmp_path / "shop", change(ROWS)))
+        load_session_shard(write(tmp_path / "shop", change(ROWS)))
 
 
 def test_a_shard_whose_file_was_changed_is_refused(shop: SessionShard, tmp_path: Path) -> None:
@@ -58,22 +58,22 @@ def test_a_shard_whose_file_was_changed_is_refused(shop: SessionShard, tmp_path:
     path = tmp_path / "again" / "sessions.parquet"
     pl.read_parquet(path).with_columns(item=pl.col("item").reverse()).write_parquet(path)
     with pytest.raises(DataError, match="expected digest"):
-        read_session_shard(tmp_path / "again")
+        load_session_shard(tmp_path / "again")
 
 
 def test_places_in_a_catalogue_change_the_digest_and_not_the_folder(shop: SessionShard, tmp_path: Path) -> None:
     placed = shop.with_places(np.arange(len(shop.item_ids)) + 5, "c" * 64)
     assert placed.digest != shop.digest
     save_session_shard(tmp_path / "again", placed)
-    assert read_session_shard(tmp_path / "again").digest == shop.digest
+    assert load_session_shard(tmp_path / "again").digest == shop.digest
 
 
 def test_a_shard_of_another_task_is_told_as_such(shop: SessionShard, tmp_path: Path) -> None:
     save_session_shard(tmp_path / "visits", shop)
     with pytest.raises(DataError, match=r"expected a shard of interactions of users, .*got 'lpsfed-sessions/1'"):
-        read_shard(tmp_path / "visits")
+        load_shard(tmp_path / "visits")
     rows = pl.DataFrame([("a", "x", "train")], schema=["user", "item", "split"], orient="row")
     write_shard(tmp_path / "users", "users", rows, None)
     (tmp_path / "users" / "sessions.parquet").touch()
     with pytest.raises(DataError, match=r"expected a shard of sessions, .*got 'lpsfed-shard/1'"):
-        read_session_shard(tmp_path / "users")
+        load_session_shard(tmp_path / "users")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from shared.errors import DataError
 from simulation.cli import app
 from simulation.datasets.chain import ITEMS, MOST_SHOPS, USERS, generate_chain
@@ -26,7 +26,7 @@ def test_the_seed_and_the_number_of_shops_decide_everything() -> None:
 def test_every_customer_has_one_shop_and_two_shops_share_most_items(tmp_path: Path) -> None:
     shards = cut_shards(CHAIN, Cut(4), tmp_path)
     assert shards.summary["method"] == "shops" and shards.edges_kept == 1.0
-    read = [read_shard(path) for path in shards.paths]
+    read = [load_shard(path) for path in shards.paths]
     users, items = [set(shard.user_ids) for shard in read], [set(shard.item_ids) for shard in read]
     assert sum(map(len, users)) == len(set.union(*users)) == USERS and len(users[0]) == 2 * len(users[1])
     assert all(len(items[0] & other) > 0.8 * len(other) for other in items[1:])
@@ -41,7 +41,7 @@ def test_lists_are_merged_into_one_that_holds_every_item_of_each_shard(tmp_path:
     assert run(app, ["catalogue", *sources, "--out", str(merged), "--size-file", str(size)]).exit_code == 0
     listed = merged.read_text().splitlines()
     assert listed == sorted(set(listed)) and int(size.read_text()) == len(listed)
-    assert all(set(read_shard(path).item_ids) <= set(listed) for path in shards)
+    assert all(set(load_shard(path).item_ids) <= set(listed) for path in shards)
     empty = tmp_path / "empty"
     empty.touch()
     refused = run(app, ["catalogue", str(empty), "--out", str(merged)])

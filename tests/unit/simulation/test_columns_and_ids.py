@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from client_service.data import build_shard, read_shard, save_shard
+from client_service.data import build_shard, load_shard, save_shard
 from client_service.data.events import SPLIT_TYPE
 from client_service.data.ids import find_unusable_ids, normalise_id, normalise_ids, read_id_list
 from client_service.event_log.messages import InteractionIn
@@ -270,15 +270,15 @@ def test_an_erasure_misses_nobody_however_the_list_was_saved(tmp_path: Path, nam
     folder = shard_of(tmp_path)
     done = run("shard", "erase", folder, "--users", written(tmp_path / "users.txt", LISTS[name]))
     assert done.exit_code == 0 and "not in the shard" not in done.stderr
-    assert not {"102", "105"} & set(read_shard(folder).user_ids) and len(read_shard(folder).user_ids) == 8
+    assert not {"102", "105"} & set(load_shard(folder).user_ids) and len(load_shard(folder).user_ids) == 8
 
 
 def test_an_id_that_is_not_there_is_counted_or_refused(tmp_path: Path) -> None:
     folder, users = shard_of(tmp_path), written(tmp_path / "users.txt", "102\nnobody\n105\n")
-    before = read_shard(folder).digest
+    before = load_shard(folder).digest
     refused = run("shard", "erase", folder, "--users", users, "--strict")
     assert isinstance(refused.exception, DataError) and "1 of 3 users are not in the shard" in str(refused.exception)
-    assert read_shard(folder).digest == before
+    assert load_shard(folder).digest == before
     done = run("shard", "erase", folder, "--users", users)
     assert done.exit_code == 0 and "1 of 3 users are not in the shard" in done.stderr
     said = json.loads(run("shard", "erase", folder, "--user", "102", "--json").stdout)
@@ -291,7 +291,7 @@ def test_shards_of_earlier_versions_keep_their_ids_and_lose_them_by_either_spell
     rows = [("u1 ", "1.0"), ("u1", "2.0"), ("u2", "1.0")]
     events = pl.DataFrame(rows, schema=["user", "item"], orient="row").with_columns(split=pl.lit("train", SPLIT_TYPE))
     save_shard(tmp_path / "old", build_shard("old", events, None))
-    old = read_shard(tmp_path / "old")
+    old = load_shard(tmp_path / "old")
     assert old.user_ids == ("u1", "u1 ", "u2") and old.item_row("1") == old.item_row("1.0") == 0
     assert erase_users(old, ["u1"]).user_ids == ("u2",)
     later = pl.DataFrame({"user": ["u2", "u3"], "item": ["2", "1.0"]})

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from shared.errors import DataError
 from shared.method.graph import Float64, degrees
 from shared.method.spectrum import low_spectrum
@@ -70,7 +70,7 @@ def test_communities_are_found_and_in_each_a_filter_beats_popularity(dataset: Da
     assert shares == pytest.approx([community.users for community in COMMUNITIES], abs=0.01)
     assert result.edges_kept > 0.8
     for folder in write_partition(dataset, result, tmp_path):
-        shard = read_shard(folder)
+        shard = load_shard(folder)
         popularity = np.tile(degrees(shard.train)[1], (len(shard.user_ids), 1))
         assert recall(low_pass(shard), shard) > 1.25 * recall(popularity, shard)
 

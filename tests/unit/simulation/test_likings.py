@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from shared.errors import DataError, SettingsError
 from simulation.datasets.load import load_dataset
 from simulation.partitioning.sources import Cut, cut_shards, find_or_cut_shards
@@ -73,7 +73,7 @@ def test_a_silo_keeps_what_is_no_liking_without_learning_from_it(write: Write, t
     own = "".join(f"u0,own{item},5\n" for item in range(24))
     with_low = cut_shards(str(write("a.csv", "user,item,rating\n" + liked + own + low)), ONE, tmp_path / "a")
     without = cut_shards(str(write("b.csv", "user,item,rating\n" + liked + own + "u0,i0,4\n")), ONE, tmp_path / "b")
-    shard, plain = read_shard(with_low.paths[0]), read_shard(without.paths[0])
+    shard, plain = load_shard(with_low.paths[0]), load_shard(without.paths[0])
     assert shard.digest == plain.digest and shard.lists_digest != plain.lists_digest
     assert shard.met_events is not None
     met = set(shard.met_events.select("user", "item").rows())
@@ -91,7 +91,7 @@ def test_a_cut_divides_what_is_no_liking_with_its_users(write: Write, tmp_path: 
     path = write("ratings.csv", "user,item,rating\n" + rows)
     for method in ("random", "spectral"):
         cut = cut_shards(str(path), Cut(2, method, min_rating=4.0), tmp_path / method)
-        for shard in map(read_shard, cut.paths):
+        for shard in map(load_shard, cut.paths):
             assert shard.met_events is not None and set(shard.met_events["user"]) <= set(shard.user_ids)
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from shared.errors import DataError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
@@ -148,7 +148,7 @@ def test_shards_are_written_and_read_back(tmp_path: Path) -> None:
     result = partition_dataset(TWO_CIRCLES, clients=2, method="spectral", seed=0)
     folders = write_partition(TWO_CIRCLES, result, tmp_path)
     assert folders == [tmp_path / "client-1", tmp_path / "client-2"]
-    shard = read_shard(folders[0])
+    shard = load_shard(folders[0])
     assert (shard.name, shard.user_ids, shard.item_ids) == ("client-1", ("a", "b", "c"), ("1", "2", "3"))
     assert shard.titles == ("One", "Two", None)
     assert (shard.train.nnz, shard.valid.nnz, shard.test.nnz) == (8, 1, 0)

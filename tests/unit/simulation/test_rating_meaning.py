@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.data.ratings import MEANINGS, choose_least_rating
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
@@ -62,7 +62,7 @@ def split_of(shard: Shard, user: str, item: str) -> str | None:
 def test_a_scale_is_learnt_once_and_holds_for_file_append_and_rest(tmp_path: Path, kind: str) -> None:
     values, later = SCALES[kind]
     folder = shard_of(tmp_path, values)
-    shard = read_shard(folder)
+    shard = load_shard(folder)
     assert shard.rating == MEANINGS[kind] and json.loads((folder / "shard.json").read_text())["rating"]["kind"] == kind
     least = MEANINGS[kind].least
     assert shard.events["rating"].min() >= least
@@ -73,7 +73,7 @@ def test_a_scale_is_learnt_once_and_holds_for_file_append_and_rest(tmp_path: Pat
         user, item = "u0", f"new-{number}"
         done = append(folder, [(user, item, value, 900)])  # alone in its file
         assert done.exit_code == 0, done.exception
-        assert (split_of(read_shard(folder), user, item) == "train") is likes, value
+        assert (split_of(load_shard(folder), user, item) == "train") is likes, value
         assert (value >= overlay.least_rating) is likes, value
 
 
@@ -86,7 +86,7 @@ def test_a_shard_that_rest_writes_agrees_with_the_file(tmp_path: Path) -> None:
     ):
         folder = tmp_path / kind
         folder.mkdir()
-        before = read_shard(shard_of(folder, SCALES[kind][0]))
+        before = load_shard(shard_of(folder, SCALES[kind][0]))
         user = before.user_ids[0]
         liked = before.item_ids[int(before.train.indices[0])]
         store = EventStore(folder)
@@ -98,37 +98,37 @@ def test_a_shard_that_rest_writes_agrees_with_the_file(tmp_path: Path) -> None:
 
 def test_a_later_low_rating_takes_a_liking_back_and_a_later_high_one_gives_it_again(tmp_path: Path) -> None:
     folder = shard_of(tmp_path, SCALES["stars"][0])
-    shard = read_shard(folder)
+    shard = load_shard(folder)
     first = shard.events_with_ids().filter(split="train").row(0, named=True)
     user, item, time = first["user"], first["item"], first["time"]
     assert append(folder, [(user, item, 1, time - 50)]).exit_code == 0  # an earlier one does not
-    assert split_of(read_shard(folder), user, item) == "train"
+    assert split_of(load_shard(folder), user, item) == "train"
     assert append(folder, [(user, item, 1, time + 50)]).exit_code == 0
-    assert split_of(read_shard(folder), user, item) == "met"
+    assert split_of(load_shard(folder), user, item) == "met"
     assert append(folder, [(user, item, 5, time + 90)]).exit_code == 0
-    assert split_of(read_shard(folder), user, item) == "train"
+    assert split_of(load_shard(folder), user, item) == "train"
     untimed = append(folder, [(user, item, 5), (user, item, 2)], header="user,item,rating")
-    assert untimed.exit_code == 0 and split_of(read_shard(folder), user, item) == "met"  # by the order of rows
+    assert untimed.exit_code == 0 and split_of(load_shard(folder), user, item) == "met"  # by the order of rows
 
 
 def test_ratings_outside_the_scale_are_counted_or_refused(tmp_path: Path) -> None:
     folder = shard_of(tmp_path, SCALES["stars"][0])
-    digest = read_shard(folder).digest
+    digest = load_shard(folder).digest
     ten = append(folder, [("u0", f"x{n}", n, 900) for n in range(1, 11)])
-    assert isinstance(ten.exception, DataError) and read_shard(folder).digest == digest
+    assert isinstance(ten.exception, DataError) and load_shard(folder).digest == digest
     assert "expected ratings from 0 to 5, as the shard's ratings are, got from 1 to 10, 5 of 10" in str(ten.exception)
     six = append(folder, [("u0", "x6", 6, 900), *((f"u{n}", "x5", 4.5, 900) for n in range(11))])
     assert six.exit_code == 0 and "1 rating outside the scale from 0 to 5" in six.stderr
-    assert split_of(read_shard(folder), "u0", "x6") == "train"
+    assert split_of(load_shard(folder), "u0", "x6") == "train"
 
 
 def test_what_one_file_says_of_itself_wins_for_that_file(tmp_path: Path) -> None:
     folder = shard_of(tmp_path, SCALES["stars"][0])
     assert append(folder, [("u0", "x", 2, 900)], "--min-rating", "2").exit_code == 0
-    assert split_of(read_shard(folder), "u0", "x") == "train" and read_shard(folder).rating == MEANINGS["stars"]
+    assert split_of(load_shard(folder), "u0", "x") == "train" and load_shard(folder).rating == MEANINGS["stars"]
     labelled = append(folder, [("u0", "y", 1), ("u0", "z", 0)], header="user,item,label")  # on a scale of its own
     assert labelled.exit_code == 0
-    shard = read_shard(folder)
+    shard = load_shard(folder)
     assert split_of(shard, "u0", "y") == "train" and split_of(shard, "u0", "z") == "met"
     both = append(folder, [("u0", "x", 2, 900)], "--min-rating", "2", "--rating-kind", "ten")
     assert isinstance(both.exception, SettingsError)
@@ -174,12 +174,12 @@ def test_the_scale_is_found_by_the_ratings(ratings: pl.Series, kind: str) -> Non
 
 
 def test_the_kind_can_be_said(tmp_path: Path) -> None:
-    shard = read_shard(shard_of(tmp_path, SCALES["ten"][0], "--rating-kind", "counts"))
+    shard = load_shard(shard_of(tmp_path, SCALES["ten"][0], "--rating-kind", "counts"))
     assert shard.rating == MEANINGS["counts"] and shard.met_events is None
 
 
 def test_a_setting_that_contradicts_the_shard_is_refused(tmp_path: Path) -> None:
-    shard = read_shard(shard_of(tmp_path, SCALES["ten"][0]))
+    shard = load_shard(shard_of(tmp_path, SCALES["ten"][0]))
     assert choose_least_rating(None, shard.rating) == choose_least_rating(8.0, shard.rating) == 8.0
     with pytest.raises(SettingsError, match=r"least_rating: expected 8, as the shard was made with, .* got 4"):
         Overlay(shard, least_rating=4.0)
@@ -193,7 +193,7 @@ def test_a_shard_of_an_earlier_version_learns_its_scale_from_its_own_ratings_too
     head = json.loads((folder / "shard.json").read_text())
     del head["rating"]
     (folder / "shard.json").write_text(json.dumps(head))
-    assert read_shard(folder).rating is None
+    assert load_shard(folder).rating is None
     assert append(folder, [("u0", "x", 1, 900)]).exit_code == 0  # one star alone
-    shard = read_shard(folder)
+    shard = load_shard(folder)
     assert split_of(shard, "u0", "x") == "met" and shard.rating == MEANINGS["stars"]

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from client_service.data import read_shard, write_shard
+from client_service.data import load_shard, write_shard
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
 
@@ -49,7 +49,7 @@ def test_interactions_of_a_csv_are_appended_with_their_times_and_titles(folder: 
         5,
     )
     assert after["notes"] == ["1 duplicate pair dropped"] and before["digest"] != after["digest"]
-    new = read_shard(folder)
+    new = load_shard(folder)
     assert new.titles == (None, None, "Three") and new.events.filter(user=2)["time"].to_list() == [1_426_291_200]
 
 
@@ -59,7 +59,7 @@ def test_users_are_erased_by_id_or_by_a_file(folder: Path, tmp_path: Path) -> No
     write_shard(folder, "shop", FIRST, None)
     (tmp_path / "users.txt").write_text("secret b\nsecret-z\n")
     assert heads(shard("erase", folder, "--users", tmp_path / "users.txt", "--json"))[1]["users"] == 1
-    assert read_shard(folder).user_ids == ("secret-a",)
+    assert load_shard(folder).user_ids == ("secret-a",)
 
 
 def test_single_interactions_are_erased(folder: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_single_interactions_are_erased(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_done_is_said_without_an_id(folder: Path, tmp_path: Path) -> None:
-    digest = read_shard(folder).digest
+    digest = load_shard(folder).digest
     (tmp_path / "events.csv").write_text("user,item,time\nsecret-c,hidden-3,soon\n")
     refused = [
         (shard("append", folder, tmp_path / "events.csv"), DataError),
@@ -82,4 +82,4 @@ def test_what_cannot_be_done_is_said_without_an_id(folder: Path, tmp_path: Path)
     for result, kind in refused:
         assert isinstance(result.exception, kind)
         assert "secret" not in str(result.exception) and "hidden" not in str(result.exception)
-    assert read_shard(folder).digest == digest
+    assert load_shard(folder).digest == digest

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.event_log.database import NAME, EventDatabase
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay, follow_feedback
@@ -62,13 +62,13 @@ async def test_a_user_of_events_alone_who_is_erased_amid_a_refresh_is_erased_fro
             assert again["done_at"] is None and await is_unknown(http, CANARY)
         await until(lambda: is_erased(http, answer["receipt"]))
         assert await is_erased(http, again["receipt"]) and await is_unknown(http, CANARY)
-    assert CANARY not in read_shard(settings.shard).user_ids
+    assert CANARY not in load_shard(settings.shard).user_ids
 
 
 def test_who_comes_back_and_is_erased_again_amid_a_refresh_is_erased_from_its_shard_too(
     settings: ClientSettings,
 ) -> None:
-    shard = read_shard(settings.shard)
+    shard = load_shard(settings.shard)
     user = shard.user_ids[3]
     settings.state_directory.mkdir(parents=True)
     store = EventStore(settings.state_directory)
@@ -80,7 +80,7 @@ def test_who_comes_back_and_is_erased_again_amid_a_refresh_is_erased_from_its_sh
     store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
     assert gone == 1 and store.erasures.complete() == 0
     absorb_and_forget(settings, store)
-    assert user not in read_shard(settings.shard).user_ids and store.erasures.complete() == 1
+    assert user not in load_shard(settings.shard).user_ids and store.erasures.complete() == 1
     for one in (first, second):
         receipt = store.erasures.read_receipt(one.receipt)
         assert receipt is not None and receipt.done is not None
@@ -101,7 +101,7 @@ async def test_who_is_in_a_shard_that_was_written_since_is_erased_from_it(
         answer = (await http.delete(f"/v1/users/{CANARY}")).json()
         assert answer["interactions"] == 0 and answer["done_at"] is None
         await until(lambda: is_erased(http, answer["receipt"]))
-    assert CANARY not in read_shard(settings.shard).user_ids
+    assert CANARY not in load_shard(settings.shard).user_ids
 
 
 @pytest.mark.anyio
@@ -143,7 +143,7 @@ def test_a_replica_forgets_whom_another_process_has_absorbed_and_erased(
     store, folder = EventStore(settings.state_directory), settings.state_directory
     met = [(CANARY, "item-00"), (CANARY, "item-02"), ("other", "item-02")]
     store.append([InteractionIn(event=user + item, user=user, item=item, time=None, rating=None) for user, item in met])
-    old = Overlay(read_shard(settings.shard))
+    old = Overlay(load_shard(settings.shard))
     follow_feedback(folder, 100, old, settings.shard)
     absorbed = absorb(settings, store)
     new = Overlay(absorbed.after)

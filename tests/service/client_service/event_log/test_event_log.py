@@ -16,7 +16,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.event_log.database import EARLIER_NAME, NAME
 from client_service.event_log.messages import InteractionIn, InteractionsIn, ItemIn
 from client_service.event_log.overlay import Overlay
@@ -251,7 +251,7 @@ def test_a_stored_row_that_cannot_be_read_is_named_by_its_number_and_not_quoted(
     with sqlite3.connect(tmp_path / NAME) as rows:
         rows.execute("UPDATE items SET facts = CAST(? AS TEXT) WHERE item = 'canary-b'", [damage])
     with pytest.raises(DataError, match=r"feedback.sqlite: expected facts of an item in row 2 of") as refused:
-        Overlay(read_shard(settings.shard), store)
+        Overlay(load_shard(settings.shard), store)
     assert "canary" not in str(refused.value) and refused.value.__cause__ is None
     store.close()
 
@@ -306,7 +306,7 @@ def test_a_file_that_is_no_such_database_or_of_a_later_version_is_refused_and_st
 
 
 def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(tmp_path: Path, settings: ClientSettings) -> None:
-    shard = read_shard(settings.shard)
+    shard = load_shard(settings.shard)
     store = EventStore(tmp_path, most=100)
     feedback = EventLog(store, Overlay(shard, store), settings.shard)
     message = InteractionsIn(interactions=tuple(told((CANARY, shard.item_ids[0]))))
@@ -323,7 +323,7 @@ def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(tmp_path: Path,
 
 
 def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: ClientSettings) -> None:
-    shard = read_shard(settings.shard)
+    shard = load_shard(settings.shard)
     writer = EventStore(tmp_path, most=100)
     follower = Overlay(shard, EventStore(tmp_path, most=100, writing=False))
     writer.append(told(("new", shard.item_ids[0])))
@@ -345,7 +345,7 @@ def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: Cl
 
 def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed(settings: ClientSettings) -> None:
     """A replica that has not read the new shard yet, or a client beside which `lpsfed shard absorb` ran."""
-    old = read_shard(settings.shard)
+    old = load_shard(settings.shard)
     settings.state_directory.mkdir(parents=True)
     writer = EventStore(settings.state_directory, most=100)
     follower = Overlay(old, EventStore(settings.state_directory, most=100, writing=False))
@@ -360,7 +360,7 @@ def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed
     since = follower.of("new")
     assert since is not None and since.liked.tolist() == [0, 2]
     assert follower.user_row(gone) is follower.user_row(later) is None
-    fresh = Overlay(read_shard(settings.shard), writer).of("new")
+    fresh = Overlay(load_shard(settings.shard), writer).of("new")
     assert fresh is not None and fresh.liked.tolist() == [2]
     writer.close()
 
@@ -386,7 +386,7 @@ def test_whoever_had_lists_looked_up_still_has_them_without_feedback(settings: C
 
 
 def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(settings: ClientSettings) -> None:
-    old = read_shard(settings.shard)
+    old = load_shard(settings.shard)
     gone, back = old.user_ids[0], old.user_ids[1]
     settings.state_directory.mkdir(parents=True)
     store = EventStore(settings.state_directory)
@@ -400,7 +400,7 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
     before, after = absorbed.before, absorbed.after
     assert len(store.interactions()) == 4 and len(store.read_all()[0].erased) == 2  # answers still need it
     store.forget_absorbed(absorbed.handed, after.lists_digest, absorbed.kept)
-    assert before.digest == old.digest != after.digest == read_shard(settings.shard).digest
+    assert before.digest == old.digest != after.digest == load_shard(settings.shard).digest
     assert {*after.user_ids} == {*old.user_ids, "new"} - {gone}
     row, titles = after.user_row(back), dict(zip(after.item_ids, after.titles or (), strict=True))
     assert [after.item_ids[item] for item in after.train[[row]].indices] == [old.item_ids[5]]
@@ -412,14 +412,14 @@ def test_a_shard_absorbs_the_log_without_the_erased_and_twice_changes_nothing(se
 
 
 def test_a_kill_between_shard_and_log_is_made_good_by_absorbing_again(settings: ClientSettings) -> None:
-    old = read_shard(settings.shard)
+    old = load_shard(settings.shard)
     settings.state_directory.mkdir(parents=True)
     store = EventStore(settings.state_directory)
     store.erasures.erase_user(old.user_ids[0], known=True)
     store.append(told(("new", old.item_ids[0]), (old.user_ids[0], old.item_ids[3])))
     halfway = absorb(settings, store).after
     again = absorb(settings, store)
-    assert old.digest != halfway.digest == again.after.digest == read_shard(settings.shard).digest
+    assert old.digest != halfway.digest == again.after.digest == load_shard(settings.shard).digest
     store.forget_absorbed(again.handed, again.after.lists_digest, again.kept)
     assert store.interactions() == [] and store.read_all()[0].erased == frozenset()
     assert {*store.read_stale()} == {

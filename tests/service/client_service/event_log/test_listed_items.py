@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from client_service.data import read_shard
+from client_service.data import load_shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.store import EventStore
 from client_service.settings import ClientSettings
-from client_service.tasks.items import read_listed_shard
+from client_service.tasks.items import load_listed_shard
 from tests.support.given import Opened, Silos, Until
 from tests.support.kept import absorb_and_forget
 from tests.support.questions import in_phase
@@ -41,7 +41,7 @@ async def test_an_item_that_is_not_listed_waits_and_neither_a_refresh_nor_a_rest
         done = await ended(http, until, 1)  # it begins by itself
         assert done["changed"] and done["waiting"] == 2 and "problem" not in done
         assert (await refresh(http, until))["waiting"] == 2  # they still do
-    shard = read_shard(listed.shard)
+    shard = load_shard(listed.shard)
     assert "misspelt" not in shard.item_ids and "new" in shard.user_ids and "other" not in shard.user_ids
     async with opened(listed) as http:
         await until(in_phase(http, "joining"))
@@ -54,7 +54,7 @@ def test_once_it_is_listed_it_joins_the_shard(listed: ClientSettings) -> None:
     store.append([InteractionIn(**event("new", item), time=None, rating=None) for item in ("misspelt", "item-00")])
     assert absorb_and_forget(listed, store, LISTED).waiting == 1
     assert not store.holds_liked(1, 4.0)
-    read_listed_shard(listed)
+    load_listed_shard(listed)
     after = absorb_and_forget(listed, store, [*LISTED, "misspelt"]).after
     assert "misspelt" in after.item_ids and store.interactions() == []
     store.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from client_service.data import change_shard, read_shard
+from client_service.data import change_shard, load_shard
 from client_service.event_log import store as stores
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
@@ -103,7 +103,7 @@ def test_the_latest_of_a_pair_decides_in_answers_and_in_the_shard(
     second: tuple[float, int],
     liked: bool,
 ) -> None:
-    overlay = Overlay(read_shard(settings.shard), log)
+    overlay = Overlay(load_shard(settings.shard), log)
     overlay.add(log.append([told("0", "new", "item-03", at=50)]))
     for name, (rating, at) in (("1", first), ("2", second)):
         overlay.add(log.append([told(name, "new", "item-05", rating, at)]))
@@ -123,7 +123,7 @@ def test_a_low_rating_takes_an_earlier_liking_from_the_shard_and_no_later_one(
 ) -> None:
     rows = pl.DataFrame({"user": ["u", "u"], "item": ["item-00", "item-02"], "time": [known, 50]})
     change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
-    before = read_shard(settings.shard)
+    before = load_shard(settings.shard)
     overlay = Overlay(before, log)
     overlay.add(log.append([told("e", "u", "item-00", 1.0, 200)]))
     assert (overlay.of("u") is None) is stays
@@ -135,7 +135,7 @@ def test_a_low_rating_takes_an_earlier_liking_from_the_shard_and_no_later_one(
 
 def test_the_last_likings_of_all_are_not_taken_from_a_shard(settings: ClientSettings, log: EventStore) -> None:
     """Otherwise one application could stop every refresh and every erasure."""
-    shard = read_shard(settings.shard)
+    shard = load_shard(settings.shard)
     pairs = shard.events_with_ids().select("user", "item").rows()
     store = EventStore(settings.state_directory)
     store.append([told(str(number), user, item, 1.0) for number, (user, item) in enumerate(pairs)])

@@ -19,9 +19,9 @@ from client_service.federation.checkpoint import (
     NAME,
     Owner,
     TrainingCheckpoint,
-    drop_training,
-    keep_training,
-    kept_training,
+    delete_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
 )
 from client_service.federation.messages import QualityOut, RoundQuality
 from client_service.training.item_trainer import ItemTrainer
@@ -100,8 +100,8 @@ def test_training_that_was_kept_and_taken_up_by_another_process_goes_on_to_the_b
     method = METHOD.model_copy(update={"optimiser": optimiser, "decay": 0.1, **RANDOM})
     strategy = build_strategy(name, method)
     first, second = begun(planted, strategy, method), client_of(planted, strategy, method)
-    keep_training(tmp_path, TrainingCheckpoint(owner, 3, QualityOut(client="shop"), first.state()))
-    kept = kept_training(tmp_path, owner)
+    save_checkpoint(tmp_path, TrainingCheckpoint(owner, 3, QualityOut(client="shop"), first.state()))
+    kept = load_checkpoint(tmp_path, owner)
     assert kept is not None and second.fits(kept.state) and not same(everything(first), everything(second))
     second.restore(kept.state)
     assert same(everything(first), everything(second))
@@ -162,8 +162,8 @@ def test_nor_does_one_whose_optimiser_moves_what_the_model_does_not_have(planted
 
 
 def test_a_checkpoint_comes_back_as_it_was(checkpoint: TrainingCheckpoint, tmp_path: Path) -> None:
-    keep_training(tmp_path / "new", checkpoint)
-    found = kept_training(tmp_path / "new", checkpoint.owner)
+    save_checkpoint(tmp_path / "new", checkpoint)
+    found = load_checkpoint(tmp_path / "new", checkpoint.owner)
     assert found is not None
     assert (found.owner, found.round, found.quality) == (checkpoint.owner, 3, checkpoint.quality)
     assert same(dict(found.state.arrays), dict(checkpoint.state.arrays))
@@ -176,18 +176,18 @@ def test_there_is_one_file_and_it_is_no_larger_than_what_it_holds(
     checkpoint: TrainingCheckpoint, tmp_path: Path
 ) -> None:
     for number in (0, 1, 2):
-        keep_training(tmp_path, replace(checkpoint, round=number))
+        save_checkpoint(tmp_path, replace(checkpoint, round=number))
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
     assert (tmp_path / NAME).stat().st_size < sum(value.nbytes for value in checkpoint.state.arrays.values()) + 10_000
-    drop_training(tmp_path)
-    drop_training(tmp_path)
+    delete_checkpoint(tmp_path)
+    delete_checkpoint(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_there_is_none_nothing_is_found_and_nothing_said(
     owner: Owner, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert kept_training(tmp_path, owner) is None and kept_training(tmp_path / "nowhere", owner) is None
+    assert load_checkpoint(tmp_path, owner) is None and load_checkpoint(tmp_path / "nowhere", owner) is None
     assert caplog.records == []
 
 
@@ -205,24 +205,24 @@ def test_where_there_is_none_nothing_is_found_and_nothing_said(
 def test_another_s_checkpoint_is_passed_over(
     checkpoint: TrainingCheckpoint, tmp_path: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep_training(tmp_path, checkpoint)
+    save_checkpoint(tmp_path, checkpoint)
     other = Owner.model_validate(checkpoint.owner.model_dump() | change)
-    assert kept_training(tmp_path, other) is None and caplog.records == []
-    assert kept_training(tmp_path, checkpoint.owner) is not None
+    assert load_checkpoint(tmp_path, other) is None and caplog.records == []
+    assert load_checkpoint(tmp_path, checkpoint.owner) is not None
 
 
 def test_one_of_another_format_is_passed_over(
     checkpoint: TrainingCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_training(tmp_path, checkpoint)
+    save_checkpoint(tmp_path, checkpoint)
     monkeypatch.setattr(subject, "FORMAT", "lpsfed-training/2")
-    assert kept_training(tmp_path, checkpoint.owner) is None
+    assert load_checkpoint(tmp_path, checkpoint.owner) is None
 
 
 def refused(folder: Path, owner: Owner, caplog: pytest.LogCaptureFixture) -> bool:
     """Nothing is taken, and a warning says so without a word of what is in the file."""
     caplog.clear()
-    found = kept_training(folder, owner)
+    found = load_checkpoint(folder, owner)
     events = [record for record in caplog.records if record.levelno == logging.WARNING]
     said = "".join(record.getMessage() for record in events)
     return found is None and "training_checkpoint_refused" in said and str(folder) not in said
@@ -232,7 +232,7 @@ def refused(folder: Path, owner: Owner, caplog: pytest.LogCaptureFixture) -> boo
 def test_what_is_no_checkpoint_is_refused(
     checkpoint: TrainingCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    keep_training(tmp_path, checkpoint)
+    save_checkpoint(tmp_path, checkpoint)
     arrays = load_file(tmp_path / NAME)
     if kind in ("empty", "text"):
         (tmp_path / NAME).write_text("" if kind == "empty" else "training goes on" * 100)
@@ -246,7 +246,7 @@ def test_what_is_no_checkpoint_is_refused(
 def test_one_that_is_cut_off_anywhere_is_refused(
     checkpoint: TrainingCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep_training(tmp_path, checkpoint)
+    save_checkpoint(tmp_path, checkpoint)
     content = (tmp_path / NAME).read_bytes()
     for length in (*range(0, len(content), 97), len(content) - 1):
         (tmp_path / NAME).write_bytes(content[:length])
@@ -254,13 +254,13 @@ def test_one_that_is_cut_off_anywhere_is_refused(
 
 
 def test_one_in_which_a_byte_has_changed_is_never_taken(checkpoint: TrainingCheckpoint, tmp_path: Path) -> None:
-    keep_training(tmp_path, checkpoint)
+    save_checkpoint(tmp_path, checkpoint)
     content = (tmp_path / NAME).read_bytes()
     for place in range(0, len(content), 13):
         changed = bytearray(content)
         changed[place] ^= 1 << (place % 7)
         (tmp_path / NAME).write_bytes(changed)
-        assert kept_training(tmp_path, checkpoint.owner) is None, place
+        assert load_checkpoint(tmp_path, checkpoint.owner) is None, place
 
 
 @pytest.mark.parametrize("moment", ["writing", "settling"])
@@ -272,12 +272,12 @@ def test_a_crash_while_one_is_kept_leaves_the_one_before(
             Path(given[0]).write_bytes(b"half of it")
         raise OSError("the machine stops here")
 
-    keep_training(tmp_path, checkpoint)
+    save_checkpoint(tmp_path, checkpoint)
     with monkeypatch.context() as patched, pytest.raises(OSError, match="stops here"):
         patched.setattr(files, "write_arrays" if moment == "writing" else "put_in_place", crash)
-        keep_training(tmp_path, replace(checkpoint, round=4))
-    found = kept_training(tmp_path, checkpoint.owner)
+        save_checkpoint(tmp_path, replace(checkpoint, round=4))
+    found = load_checkpoint(tmp_path, checkpoint.owner)
     assert found is not None and found.round == 3 and len(list(tmp_path.iterdir())) == 1
-    keep_training(tmp_path, replace(checkpoint, round=5))
-    found = kept_training(tmp_path, checkpoint.owner)
+    save_checkpoint(tmp_path, replace(checkpoint, round=5))
+    found = load_checkpoint(tmp_path, checkpoint.owner)
     assert found is not None and found.round == 5 and len(list(tmp_path.iterdir())) == 1

@@ -17,7 +17,7 @@ from client_service.data import change_shard, write_shard
 from client_service.evaluation.ranking import on_validation
 from client_service.event_log.shard_update import append_events, erase_users
 from client_service.federation.agent import Agent
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.federation.training_run import TrainingRun
 from client_service.serving import model_store
 from client_service.serving.messages import RecommendationsOut
@@ -26,7 +26,7 @@ from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from client_service.training.spectrum_cache import cached_spectrum
-from client_service.training.start_choice import kept_choice
+from client_service.training.start_choice import load_choice
 from shared import files
 from shared.files import save_arrays
 from shared.method.declaration import Declaration
@@ -125,8 +125,8 @@ async def test_a_model_of_the_shard_as_it_was_is_not_served_after_a_change(
         lambda shard: append_events(shard, event, Path()) if change == "append" else erase_users(shard, ["user-01"]),
     )
     models, cutoff = settings.state_directory / "model", settings.method.cutoff
-    assert kept_model(ITEMS, old, models, CPU) is not None and kept_model(ITEMS, new, models, CPU) is None
-    assert kept_choice(old, cutoff, models) != kept_choice(new, cutoff, models)
+    assert load_model(ITEMS, old, models, CPU) is not None and load_model(ITEMS, new, models, CPU) is None
+    assert load_choice(old, cutoff, models) != load_choice(new, cutoff, models)
     assert cached_spectrum(new, cutoff, models).users.shape[0] == len(new.user_ids) != len(old.user_ids)
     async with opened(settings) as http:
         await until(lambda: held_up(http))  # it has gone on to the aggregator
@@ -203,8 +203,8 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
 ) -> None:
     shard, _ = keep_first_model(settings)
     folder = settings.state_directory / "model"
-    head, calls, replace = model_store.read_head(folder), [], files.put_in_place
-    kept = kept_model(ITEMS, shard, folder, CPU)
+    head, calls, replace = model_store.load_head(folder), [], files.put_in_place
+    kept = load_model(ITEMS, shard, folder, CPU)
     assert head is not None and kept is not None
 
     def once(partial: Path, path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_crash_while_a_model_is_kept_leaves_the_one_before(
         kept.model.encoder.embedding.add_(1.0)
         model_store.save_model(folder, kept.model, head.model_copy(update={"round": 1}))
     assert calls == ["model-run-1.1.safetensors", "model.json"]
-    found = kept_model(ITEMS, shard, folder, CPU)
+    found = load_model(ITEMS, shard, folder, CPU)
     assert found is not None and found.version == "run-1.0"
     rows = np.arange(len(shard.user_ids))
     again = on_validation(shard, found.ranker.top, rows)
@@ -230,8 +230,8 @@ def test_a_run_that_begins_takes_nothing_from_an_earlier_one_of_its_name_and_one
     settings: ClientSettings, number: int, resumed: bool
 ) -> None:
     shard, recommender = keep_first_model(settings)
-    folder, head = settings.state_directory / "model", model_store.read_head(settings.state_directory / "model")
-    kept = kept_model(ITEMS, shard, folder, CPU)
+    folder, head = settings.state_directory / "model", model_store.load_head(settings.state_directory / "model")
+    kept = load_model(ITEMS, shard, folder, CPU)
     assert head is not None and kept is not None
     with torch.no_grad():
         model = kept.model

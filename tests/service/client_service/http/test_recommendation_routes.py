@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import Shard, read_shard, write_shard
+from client_service.data import Shard, load_shard, write_shard
 from client_service.event_log.item_metadata import CATEGORY, ItemFacts
 from client_service.event_log.messages import ItemIn
 from client_service.serving.candidate_filters import MOST_VALUES, parse_filters
@@ -150,7 +150,7 @@ def test_so_many_known_keys_are_told_as_there_is_room_for(tmp_path: Path) -> Non
     keys = [f"a-rather-long-name-{number:04d}" for number in range(500)]
     write_shard(tmp_path, "shop", pl.DataFrame({"user": ["u"], "item": ["a"], "split": ["train"]}), None)
     told = {str(at): ItemIn(attributes=dict.fromkeys(keys[at : at + 100], 1.0)) for at in range(0, 500, 100)}
-    facts = ItemFacts(read_shard(tmp_path), told)
+    facts = ItemFacts(load_shard(tmp_path), told)
     with pytest.raises(ProtocolError, match=r"known: a-rather-long-name-0000, .* and 4[0-9][0-9] more$") as error:
         facts.mask([("nothing", ("x",))])
     assert len(str(error.value)) < 500
@@ -228,7 +228,7 @@ def test_features_of_the_shard_are_filtered_by_until_something_else_is_said(tmp_
     pairs = pl.DataFrame({"user": ["u"] * 3, "item": ["a", "b", "c"], "split": ["train"] * 3})
     items = pl.DataFrame({"item": ["a", "b", "c"], "colour": ["red", "blue", None], "year": [1999, 2000, 1999]})
     write_shard(tmp_path / "shop", "shop", pairs, items)
-    shard = read_shard(tmp_path / "shop")
+    shard = load_shard(tmp_path / "shop")
     plain = ItemFacts(shard, {})
     assert plain.mask([("colour", ("red",))]).tolist() == [True, False, False]
     assert plain.mask([("year", ("1999.0",))]).tolist() == [True, False, True]
@@ -242,7 +242,7 @@ def test_features_of_the_shard_are_filtered_by_until_something_else_is_said(tmp_
 
 
 def test_masks_are_kept_for_as_long_as_the_facts_are(settings: ClientSettings) -> None:
-    shard = read_shard(settings.shard)
+    shard = load_shard(settings.shard)
     facts = ItemFacts(shard, {"item-00": ItemIn(categories=("x",))})
     first = facts.mask_value(CATEGORY, "x")
     assert facts.mask_value(CATEGORY, "x") is first and first.tolist() == [True] + [False] * 11

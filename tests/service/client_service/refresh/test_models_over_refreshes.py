@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.data import change_shard, read_shard
+from client_service.data import change_shard, load_shard
 from client_service.evaluation.metrics import Measures
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import append_events
@@ -24,7 +24,7 @@ from client_service.federation.checkpoint import FITTED
 from client_service.refresh import rollback
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import read_head
+from client_service.serving.model_store import load_head
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from shared.errors import ConflictError
@@ -80,7 +80,7 @@ def test_validation_chooses_between_the_start_and_what_was_trained_unless_somebo
 ) -> None:
     keep_first_model(settings)
     folder = settings.models_directory
-    head = read_head(folder)
+    head = load_head(folder)
     assert head is not None
     trained = head.model_copy(update={"round": 3})
     (folder / "model.json").write_text(trained.model_dump_json())
@@ -88,7 +88,7 @@ def test_validation_chooses_between_the_start_and_what_was_trained_unless_somebo
     change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
     values = iter([at_start, carried])
     task = replace(ITEMS, judge=lambda *_: Measures({"ndcg": next(values)}, 5, "ndcg"))
-    renewal = ModelRenewal(settings, task, read_shard(settings.shard), torch.device("cpu"), NEVER)
+    renewal = ModelRenewal(settings, task, load_shard(settings.shard), torch.device("cpu"), NEVER)
     found = renewal.renew(erased=erased)
     assert found is not None
     taken = carried > at_start and not erased

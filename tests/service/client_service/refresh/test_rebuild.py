@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.data import Shard, change_shard, read_shard
+from client_service.data import Shard, change_shard, load_shard
 from client_service.event_log.shard_update import append_events, erase_users
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.federation.training_run import TrainingRun
 from client_service.refresh import startup
 from client_service.refresh.rebuild import ModelRenewal
@@ -101,8 +101,8 @@ def test_each_change_has_a_version_of_its_own_and_the_same_shard_none(settings: 
         _, after = change_shard(settings.shard, lambda shard, event=event: append_events(shard, event, Path()))  # type: ignore[misc]
         renewed = renew(settings, after)
         assert renewed is not None and renewed.version == f"refresh.{number}"
-        assert kept_model(ITEMS, after, folder, CPU) is not None
+        assert load_model(ITEMS, after, folder, CPU) is not None
 
 
 def test_where_no_model_is_kept_there_is_none(settings: ClientSettings) -> None:
-    assert renew(settings, read_shard(settings.shard)) is None
+    assert renew(settings, load_shard(settings.shard)) is None

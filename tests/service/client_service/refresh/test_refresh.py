@@ -13,7 +13,7 @@ import httpx
 import polars as pl
 import pytest
 
-from client_service.data import Shard, change_shard, read_shard
+from client_service.data import Shard, change_shard, load_shard
 from client_service.data.files import only_writer
 from client_service.data.interaction_files import stated_digest
 from client_service.event_log.database import EARLIER_NAME, JOURNAL, NAME
@@ -27,7 +27,7 @@ from client_service.http.answering import Answering
 from client_service.refresh import rebuild
 from client_service.refresh import scheduler as refreshing
 from client_service.refresh.rebuild import ModelRenewal
-from client_service.serving.model_store import read_head
+from client_service.serving.model_store import load_head
 from client_service.serving.requests import Basket
 from client_service.settings import ClientSettings
 from shared.errors import DataError, UnavailableError
@@ -65,7 +65,7 @@ async def test_a_refresh_takes_new_users_and_items_into_the_model_without_a_rest
         other = await items_of(http, "user-02")
         assert "A fresh one" in [one.get("title") for one in other["items"]]  # of the catalogue now
         assert (await refresh(http, until))["changed"] is False  # nothing has happened since
-    now = read_shard(settings.shard)
+    now = load_shard(settings.shard)
     assert {*now.user_ids} == {*shard.user_ids, "new"} and "fresh" in now.item_ids
     store = EventStore(settings.state_directory)
     assert store.interactions() == []
@@ -84,7 +84,7 @@ async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_sh
         await asyncio.to_thread(begun.wait, LONGEST_SECONDS)
         assert (await http.post("/v1/refresh")).status_code == 409
         assert (await read(http, "refresh"))["phase"] == "working"
-        head = read_head(settings.models_directory)  # whoever starts a replica now finds a model of the shard
+        head = load_head(settings.models_directory)  # whoever starts a replica now finds a model of the shard
         assert head is not None and head.shard == stated_digest(settings.shard)
         await http.delete("/v1/users/user-03")  # whom the shard that was just written still has
         await post(http, event("new", "item-02"), event("later", "item-04"))
@@ -96,7 +96,7 @@ async def test_what_comes_during_a_refresh_is_in_every_answer_and_in_the_next_sh
             assert (await items_of(http, "user-03"))["fallback"] == "unknown user"
             let.set()
             await until(lambda: model_is(http, "refresh.2"))  # the erasure has asked for one more
-    users = {*read_shard(settings.shard).user_ids}
+    users = {*load_shard(settings.shard).user_ids}
     assert {"new", "later"} < users and "user-03" not in users
 
 
@@ -134,8 +134,8 @@ async def test_who_is_erased_is_in_no_file_of_the_silo(
         computed = {path.relative_to(models) for path in before if path.is_relative_to(models)}
         figures = {Path("quality.json"), Path("spectra.json"), Path("model.json"), Path("numbers.json")}
         assert {Path(TRAINING)} < computed and not kept & (computed - figures)
-        head = read_head(models)
-        assert head is not None and head.shard == read_shard(settings.shard).digest != old.digest
+        head = load_head(models)
+        assert head is not None and head.shard == load_shard(settings.shard).digest != old.digest
         assert (await items_of(http, CANARY))["fallback"] == "unknown user"
     async with serving() as http:  # and it stays so
         assert (await http.get(f"/v1/erasures/{answer['receipt']}")).json() == told
@@ -242,16 +242,16 @@ async def test_in_an_open_run_it_waits_for_the_round_and_the_run_goes_on_with_th
         await post(silo, event("new", "item-00"), event("new", "item-02"))
         assert (await silo.post("/v1/refresh")).status_code == 202
         await until(lambda: waits_for_the_round(silo))
-        assert "new" not in read_shard(running.clients[0].shard).user_ids
+        assert "new" not in load_shard(running.clients[0].shard).user_ids
         stop.released.set()
         await until(lambda: rests(silo))
         await until(finished(silo, other))
-        assert (await read(silo, "refresh"))["changed"] and "new" in read_shard(running.clients[0].shard).user_ids
+        assert (await read(silo, "refresh"))["changed"] and "new" in load_shard(running.clients[0].shard).user_ids
         await took_part_in_all(running)
         quality, user = await read(silo, "quality"), await items_of(silo, "new")
         assert quality["finished"] and quality["test_users"] and user["model"].startswith("run-1.")
-        head = read_head(running.clients[0].state_directory / "model")
-        assert head is not None and head.shard == read_shard(running.clients[0].shard).digest
+        head = load_head(running.clients[0].state_directory / "model")
+        assert head is not None and head.shard == load_shard(running.clients[0].shard).digest
 
 
 async def waits_for_the_round(silo: httpx.AsyncClient) -> bool:
@@ -324,7 +324,7 @@ async def test_a_round_that_waits_for_another_client_gives_way_after_a_bounded_t
         stop.released.set()
         await until(finished(silo, other))
         assert [one["missing"] for one in (await running.history())["rounds"]] == [[], []]
-        users = read_shard(running.clients[0].shard).user_ids
+        users = load_shard(running.clients[0].shard).user_ids
         assert "new" in users and "user-03" not in users
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.models.ranker import Predictor, Ranker, Side
 from client_service.models.score_fusion import Fusion
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
 from client_service.serving import ann_index, precomputed_lists, ranking
-from client_service.serving.ann_index import Nearest, lengthened, make_nearest, read_nearest, searchable
+from client_service.serving.ann_index import Nearest, lengthened, load_nearest, make_nearest, searchable
 from client_service.serving.model_store import Served, freeze
 from client_service.serving.precomputed_lists import ListBuilder, ListReader
 from client_service.serving.recommender import Recommender
@@ -131,7 +131,7 @@ def test_building_that_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypa
     ranker, after = planted(), AfterThree()
     with pytest.raises(Interrupted):
         make_nearest(tmp_path, ranker, after, 1)
-    assert read_nearest(tmp_path, ranker) is None  # half a graph is none
+    assert load_nearest(tmp_path, ranker) is None  # half a graph is none
     again = AfterThree()
     assert make_nearest(tmp_path, ranker, again, 1) is not None and again.looks == 3  # of six blocks
     assert [path.suffix for path in tmp_path.iterdir()] == [".usearch"]
@@ -143,21 +143,21 @@ def test_a_graph_is_one_model_s_and_a_damaged_one_is_built_again(tmp_path: Path)
     assert make_nearest(tmp_path, ranker, NEVER, 1) is not None
     items = replace(ranker.items, embedding=ranker.items.embedding * np.float32(1.5))
     other = replace(ranker, items=items)
-    assert read_nearest(tmp_path, other) is None and make_nearest(tmp_path, other, NEVER, 1) is not None
+    assert load_nearest(tmp_path, other) is None and make_nearest(tmp_path, other, NEVER, 1) is not None
     (file,) = tmp_path.iterdir()  # the old one is gone
     file.write_bytes(b"damaged")
-    assert read_nearest(tmp_path, other) is None
-    assert make_nearest(tmp_path, other, NEVER, 1) is not None and read_nearest(tmp_path, other) is not None
+    assert load_nearest(tmp_path, other) is None
+    assert make_nearest(tmp_path, other, NEVER, 1) is not None and load_nearest(tmp_path, other) is not None
 
 
 def test_without_the_library_every_item_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ann_index, "installed", lambda: False)
-    assert make_nearest(tmp_path, planted(), NEVER, 1) is None and read_nearest(tmp_path, planted()) is None
+    assert make_nearest(tmp_path, planted(), NEVER, 1) is None and load_nearest(tmp_path, planted()) is None
 
 
 @pytest.fixture(scope="module")
 def shard(shared_silos: Silos) -> Shard:
-    return read_shard(shared_silos(1, users=20, items=150)[0])
+    return load_shard(shared_silos(1, users=20, items=150)[0])
 
 
 @pytest.fixture(scope="module")

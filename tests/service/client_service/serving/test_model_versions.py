@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.models.parameter_transfer import ShardRows
 from client_service.serving.model_store import (
     ModelHead,
-    keep_rows,
-    kept_rows,
+    load_head,
+    load_rows,
     name_version,
-    read_head,
-    read_version,
+    parse_version,
     rows_path,
+    save_rows,
 )
 from client_service.serving.model_versions import (
     choose_version,
-    keep_version,
-    kept_of_run,
-    kept_versions,
+    find_version_of_run,
+    load_versions,
     next_number,
     number_of_run,
+    save_version,
 )
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
@@ -48,13 +48,13 @@ def kept(settings: ClientSettings) -> tuple[Path, ModelHead]:
     folder = settings.state_directory / "model"
     for run in ("run-1", "run-2"):
         keep_first_model(settings, run)
-    head = read_head(folder)
+    head = load_head(folder)
     assert head is not None
     return folder, head
 
 
 def versions(folder: Path) -> list[str]:
-    return [head.version for head in kept_versions(folder)]
+    return [head.version for head in load_versions(folder)]
 
 
 def files(folder: Path) -> set[str]:
@@ -65,11 +65,11 @@ def test_a_run_has_one_model_and_so_many_runs_and_refreshes_have_theirs(
     settings: ClientSettings, kept: tuple[Path, ModelHead]
 ) -> None:
     folder, head = kept
-    model = kept_model(ITEMS, keep_first_model(settings, "run-3")[0], folder, torch.device("cpu"))
+    model = load_model(ITEMS, keep_first_model(settings, "run-3")[0], folder, torch.device("cpu"))
     assert model is not None and versions(folder) == ["run-3.0", "run-2.0", "run-1.0"]
 
     def keep(run: str, number: int, shard: str, most: int) -> None:
-        keep_version(folder, model.model, head_of(run, number, shard, settings), ROWS, most)
+        save_version(folder, model.model, head_of(run, number, shard, settings), ROWS, most)
 
     keep("run-3", 4, head.shard, 3)
     assert versions(folder) == ["run-3.4", "run-2.0", "run-1.0"]
@@ -100,31 +100,31 @@ def test_numbers_are_given_once_and_a_run_bears_one_after_another_got_it(tmp_pat
     assert [next_number(tmp_path), next_number(tmp_path)] == [2, 3]
     assert number_of_run(tmp_path, "run-2") == 3 and number_of_run(tmp_path, "run-3") == 0
     names = [name_version("run-2", 7), name_version("run-2", 7, 3)]
-    assert names == ["run-2.7", "run-2.7~3"] and [read_version(one) for one in names] == [("run-2", 7)] * 2
+    assert names == ["run-2.7", "run-2.7~3"] and [parse_version(one) for one in names] == [("run-2", 7)] * 2
 
 
 def test_ids_of_rows_are_kept_once_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     rows = ShardRows(("a", "b"), ("x", "y", "z"), "digest", np.array([3, -4]))
     for again in (rows, ShardRows((), ("other",))):
-        keep_rows(tmp_path, "f" * 64, again)
-    found = kept_rows(tmp_path, "f" * 64)
+        save_rows(tmp_path, "f" * 64, again)
+    found = load_rows(tmp_path, "f" * 64)
     assert found is not None and [*found.users] == ["a", "b"] and [*found.items] == ["x", "y", "z"]
-    assert (found.catalogue, found.prints.tolist()) == ("digest", [3, -4]) and kept_rows(tmp_path, "e" * 64) is None
-    keep_rows(tmp_path, "e" * 64, ShardRows((), ("x",)))
-    found = kept_rows(tmp_path, "e" * 64)
+    assert (found.catalogue, found.prints.tolist()) == ("digest", [3, -4]) and load_rows(tmp_path, "e" * 64) is None
+    save_rows(tmp_path, "e" * 64, ShardRows((), ("x",)))
+    found = load_rows(tmp_path, "e" * 64)
     assert found is not None and not found.users and found.catalogue == ""
     rows_path(tmp_path, "f" * 64).write_bytes(b"PAR1 damaged")
     with pytest.raises(DataError, match="expected the rows of a kept model's shard"):
-        kept_rows(tmp_path, "f" * 64)
+        load_rows(tmp_path, "f" * 64)
 
 
 def test_an_earlier_one_is_chosen_and_the_other_stays(settings: ClientSettings, kept: tuple[Path, ModelHead]) -> None:
     folder, _ = kept
-    earlier = kept_of_run(folder, "run-1")
+    earlier = find_version_of_run(folder, "run-1")
     assert earlier is not None
     choose_version(folder, earlier)
-    assert versions(folder) == ["run-1.0", "run-2.0"] and read_head(folder) == earlier
-    newest = kept_of_run(folder, "run-2")
+    assert versions(folder) == ["run-1.0", "run-2.0"] and load_head(folder) == earlier
+    newest = find_version_of_run(folder, "run-2")
     assert newest is not None
     choose_version(folder, newest)
     assert versions(folder) == ["run-2.0", "run-1.0"]

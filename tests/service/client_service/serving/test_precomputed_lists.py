@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.models.ranker import Ranker
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
 from client_service.serving import precomputed_lists as module
@@ -27,7 +27,7 @@ from tests.support.questions import LONGEST_SECONDS
 
 @pytest.fixture(scope="module")
 def shard(shared_silos: Silos) -> Shard:
-    return read_shard(shared_silos(1)[0])
+    return load_shard(shared_silos(1)[0])
 
 
 @pytest.fixture(scope="module")

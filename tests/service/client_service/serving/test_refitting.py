@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from client_service.app import create_replica
-from client_service.data import Shard, build_shard, read_shard, save_shard
+from client_service.data import Shard, build_shard, load_shard, save_shard
 from client_service.data.events import SPLIT_TYPE, clean_events
-from client_service.federation.best_model import BestModel, kept_model
+from client_service.federation.best_model import BestModel, load_model
 from client_service.federation.messages import RoundCosts
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import ModelHead, Served, freeze, load_tensors, read_head
+from client_service.serving.model_store import ModelHead, Served, freeze, load_head, load_tensors
 from client_service.serving.recommender import Recommender
 from client_service.serving.refitting import Refit
 from client_service.serving.requests import ListRequest
@@ -63,7 +63,7 @@ def run_on(
         training.train(PLAIN)
         best.judge(RoundCosts(round=number))
     best.finish(None, "0" * 64)
-    head = read_head(folder)
+    head = load_head(folder)
     assert head is not None
     return head, answers
 
@@ -145,8 +145,8 @@ def test_without_held_out_data_a_trained_model_stays_what_it_is(planted: Shard, 
 def test_what_is_judged_has_not_seen_what_it_is_judged_by(planted: Shard, tmp_path: Path) -> None:
     """Lists of what answers hold a held-out item nowhere but at the top: it would judge itself."""
     head, _ = run_on(planted, tmp_path, fit_everything=True, rounds=1)
-    judged = kept_model(ITEMS, planted, tmp_path, CPU)
-    answering = kept_model(ITEMS, planted, tmp_path, CPU, fit_everything=True)
+    judged = load_model(ITEMS, planted, tmp_path, CPU)
+    answering = load_model(ITEMS, planted, tmp_path, CPU, fit_everything=True)
     assert isinstance(judged, Served) and isinstance(answering, Served)
     own, leaked = (judge_validation_lists(planted, one, NEVER).values for one in (judged, answering))
     assert own == head.values and leaked["ndcg"] > own["ndcg"] + 0.05
@@ -189,7 +189,7 @@ async def test_events_refresh_rollback_and_erasure_go_on_with_all_data(
         new = next(item for item in shard.item_ids if item not in held_out)
         await post(http, event(user, new), event("a stranger", new), event("a stranger", shard.item_ids[5]))
         await refresh(http, until)
-        after = read_shard(everything.shard)
+        after = load_shard(everything.shard)
         listed = {one["item"] for one in (await http.get(f"/v1/users/{user}/recommendations?k=40")).json()["items"]}
         assert len(listed) == 31 and not listed & (held_out | {new})
         assert [path.name for path in models.glob("everything-*")] == [f"everything-{after.digest[:16]}"]
@@ -202,7 +202,7 @@ async def test_events_refresh_rollback_and_erasure_go_on_with_all_data(
         receipt = (await http.delete(f"/v1/users/{gone}")).json()["receipt"]
         await until(lambda: is_erased(http, receipt))
         assert (await items_of(http, gone))["fallback"] == "unknown user"
-        digest = read_shard(everything.shard).digest
+        digest = load_shard(everything.shard).digest
         assert [path.name for path in models.glob("everything-*")] == [f"everything-{digest[:16]}"]
 
 

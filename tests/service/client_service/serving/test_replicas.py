@@ -21,7 +21,7 @@ from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import erase_users
 from client_service.event_log.store import EventStore
 from client_service.http import replica
-from client_service.refresh.cleanup import keep_alone
+from client_service.refresh.cleanup import delete_other_models
 from client_service.runtime import replica_processes
 from client_service.serving import precomputed_lists
 from client_service.serving.precomputed_lists import ListBuilder
@@ -235,7 +235,7 @@ async def test_a_replica_takes_up_a_shard_of_which_no_model_could_be_kept(replic
     async with asking(replicated) as http:
         assert "fallback" not in (await http.get(f"/v1/users/{gone}/recommendations")).json()
         change_shard(replicated.shard, lambda before: erase_users(before, [gone]))
-        keep_alone(replicated.models_directory, "f" * 64)
+        delete_other_models(replicated.models_directory, "f" * 64)
         async with asyncio.timeout(LONGEST_SECONDS):
             while "fallback" not in (answer := (await http.get(f"/v1/users/{there}/recommendations")).json()):
                 await asyncio.sleep(0.02)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_service.data import Shard, read_shard, write_shard
+from client_service.data import Shard, load_shard, write_shard
 from client_service.serving import requests
 from client_service.serving.item_answers import item_freshness, order_by_variety, stretch
 from client_service.serving.model_store import freeze
@@ -31,7 +31,7 @@ ALL = 12
 
 @pytest.fixture
 def shard(silos: Silos) -> Shard:
-    return read_shard(silos(1)[0])
+    return load_shard(silos(1)[0])
 
 
 def serving(shard: Shard, small: MethodSettings) -> Recommender:
@@ -45,7 +45,7 @@ def timed(folder: Path, shard: Shard, times: list[int | None]) -> Shard:
     """The same shard, in which each item was met at one time."""
     events = shard.events_with_ids().with_columns(time=pl.Series([times[row] for row in shard.events["item"]]))
     write_shard(folder, shard.name, events, shard.items_with_ids())
-    return read_shard(folder)
+    return load_shard(folder)
 
 
 def ids(recommender: Recommender, **wishes: Any) -> list[str]:
@@ -143,7 +143,7 @@ def test_test_interactions_do_not_tell_when_an_item_was_met(tmp_path: Path) -> N
     pairs = {"user": ["u", "u", "v", "v"], "item": ["a", "b", "b", "a"], "split": ["train", "train", "train", "test"]}
     events = pl.DataFrame({**pairs, "time": [9, 5, 6, 1]})
     write_shard(tmp_path / "shop", "shop", events, None)
-    found = item_freshness(read_shard(tmp_path / "shop"))
+    found = item_freshness(load_shard(tmp_path / "shop"))
     assert found is not None and found.tolist() == [1.0, 0.5]
 
 

@@ -35,14 +35,14 @@ SLOW_READER = """
 import time
 from pathlib import Path
 from client_service.tasks import items
-read = items.read_shard
+read = items.load_shard
 
 def slow(folder):
     (folder / "reading").touch()
     time.sleep(1.0)
     return read(folder)
 
-items.read_shard = slow
+items.load_shard = slow
 """
 
 

@@ -16,7 +16,7 @@ from client_service.common_basis.basis import CommonBasis
 from client_service.common_basis.statistics import catalogue_matrix
 from client_service.common_basis.storage import BasisHead, kept_head, load_basis
 from client_service.settings import ClientSettings
-from client_service.tasks.items import read_listed_shard
+from client_service.tasks.items import load_listed_shard
 from shared.errors import DataError, PrivacyError
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import simulate_experiment
@@ -100,7 +100,7 @@ def pooled(one: Experiment) -> sparse.csr_array:
 
 def pooled_of(one: Experiment, settings: Sequence[ClientSettings]) -> sparse.csr_array:
     size = one.agreed_method.catalogue
-    return sparse.csr_array(sparse.vstack([catalogue_matrix(read_listed_shard(each), size) for each in settings]))
+    return sparse.csr_array(sparse.vstack([catalogue_matrix(load_listed_shard(each), size) for each in settings]))
 
 
 @pytest.mark.parametrize("kind", ["exact", pytest.param("iterated", marks=pytest.mark.slow), "packed"])
@@ -150,7 +150,7 @@ def test_a_catalogue_without_any_of_a_silos_items_is_refused(described: Describe
     one.__dict__["catalogue"] = listed
     settings = one.make_client_settings(one.shards[0], aggregator_url="http://127.0.0.1")
     with pytest.raises(DataError, match="expected some items of the shard, 12 are not listed"):
-        read_listed_shard(settings)
+        load_listed_shard(settings)
 
 
 @pytest.mark.parametrize(("field", "own"), [("least_pairs", 3), ("least_silos", 4)])

@@ -128,15 +128,15 @@ POINTS: dict[str, Plan] = {
     "while it evaluates": at_call(BestModel, "judge", in_round(2)),
     "before the model is kept": at_call(files, "put_in_place", on_file("model.json"), nth=3),
     "before the model's head is kept": at_call(files, "put_in_place", on_file("model-run-1.2.safetensors"), after=True),
-    "before the figures are kept": at_call(best_model, "keep_quality", in_folder, nth=3),
-    "when the figures are kept": at_call(best_model, "keep_quality", in_folder, nth=3, after=True),
+    "before the figures are kept": at_call(best_model, "save_quality", in_folder, nth=3),
+    "when the figures are kept": at_call(best_model, "save_quality", in_folder, nth=3, after=True),
     "while the checkpoint is written": at_call(files, "put_in_place", on_file(NAME), nth=3),
     "when the checkpoint is written": at_call(files, "put_in_place", on_file(NAME), nth=3, after=True),
     "when it has applied": at_call(TrainingRun, "apply", in_round(2), after=True),
     "when it has applied the last round": at_call(TrainingRun, "apply", in_round(3), after=True),
     "before the test": at_call(TrainingRun, "finish", own),
-    "before the end is kept": at_call(best_model, "keep_quality", in_folder, nth=5),
-    "when the end is kept": at_call(best_model, "keep_quality", in_folder, nth=5, after=True),
+    "before the end is kept": at_call(best_model, "save_quality", in_folder, nth=5),
+    "when the end is kept": at_call(best_model, "save_quality", in_folder, nth=5, after=True),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client_service.federation.run_records import kept_quality
+from client_service.federation.run_records import load_quality
 from shared.errors import PrivacyError, ProtocolError, SettingsError
 from simulation.engines.plain import conduct_plainly
 from simulation.engines.rounds import RunServer
@@ -54,7 +54,7 @@ def simulate_app(described: Experiment, folder: Path) -> None:
 def test_parameters_are_those_of_our_own_aggregation(experiment: Described, tmp_path: Path, strategy: str) -> None:
     own = conduct_plainly(experiment("own", strategy=strategy), ignore_progress)
     simulate_app(experiment("flower", strategy=strategy), tmp_path / "flower")
-    found = {name: kept_quality(tmp_path / "flower" / "silos" / name / "model", name) for name in own.statuses}
+    found = {name: load_quality(tmp_path / "flower" / "silos" / name / "model", name) for name in own.statuses}
     assert {name: one.shared_digest for name, one in found.items()} == {
         name: one.shared_digest for name, one in own.statuses.items()
     }

@@ -22,7 +22,7 @@ from client_service.models.initial_filter import CommonSpectrum, Filter, start_a
 from client_service.models.low_pass import LowPass
 from client_service.models.model import Ingredients
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import read_head
+from client_service.serving.model_store import load_head
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import RunContext
@@ -194,7 +194,7 @@ def test_a_kept_model_is_rebuilt_where_it_began(listed: Shard, basis: CommonBasi
     place = RunContext("shop", "run-1", 0, method, models, basis=basis)
     training, known = begin_training(place, listed, torch.device("cpu"), NEVER)
     BestModel(place, ITEMS, listed, Recommender(listed), training, NEVER, known).judge(RoundCosts(round=0))
-    head = read_head(models)
+    head = load_head(models)
     assert head is not None and head.method.start == "common"
     keep_basis(tmp_path / "basis", "run-0", basis)
     again = rebuild_training(head, listed, models, torch.device("cpu"))

@@ -20,12 +20,12 @@ from client_service.federation.messages import RoundCosts
 from client_service.models.closed_form.ease import UserWeights, ease, ease_scores, ease_weights
 from client_service.models.score_fusion import standard_scores
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import freeze, read_head
+from client_service.serving.model_store import freeze, load_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import RunContext
-from client_service.training.start_choice import Choice, keep_choice, kept_choice
+from client_service.training.start_choice import Choice, load_choice, save_choice
 from shared.errors import DataError
 from shared.method.graph import degrees
 from shared.method.settings import MethodSettings
@@ -148,11 +148,11 @@ def test_a_basis_without_places_is_refused(planted: Shard, tmp_path: Path) -> No
 
 def test_choices_with_a_basis_and_without_are_kept_apart(planted: Shard, tmp_path: Path) -> None:
     made = Choice()
-    keep_choice(planted, 12, tmp_path, made, basis="ab" * 8)
+    save_choice(planted, 12, tmp_path, made, basis="ab" * 8)
     assert len(list(tmp_path.glob("choice-*-abababababababab.json"))) == 1
-    keep_choice(planted, 12, tmp_path, made)
+    save_choice(planted, 12, tmp_path, made)
     assert len(list(tmp_path.glob("choice-*.json"))) == 2
-    assert kept_choice(planted, 12, tmp_path, "cd" * 8) == Choice()
+    assert load_choice(planted, 12, tmp_path, "cd" * 8) == Choice()
 
 
 def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, CommonBasis], tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, C
     training, known = begin_training(place, shard, torch.device("cpu"), NEVER)
     best = BestModel(place, ITEMS, shard, Recommender(shard), training, NEVER, known)
     best.judge(RoundCosts(round=0))
-    head = read_head(models)
+    head = load_head(models)
     assert head is not None and head.basis == basis.digest
     with pytest.raises(DataError, match="there is none"):
         rebuild_training(head, shard, models, torch.device("cpu"))

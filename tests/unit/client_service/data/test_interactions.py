@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import Shard, read_shard, save_shard, write_shard
+from client_service.data import Shard, load_shard, save_shard, write_shard
 from client_service.data.ids import find_unusable_ids, require_usable_id
 from shared.errors import DataError
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def refused(folder: Path, *words: str) -> str:
     """The message with which the shard is refused; it has all the words and no id."""
     with pytest.raises(DataError) as raised:
-        read_shard(folder)
+        load_shard(folder)
     message = str(raised.value)
     assert [word for word in words if word not in message] == [], message
     assert "secret" not in message and "hidden" not in message
@@ -81,7 +81,7 @@ def test_one_id_is_judged_as_a_column_of_them_is(text: str, expected: str | None
 
 
 def test_what_is_written_comes_back(folder: Path) -> None:
-    shard = read_shard(folder)
+    shard = load_shard(folder)
     assert (shard.name, shard.notes) == ("shop", ("a note",))
     assert shard.user_ids == ("secret-a", "secret-b")
     assert shard.item_ids == ("hidden-1", "hidden-2", "hidden-3", "hidden-4")
@@ -100,7 +100,7 @@ def test_a_folder_of_the_first_format_opens_with_its_digest_and_is_written_as_it
         INTERACTIONS.with_columns(**details).write_parquet(tmp_path / "interactions.parquet")
         ITEMS.sort("item").with_columns(**details).write_parquet(tmp_path / "items.parquet")
         (tmp_path / "shard.json").write_text(json.dumps(head))
-        shard = read_shard(tmp_path)
+        shard = load_shard(tmp_path)
         assert (shard.digest, shard.events_digest, shard.features) == (DIGEST, None, None)
         assert shard.train.toarray().tolist() == [[1, 1, 0, 0], [0, 1, 0, 0]]
     save_shard(tmp_path, shard)
@@ -111,7 +111,7 @@ def test_times_ratings_and_features_are_kept_under_a_digest_of_their_own(tmp_pat
     detailed = INTERACTIONS.with_columns(time=pl.Series([50, 40, None, 20, 10]), rating=pl.Series([5, 4, 3, 2, None]))
     items = ITEMS.with_columns(price=pl.Series([3, 1, 4, 2]), colour=pl.lit("red"), tags=pl.lit([["a"]]).first())
     head = write_shard(tmp_path / "a", "shop", detailed, items)
-    shard = read_shard(tmp_path / "a")
+    shard = load_shard(tmp_path / "a")
     assert (head.format, shard.digest, shard.events_digest) == ("lpsfed-shard/2", DIGEST, head.events_digest)
     assert shard.events.rows() == [
         (0, 0, "train", 40, 4.0),
@@ -139,7 +139,7 @@ def test_of_a_repeated_pair_the_earliest_event_of_the_first_split_stays(tmp_path
     table = pl.DataFrame(rows, schema=["user", "item", "split", "time"], orient="row")
     for order in (table, table.reverse()):
         write_shard(tmp_path, "shop", order, None)
-        assert read_shard(tmp_path).events.rows() == [(0, 0, "train", 8)]
+        assert load_shard(tmp_path).events.rows() == [(0, 0, "train", 8)]
 
 
 def test_a_repeated_row_in_the_files_of_a_shard_with_a_head_is_refused(folder: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_digest_depends_on_the_content_alone(tmp_path: Path) -> None:
 
 def test_writing_again_replaces_the_shard_and_leaves_no_other_files(folder: Path) -> None:
     write_shard(folder, "shop", INTERACTIONS.head(3), None)
-    assert read_shard(folder).test.nnz == 0
+    assert load_shard(folder).test.nnz == 0
     assert sorted(file.name for file in folder.iterdir()) == ["interactions.parquet", "items.parquet", "shard.json"]
 
 
@@ -184,13 +184,13 @@ def test_users_without_a_training_item_and_repeated_pairs_are_dropped_and_counte
 
 
 def test_interactions_alone_are_a_shard_named_after_the_folder(tmp_path: Path) -> None:
-    shard = read_shard(own(tmp_path / "hospital", INTERACTIONS))
+    shard = load_shard(own(tmp_path / "hospital", INTERACTIONS))
     assert (shard.name, shard.titles, len(shard.item_ids)) == ("hospital", None, 3)
 
 
 def test_integer_ids_become_strings(tmp_path: Path) -> None:
     table = pl.DataFrame({"user": [10, 9], "item": [7, 8], "split": ["train", "train"]})
-    shard = read_shard(own(tmp_path, table))
+    shard = load_shard(own(tmp_path, table))
     assert (shard.user_ids, shard.item_ids) == (("10", "9"), ("7", "8"))
 
 
@@ -267,6 +267,6 @@ def test_a_large_shard_loads_fast(tmp_path: Path) -> None:
     users, items = rng.integers(0, 20_000, 600_000), rng.integers(0, 30_000, 600_000)
     write_shard(tmp_path, "large", pl.DataFrame({"user": users, "item": items, "split": "train"}), None)
     start = time.process_time()  # its own, whatever else the machine does
-    shard = read_shard(tmp_path)
+    shard = load_shard(tmp_path)
     assert isinstance(shard, Shard) and shard.train.shape == (20_000, 30_000)
     assert time.process_time() - start < 5.0  # a fraction of a second on an idle machine

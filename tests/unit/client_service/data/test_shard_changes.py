@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from client_service.data import Shard, change_shard, read_shard, shard_head, write_shard
+from client_service.data import Shard, change_shard, load_shard, shard_head, write_shard
 from client_service.data.files import commit_files
 from client_service.data.interaction_files import stated_head
 from client_service.event_log.shard_update import append_events, erase_events, erase_users
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 def written(tmp_path: Path, events: pl.DataFrame, items: list[str]) -> Shard:
     """The shard of these events and this catalogue, written at once."""
     write_shard(tmp_path / "whole", "shop", events, pl.DataFrame({"item": items}))
-    return read_shard(tmp_path / "whole")
+    return load_shard(tmp_path / "whole")
 
 
 def digests(shard: Shard) -> tuple[str, str | None]:
@@ -51,18 +51,18 @@ def digests(shard: Shard) -> tuple[str, str | None]:
 def test_what_is_appended_makes_the_shard_of_all_events(folder: Path, tmp_path: Path) -> None:
     before, after = change_shard(folder, lambda shard: append_events(shard, LATER, WHERE))
     whole = written(tmp_path, pl.concat([LATER, FIRST]), ["hidden-1", "hidden-2", "hidden-3"])
-    assert digests(after) == digests(whole) == digests(read_shard(folder))
+    assert digests(after) == digests(whole) == digests(load_shard(folder))
     assert before.digest != after.digest and before.events_digest != after.events_digest
     assert after.events_with_ids().sort("time").drop("split").rows() == pl.concat([FIRST, LATER]).drop("split").rows()
 
 
 def test_events_without_split_or_time_are_for_training(folder: Path) -> None:
-    shard = append_events(read_shard(folder), pl.DataFrame({"user": ["secret-b"], "item": ["hidden-1"]}), WHERE)
+    shard = append_events(load_shard(folder), pl.DataFrame({"user": ["secret-b"], "item": ["hidden-1"]}), WHERE)
     assert shard.events.filter(user=1, item=0).rows() == [(1, 0, "train", None)]
 
 
 def test_a_pair_that_is_there_stays_in_the_earlier_split_and_changes_nothing_else(folder: Path) -> None:
-    shard = read_shard(folder)
+    shard = load_shard(folder)
     same = append_events(shard, table("secret-a hidden-1 test 9"), WHERE)
     assert digests(same) == digests(shard)
     assert same.notes == ("1 pair in more than one split kept in the first only",)
@@ -72,7 +72,7 @@ def test_a_pair_that_is_there_stays_in_the_earlier_split_and_changes_nothing_els
 
 def test_a_new_item_brings_its_title(folder: Path) -> None:
     items = pl.DataFrame({"item": ["hidden-3", "hidden-9"], "title": ["Three", "Nine"]})
-    shard = append_events(read_shard(folder), LATER, WHERE, items)
+    shard = append_events(load_shard(folder), LATER, WHERE, items)
     assert (shard.item_ids, shard.titles) == (("hidden-1", "hidden-2", "hidden-3"), (None, None, "Three"))
 
 
@@ -86,7 +86,7 @@ def test_erased_users_are_in_none_of_the_files(folder: Path, tmp_path: Path) -> 
 
 def test_with_the_last_training_item_a_user_goes_too(folder: Path) -> None:
     pairs = pl.DataFrame({"user": ["secret-a", "secret-b"], "item": ["hidden-1", "hidden-9"]})
-    shard = erase_events(read_shard(folder), pairs, WHERE)
+    shard = erase_events(load_shard(folder), pairs, WHERE)
     assert (shard.user_ids, shard.notes) == (
         ("secret-b",),
         ("1 user without a training item dropped, with 1 pair kept as met",),
@@ -94,7 +94,7 @@ def test_with_the_last_training_item_a_user_goes_too(folder: Path) -> None:
 
 
 def test_what_was_appended_and_erased_again_leaves_the_pairs_that_were_there(folder: Path) -> None:
-    shard, event = read_shard(folder), table("secret-b hidden-1 train 7")
+    shard, event = load_shard(folder), table("secret-b hidden-1 train 7")
     again = erase_events(append_events(shard, event, WHERE), event, WHERE)
     assert digests(again) == digests(shard)
 
@@ -103,7 +103,7 @@ def test_what_was_met_is_kept_beside_the_likings_and_changes_no_digest_of_theirs
     """Also of users who like nothing, and of items outside the catalogue: these stay outside."""
     low = table("secret-a hidden-9 met 5", "secret-b hidden-1 met 6", "secret-c hidden-1 met 7")
     before, after = change_shard(folder, lambda shard: append_events(shard, low, WHERE))
-    found = read_shard(folder)
+    found = load_shard(folder)
     assert (before.digest, before.events_digest, before.item_ids) == (found.digest, found.events_digest, found.item_ids)
     assert before.lists_digest == before.digest != found.lists_digest == after.lists_digest
     assert stated_head(folder) == shard_head(found) and shard_head(found).lists_digest == found.lists_digest
@@ -121,7 +121,7 @@ def test_what_was_met_is_kept_beside_the_likings_and_changes_no_digest_of_theirs
 
 def test_of_a_pair_that_is_liked_and_met_the_later_event_decides(folder: Path) -> None:
     """Where no times tell, that which is appended."""
-    shard = append_events(read_shard(folder), table("secret-b hidden-1 train 5"), WHERE)
+    shard = append_events(load_shard(folder), table("secret-b hidden-1 train 5"), WHERE)
 
     def after(*events: pl.DataFrame) -> tuple[bool, bool]:
         found = shard
@@ -149,11 +149,11 @@ def test_of_a_pair_that_is_liked_and_met_the_later_event_decides(folder: Path) -
     ],
 )
 def test_a_refused_change_names_no_id_and_leaves_the_shard(folder: Path, change: object, words: str) -> None:
-    before = digests(read_shard(folder))
+    before = digests(load_shard(folder))
     with pytest.raises(DataError, match=words) as raised:
         change_shard(folder, change)  # type: ignore[arg-type]
     assert "secret" not in str(raised.value) and "hidden" not in str(raised.value)
-    assert digests(read_shard(folder)) == before
+    assert digests(load_shard(folder)) == before
 
 
 def test_two_do_not_change_a_shard_at_once(folder: Path) -> None:
@@ -185,18 +185,18 @@ def killed_at(operation: int, folder: Path, files: dict[str, bytes]) -> bool:
 
 
 def test_a_kill_at_any_moment_leaves_the_old_shard_or_the_new_one(folder: Path, tmp_path: Path) -> None:
-    old = read_shard(folder)
+    old = load_shard(folder)
     contents = {name: (folder / name).read_bytes() for name in FILES}
     new = written(tmp_path, pl.concat([FIRST, LATER]), ["hidden-1", "hidden-2", "hidden-3"])
     files = {name: (tmp_path / "whole" / name).read_bytes() for name in FILES}
     seen, operation = [], 0
     while killed_at(operation, folder, files):
-        seen.append(digests(read_shard(folder)))
+        seen.append(digests(load_shard(folder)))
         commit_files(folder, contents)  # whatever was left behind, the next change goes through and tidies up
         assert sorted(path.name for path in folder.iterdir()) == FILES
-        assert digests(read_shard(folder)) == digests(old)
+        assert digests(load_shard(folder)) == digests(old)
         operation += 1
-    assert digests(read_shard(folder)) == digests(new)
+    assert digests(load_shard(folder)) == digests(new)
     change = seen.index(digests(new))
     assert 5 < change < len(seen) - 5
     assert seen == [digests(old)] * change + [digests(new)] * (len(seen) - change)

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.data import Shard, read_shard, write_shard
+from client_service.data import Shard, load_shard, write_shard
 from client_service.serving.messages import RecommendationsOut
 from client_service.serving.model_store import Served, freeze
 from client_service.serving.recommender import Recommender
@@ -26,7 +26,7 @@ EVERYTHING = 12
 
 @pytest.fixture(scope="module")
 def shard(shared_silos: Silos) -> Shard:
-    return read_shard(shared_silos(1)[0])
+    return load_shard(shared_silos(1)[0])
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_an_unknown_item_has_nothing_similar_and_is_not_named(recommender: Recom
 def test_a_catalogue_without_titles_is_served_without(tmp_path: Path) -> None:
     pairs = pl.DataFrame({"user": ["a", "a", "b"], "item": ["x", "y", "y"], "split": ["train"] * 3})
     write_shard(tmp_path / "shop", "shop", pairs, None)
-    bare = read_shard(tmp_path / "shop")
+    bare = load_shard(tmp_path / "shop")
     assert [item.title for item in Recommender(bare).for_user("b", ListRequest(5)).items] == [None]
 
 

@@ -86,14 +86,14 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("step", ["keep_release", "charge"])
+@pytest.mark.parametrize("step", ["save_release", "charge"])
 def test_a_crash_between_drawing_and_charging_lets_nothing_leave_uncharged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def kill(*_: object, **__: object) -> None:
         raise Killed
 
-    place = "client_service.privacy.guard.keep_release" if step == "keep_release" else None
+    place = "client_service.privacy.guard.save_release" if step == "save_release" else None
     with monkeypatch.context() as patched:
         if place:
             patched.setattr(place, kill)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from client_service.data import Shard, read_shard
+from client_service.data import Shard, load_shard
 from client_service.evaluation import ranking
 from client_service.federation.messages import RoundCosts
 from client_service.federation.training_run import TrainingRun
@@ -129,7 +129,7 @@ def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, mo
 @pytest.fixture
 def part(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[Interrupt], TrainingRun]:
     """A training run that has just begun, with this interrupt."""
-    shard = read_shard(silos(1)[0])
+    shard = load_shard(silos(1)[0])
 
     def build(interrupt: Interrupt) -> TrainingRun:
         place = RunContext("client-1", "run-1", 0, small, tmp_path / "model")

@@ -43,9 +43,9 @@ async def test_who_has_missed_a_sum_of_a_basis_run_helps_with_no_further_one(
     tmp_path: Path, settings: dict[str, object]
 ) -> None:
     """In training runs a silo may bear members that change (policy.changing_members)."""
-    vault = SimpleNamespace(stored_state=lambda *_: None)
+    round_secrets = SimpleNamespace(load=lambda *_: None)
     masking = SimpleNamespace(
-        vault=vault, memory=RoundMemory(Ledger(tmp_path / NAME)), noised=False, changing_members=True
+        round_secrets=round_secrets, memory=RoundMemory(Ledger(tmp_path / NAME)), noised=False, changing_members=True
     )
     exchange = SecureExchange(cast(Any, masking), cast(Any, None), wait=1.0, worker=cast(Any, None))
     with pytest.raises(PrivacyError, match="helped with the sum of each earlier round of run-1, not with round 1"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.secure_rounds.secret_files import NAME, Vault
+from client_service.secure_rounds.secret_files import NAME, RoundSecrets
 from shared.errors import ProtocolError
 from shared.files import lock_directory
 from shared.method.declaration import Declaration, TensorSpec
@@ -27,18 +27,18 @@ KEY = new_key()
 
 def test_what_was_kept_is_there_after_a_restart_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     state = client.begin(TERMS, "east", KEY)
-    Vault(tmp_path).keep(state)
-    assert Vault(tmp_path).stored_state("run-1", 1) == state
+    RoundSecrets(tmp_path).save(state)
+    assert RoundSecrets(tmp_path).load("run-1", 1) == state
     assert [(one.name, stat.S_IMODE(one.stat().st_mode)) for one in tmp_path.iterdir()] == [(NAME, 0o600)]
 
 
 def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path) -> None:
     state = client.begin(TERMS, "east", KEY)
-    Vault(tmp_path).keep(state)
+    RoundSecrets(tmp_path).save(state)
     (tmp_path / f".{NAME}.0a1b.partial").write_text("half")
     with lock_directory(tmp_path):  # as a client does when it starts
-        assert Vault(tmp_path).stored_state("run-1", 1) == state
-        Vault(tmp_path).keep(state)
+        assert RoundSecrets(tmp_path).load("run-1", 1) == state
+        RoundSecrets(tmp_path).save(state)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["lock", NAME]
     assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
 
@@ -46,15 +46,15 @@ def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path)
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"phase": "begun"}'])
 def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
-    assert Vault(tmp_path).stored_state("run-1", 1) is None
+    assert RoundSecrets(tmp_path).load("run-1", 1) is None
 
 
 def test_another_round_s_secrets_are_of_no_use_and_go_with_the_round(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
-    vault.keep(client.begin(TERMS, "east", KEY))
-    assert vault.stored_state("run-1", 2) is None and vault.stored_state("run-2", 1) is None
-    vault.forget()
-    vault.forget()
+    secrets = RoundSecrets(tmp_path)
+    secrets.save(client.begin(TERMS, "east", KEY))
+    assert secrets.load("run-1", 2) is None and secrets.load("run-2", 1) is None
+    secrets.delete()
+    secrets.delete()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import Shard, change_shard, read_shard
+from client_service.data import Shard, change_shard, load_shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay, follow_feedback
 from client_service.event_log.shard_update import append_events
@@ -31,7 +31,7 @@ Met = dict[str, set[str]]
 @pytest.fixture
 def shard(settings: ClientSettings) -> Shard:
     """Each user has met two items besides without liking them, and one user likes nothing."""
-    before = read_shard(settings.shard)
+    before = load_shard(settings.shard)
     free = [np.flatnonzero(row == 0) for row in before.known_pairs.toarray()]
     rows = [
         (user, before.item_ids[item]) for user, items in zip(before.user_ids, free, strict=True) for item in items[:2]
@@ -120,7 +120,7 @@ class Told:
 
     def absorb(self) -> Shard:
         absorb_and_forget(self.settings, self.store)
-        return read_shard(self.settings.shard)
+        return load_shard(self.settings.shard)
 
 
 def test_what_is_told_since_is_met_too_before_and_after_a_refresh(settings: ClientSettings, shard: Shard) -> None:
@@ -155,7 +155,7 @@ def test_a_liking_that_is_older_than_what_the_shard_says_counts_for_nothing(
     for one in (user, GRUMP):
         told.tell(one, item, 5.0, 1_900_000_000)
         assert told.overlay.of(one) is None
-    assert told.absorb().item_row(item) in read_shard(settings.shard).items_met_by(user)
+    assert told.absorb().item_row(item) in load_shard(settings.shard).items_met_by(user)
     told.tell(user, item, 5.0, 2_000_000_001)
     assert told.overlay.of(user) is not None and item in liked_by(told.absorb(), user)
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from client_service.data import Shard, shard_of_matrices
-from client_service.federation.best_model import kept_model
+from client_service.federation.best_model import load_model
 from client_service.models.ranker import Ranker
 from client_service.models.relevance import UNFITTED, Relevance
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import freeze, read_head
+from client_service.serving.model_store import freeze, load_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
@@ -91,12 +91,12 @@ def test_without_validation_items_nothing_is_fitted(planted: Shard) -> None:
 def test_it_is_stored_with_the_kept_model_and_a_file_without_it_is_read(settings: ClientSettings) -> None:
     shard, recommender = keep_first_model(settings)
     folder = settings.state_directory / "model"
-    head, kept = read_head(folder), kept_model(ITEMS, shard, folder, torch.device("cpu"))
+    head, kept = load_head(folder), load_model(ITEMS, shard, folder, torch.device("cpu"))
     assert head is not None and kept is not None and recommender.served is not None
     assert head.relevance == kept.relevance == recommender.served.relevance != UNFITTED
     path = folder / "model.json"
     path.write_text(head.model_copy(update={"relevance": None}).model_dump_json())
-    earlier = kept_model(ITEMS, shard, folder, torch.device("cpu"))
+    earlier = load_model(ITEMS, shard, folder, torch.device("cpu"))
     assert earlier is not None and earlier.relevance is UNFITTED
 
 

@@ -19,7 +19,7 @@ from client_service.models.score_fusion import Recipe
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
-from client_service.training.start_choice import Choice, keep_choice, kept_choice
+from client_service.training.start_choice import Choice, load_choice, save_choice
 from shared.method.settings import MethodSettings
 
 MADE = Choice(start=Filter(8, 0.4, 0.3), recipe=Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5))
@@ -28,20 +28,20 @@ SMALL_PLACE = RunContext("shop", "run-1", 0, SMALL, Path("unused"))
 
 
 def test_what_is_kept_comes_back(planted: Shard, tmp_path: Path) -> None:
-    assert kept_choice(planted, 12, tmp_path) == Choice()
-    keep_choice(planted, 12, tmp_path / "new", MADE)
-    assert kept_choice(planted, 12, tmp_path / "new") == MADE
+    assert load_choice(planted, 12, tmp_path) == Choice()
+    save_choice(planted, 12, tmp_path / "new", MADE)
+    assert load_choice(planted, 12, tmp_path / "new") == MADE
 
 
 def test_another_shard_another_cutoff_or_a_damaged_file_is_as_if_there_were_none(
     planted: Shard, tmp_path: Path
 ) -> None:
-    keep_choice(planted, 12, tmp_path, MADE)
-    assert kept_choice(planted, 13, tmp_path) == Choice()
-    assert kept_choice(erase_users(planted, [planted.user_ids[0]]), 12, tmp_path) == Choice()
+    save_choice(planted, 12, tmp_path, MADE)
+    assert load_choice(planted, 13, tmp_path) == Choice()
+    assert load_choice(erase_users(planted, [planted.user_ids[0]]), 12, tmp_path) == Choice()
     (file,) = tmp_path.glob("choice-*.json")
     file.write_text('{"format": "lpsfed-choice/1", "start": "nothing"}')
-    assert kept_choice(planted, 12, tmp_path) == Choice()
+    assert load_choice(planted, 12, tmp_path) == Choice()
 
 
 def test_a_second_run_on_the_shard_chooses_nothing_again(
@@ -62,4 +62,4 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
     listed = replace(planted, places=np.arange(40))
     assert TrainingRun(fedmf, ITEMS, listed, Recommender(listed), torch.device("cpu")).quality.recipe is None
     assert begun("three", fusion=False).quality.recipe is None
-    assert kept_choice(planted, 12, tmp_path / "cache").recipe is not None
+    assert load_choice(planted, 12, tmp_path / "cache").recipe is not None
