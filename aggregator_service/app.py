@@ -12,18 +12,16 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.http import enrolment, routes
 from aggregator_service.http.audit_log import Recorded
 from aggregator_service.http.request_heads import Heads
-from aggregator_service.http.secure_routes import router as secure
+from aggregator_service.http.routes import secure
 from aggregator_service.http.signatures import Signed, SignedAnswers
 from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings
 from shared.web import openapi, problems
 from shared.web.access_log import Observed, Timed
-from shared.web.head_requests import HeadAsGet
 from shared.web.openapi import new_app
 from shared.web.rate_limit import Buckets, Paced
-from shared.web.routes import build
-from shared.web.targets import DecodedTargets
+from shared.web.routes import DecodedTargets, HeadAsGet, build
 
 ABOUT = """
 The coordinator of a federation. Its operator starts runs and looks at them; the silos' clients send updates and fetch

@@ -14,7 +14,7 @@ from audit.checks.presence import RECORDS_ONLY, ReportRequirements
 from audit.evidence.case import open_case
 from audit.evidence.evidence import PartEvidence, ProbeSending
 from audit.probes import gate, uploads
-from audit.probes.masked import probe_bodies
+from audit.probes.bodies import probe_bodies
 from audit.report import PrivacyReport, make_report
 from shared.errors import DataError
 from shared.method.declaration import Declaration

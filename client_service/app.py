@@ -19,11 +19,9 @@ from client_service.settings import ClientSettings
 from shared.web import openapi, problems
 from shared.web.access_log import Addressed, Limited, Observed, Timed
 from shared.web.calling import Calling, ProxyTransport
-from shared.web.head_requests import HeadAsGet
 from shared.web.openapi import new_app
 from shared.web.rate_limit import Buckets, Paced
-from shared.web.routes import build
-from shared.web.targets import DecodedTargets
+from shared.web.routes import DecodedTargets, HeadAsGet, build
 from shared.web.tls import Identity
 
 ABOUT = """

@@ -23,12 +23,11 @@ from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, require_task
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.access_log import HOST_NAME
-from shared.web.address import require_url
+from shared.web.address import is_loopback, require_url
 from shared.web.calling import build_proxy
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import EnvironmentSettings, is_service_link, read_settings
 from shared.web.listening import Listening
-from shared.web.loopback import is_loopback
 
 PREFIX = "LPSFED_CLIENT_"
 

@@ -23,7 +23,7 @@ from aggregator_service.storage.arrivals import LEAST_REFUSED
 from aggregator_service.storage.records import Arrival, Call
 from shared.errors import HeadError, ProtocolError, UnavailableError
 from shared.web import problems
-from shared.web.undeclared import announces_body
+from shared.web.routes import announces_body
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ from aggregator_service.http.authentication import Caller, OperatedRoute, Servic
 from aggregator_service.rounds.uploads import Address
 from aggregator_service.storage.records import instant
 from shared.errors import ForbiddenError, MediaTypeError, TooLargeError, UnavailableError
+from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.protocol.problem import ProblemOut
 from shared.protocol.schemas import (
@@ -28,6 +29,8 @@ from shared.protocol.schemas import (
     RunIn,
     RunOut,
 )
+from shared.protocol.secure import messages
+from shared.protocol.secure.server import Phase, Relayed
 from shared.protocol.signing.requests import DIGEST, body_digest
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
@@ -229,3 +232,46 @@ def _parameters_response(body: Body) -> Response:
 def not_yet() -> Response:
     """What is asked for is not there yet: the caller asks again."""
     return Response(status_code=204, headers=PRIVATE | {"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+# Calls of a secure round but its masked vector, which is the round's update: each phase has one by which a client sends
+# its message, and one by which it gets what the phase has led to.
+PHASE_OPEN: Responses = {204: {"description": "the wait is over, the phase before is not closed"}}
+
+secure = APIRouter(prefix=OWN, tags=["secure rounds"], dependencies=SIGNED, responses=PROBLEMS, route_class=SignedRoute)
+
+
+def _add_put(call: str, kind: type[Message]) -> None:
+    async def put(place: Place, message: Relayed, service: Service) -> None:
+        await service.relay_message(place, message)
+
+    put.__annotations__["message"] = kind
+    said = f"A client's message: {_summary_line(kind)}"
+    secure.put(f"/{call}", name=f"put_{call}", description=said, status_code=204, response_class=Response)(put)
+
+
+def _add_read(call: str, kind: type[Message], phase: Phase) -> None:
+    async def read(place: Place, service: Service, wait: Wait = 0.0) -> Response:
+        message = await service.federation.intake.result_after(phase, place, wait=wait)
+        if message is None:
+            return not_yet()
+        return Response(message.model_dump_json(), media_type="application/json", headers=PRIVATE)
+
+    said = f"What the phase before has led to: {_summary_line(kind)} With `wait` a long poll."
+    secure.get(f"/{call}", name=f"read_{call}", description=said, response_model=kind, responses=PHASE_OPEN)(read)
+
+
+def _summary_line(kind: type[Message]) -> str:
+    return (kind.__doc__ or "").partition("\n\n")[0].replace("\n    ", " ")
+
+
+_add_put("keys", messages.PublicKeys)
+_add_read("roster", messages.Roster, "keys")
+_add_put("shares", messages.SealedShares)
+_add_read("delivery", messages.Delivery, "shares")
+_add_read("request", messages.UnmaskRequest, "masked")
+_add_put("checks", messages.ShareCheck)
+_add_read("sharers", messages.Sharers, "checks")
+_add_put("consents", messages.Consent)
+_add_read("signatures", messages.Consents, "consents")
+_add_put("answers", messages.UnmaskAnswer)

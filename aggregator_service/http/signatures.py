@@ -35,7 +35,7 @@ from shared.protocol.signing.requests import (
 from shared.protocol.signing.responses import sign_answer
 from shared.web import problems
 from shared.web.connection_limits import vouch
-from shared.web.undeclared import announces_body
+from shared.web.routes import announces_body
 
 MOST_AT_ONCE = 32  # requests of one client under way; each may wait for half a minute, and it needs one or two
 TOO_MANY = f"expected at most {MOST_AT_ONCE} requests of one client at once, got more"

@@ -2,22 +2,121 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import TypeAdapter, ValidationError
 
+from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.authentication import Service, operator_at_browser, operator_at_form
 from aggregator_service.http.routes import RunPath
-from aggregator_service.pages.forms import FIELDS, read_form, read_start
-from aggregator_service.pages.view import PageQuestion, collect_figures, render_page
+from aggregator_service.pages.client_grid import LEGEND, RunWatch, Sightings, build_grid
+from aggregator_service.pages.curves import constant_scalars, curves
+from aggregator_service.pages.forms import FIELDS, errors_by_field, form_guard, read_form, read_start, start_form
+from aggregator_service.pages.overview import standing
+from aggregator_service.pages.rows import SHOWN_CLIENTS, arrivals_page, clients, rounds, window
 from aggregator_service.process import off_loop
 from shared.errors import ConflictError, FederationError, ForbiddenError, NotFoundError, ProtocolError, SettingsError
+from shared.method.declaration import Declaration
+from shared.method.settings import MethodSettings
+from shared.protocol.schemas import ENDED, ArrivalsOut, MemberOut, RunHistoryOut
 from shared.web.content_types import FORM
-from shared.web.pages import page, refused_page, statics
+from shared.web.pages import PageHead, declared_out, page, refused_page, statics, templates
 from shared.web.problems import status_of
 from shared.web.routes import DeclaredRoute
+
+SECTIONS = (("now", "Now"), ("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
+SHOWN_RUNS = 20
+TEMPLATE = templates(Path(__file__).parent / "templates").get_template("federation.html")
+
+
+@dataclass(frozen=True)
+class PageQuestion:
+    """What the page was asked for. `refused`: why what its form held was not done; `typed`: what it held."""
+
+    url: str
+    run: str | None = None
+    before: int | None = None
+    refused: str | None = None
+    typed: Mapping[str, str] | None = None
+
+    @property
+    def address(self) -> str:
+        asked = {name: value for name, value in (("run", self.run), ("before", self.before)) if value is not None}
+        return f"./?{urlencode(asked)}" if asked else "./"
+
+
+@dataclass(frozen=True)
+class FederationView:
+    """All that the page shows; `history` is the chosen run's. `guard`: the word that its forms carry; `method`: the
+    federation's own settings."""
+
+    asked: PageQuestion
+    guard: str
+    at: Sightings
+    joined: tuple[str, ...]
+    registered: frozenset[str]
+    runs: list[RunHistoryOut]
+    history: RunHistoryOut | None
+    quarantined: list[MemberOut]
+    arrivals: ArrivalsOut
+    declaration: Declaration
+    method: MethodSettings
+
+
+async def collect_figures(service: Coordinator, asked: PageQuestion) -> FederationView:
+    """Read all that is shown. NotFoundError for a run that there is none of."""
+    runs, arrivals = await service.run_histories(), service.federation.arrivals
+    name = asked.run or (runs[-1].run if runs else None)
+    after, limit = window((await arrivals.page(0, 1)).total, asked.before)
+    return FederationView(
+        asked=asked,
+        guard=form_guard(service.operator_token),
+        at=Sightings(service.now, service.presence.seen_times()),
+        joined=service.client_names,
+        registered=await service.registered_names(),
+        runs=runs,
+        history=None if name is None else await service.run_history(name),
+        quarantined=[one for one in await service.federation.quarantines.members() if one.quarantine is not None],
+        arrivals=await arrivals.page(after, limit),
+        declaration=service.declaration,
+        method=service.settings.method,
+    )
+
+
+def render_page(seen: FederationView) -> str:
+    """The page's HTML."""
+    run, asked = seen.history, seen.asked
+    watch = None if run is None else RunWatch(run, seen.at)
+    active = next((one.run for one in seen.runs[-1:] if one.phase not in ENDED), None)
+    form = start_form(seen.runs, len(seen.joined), seen.method)
+    return TEMPLATE.render(
+        head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", asked.address, SECTIONS),
+        standing=standing(run, seen.joined, url=asked.url),
+        refused=asked.refused,
+        guard=seen.guard,
+        active=active,
+        form=form,
+        typed={**form.values, **(asked.typed or {})},
+        errors=errors_by_field(asked.refused or ""),
+        run=run,
+        grid=build_grid(watch, seen.joined, seen.registered, seen.at),
+        legend=LEGEND,
+        rounds=() if watch is None else rounds(watch),
+        members=() if run is None else clients(run),
+        quarantined=seen.quarantined[:SHOWN_CLIENTS],
+        charts=() if run is None else curves(run),
+        constants=() if run is None else constant_scalars(run),
+        runs=seen.runs[: -SHOWN_RUNS - 1 : -1],
+        arrived=arrivals_page(seen.arrivals, asked.run),
+        declared=declared_out(seen.declaration),
+    )
+
 
 REFUSALS = (ConflictError, ForbiddenError, NotFoundError, ProtocolError, SettingsError)
 RUN: TypeAdapter[str] = TypeAdapter(RunPath)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from audit.checks.findings import AuditFinding, make_finding
 from audit.evidence.case import AuditCase
 from audit.evidence.evidence import ProbeResult
-from audit.probes import masked
+from audit.probes import bodies as masked
 from audit.probes.bodies import body_digests
 from shared.message import Message
 from shared.words import count_noun

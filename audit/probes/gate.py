@@ -10,7 +10,7 @@ import httpx
 
 from audit.evidence.evidence import ProbeResult, make_result
 from audit.probes import bodies
-from audit.probes.masked import probe_bodies
+from audit.probes.bodies import probe_bodies
 from audit.probes.uploads import JSON, Intruder, RoundPlace
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.gate_self_test import Nowhere

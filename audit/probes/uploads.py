@@ -16,7 +16,7 @@ import httpx
 
 from audit.evidence.evidence import PartEvidence, ProbeResult, ProbeSending, make_result
 from audit.probes import bodies
-from audit.probes.masked import probe_bodies, sums_body
+from audit.probes.bodies import probe_bodies, sums_body
 from client_service.boundary.call_attempts import attempts
 from shared.errors import (
     AuthenticationError,

@@ -36,8 +36,7 @@ from client_service.serving.messages import (
 from client_service.serving.next_messages import NextIn, NextListOut
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import DEEPEST, Listed
-from shared.web.routes import Handler
-from shared.web.undeclared import announces_body
+from shared.web.routes import Handler, announces_body
 
 PLAIN: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
 USUAL: Final = 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from shared.errors import SettingsError
-from shared.web.address import MOST
+from shared.web.address import HIGHEST_PORT
 from shared.web.tls import CALLS, Identity, trust
 
 
@@ -36,7 +36,7 @@ def build_proxy(url: str) -> httpx.Proxy:
     try:
         found = httpx.URL(url)
         usable = found.scheme in ("http", "https") and bool(found.host)
-        usable = usable and (found.port is None or 1 <= found.port <= MOST)
+        usable = usable and (found.port is None or 1 <= found.port <= HIGHEST_PORT)
         usable = usable and found.raw_path == b"/" and not found.fragment
     except httpx.InvalidURL:
         usable = False

@@ -22,7 +22,6 @@ from uvicorn.server import ServerState
 from shared.errors import UnavailableError
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
 from shared.web.connection_limits import VOUCH, Crowd, Guest
-from shared.web.corked import CorkedTransport
 from shared.web.problems import CODES, SOON, problem
 from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
 from shared.web.request_bodies import CLOSE
@@ -31,10 +30,61 @@ LONGEST_HEAD = 32 << 10  # bytes of a request's first line and headers
 NO_ROOM = "expected at most so many connections at once, got one more"
 NO_HTTP = "expected a request of HTTP/1.1, got something else"
 TOO_LONG = f"expected a head of at most {LONGEST_HEAD} bytes, got a longer one"
+MOST_WAITING = 64 << 10  # bytes written that wait for the end of the turn of the event loop
 MOST_UNREAD = 2 << 20  # bytes that go on coming after a refusal
 # asyncio sets so many bytes aside for each connection by TLS; by itself 256 KiB, a gigabyte for four thousand callers
 # who say nothing. A record of TLS has at most 16.
 sslproto.SSLProtocol.max_size = 32 << 10
+
+
+class CorkedTransport:
+    """A transport whose small writes leave together. All else is as the transport itself has it."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._waiting: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Leave with what else is written in this turn; at once where that has become much, so that a caller who does
+        not listen holds the sender up as by the transport itself."""
+        if not data:
+            return
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size > MOST_WAITING:
+            self._flush()
+
+    def close(self) -> None:
+        """What was written leaves first."""
+        self._flush()
+        self._transport.close()
+
+    def write_eof(self) -> None:
+        """What was written leaves first; what comes can still be read."""
+        self._flush()
+        self._transport.write_eof()
+
+    def abort(self) -> None:
+        """What was written and has not left is dropped."""
+        self._take()
+        self._transport.abort()
+
+    def _flush(self) -> None:
+        data = self._take()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _take(self) -> bytes:
+        data = b"".join(self._waiting)
+        self._waiting.clear()
+        self._size = 0
+        return data
 
 
 class Admitting(Config):

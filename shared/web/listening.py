@@ -8,9 +8,9 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from shared.web.address import is_loopback
 from shared.web.connection_limits import MOST, MOST_OF_ADDRESS, Crowd
 from shared.web.environment import EnvironmentSettings
-from shared.web.loopback import is_loopback
 from shared.web.tls import PORT, Identity, port_identity
 
 REQUESTS_PER_SECOND = 100.0  # of one caller, where no setting says otherwise and others than this machine can call

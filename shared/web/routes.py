@@ -1,18 +1,132 @@
-"""Routes of both services: matching by segments, and the order of checks before an answer."""
+"""Routes of both services: matching by segments, HEAD, targets, and the order of checks before an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, get_origin
 from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.datastructures import Headers
 from starlette.routing import Match
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shared.errors import Fault, ProtocolError
+from shared.web import problems
 from shared.web.content_types import require_content_type
-from shared.web.undeclared import require_declared
+from shared.web.problems import name_undeclared
+
+
+async def require_declared(request: Request) -> None:
+    """ProtocolError for a query parameter that the route does not know, for one that comes twice and is no list, and
+    for a body where none is expected."""
+    route: APIRoute = request.scope["route"]
+    known = declared_parameters(route.dependant)
+    unknown, repeated = _list_undeclared(request, known), _list_repeated(request, known)
+    if faults := (*unknown, *repeated):
+        more = f"{len(faults)} more: {', '.join(dict.fromkeys(fault.at.partition('.')[2] for fault in faults))}"
+        told = f"expected at most the query parameters {_describe(known)}, got {more}"
+        raise ProtocolError(told, faults=tuple(dict.fromkeys(faults)))
+    if announces_body(request.headers) and not _expects_body(route):
+        expected = "expected no body, got one"
+        raise ProtocolError(expected, faults=(Fault("unknown", "body", expected),))
+
+
+def _list_undeclared(request: Request, known: Mapping[str, bool]) -> tuple[Fault, ...]:
+    """Each unknown parameter, empty ones included: a reader of queries passes over them, but they could be counted."""
+    query: bytes = request.scope["query_string"]
+    empty = sum(not part.partition(b"=")[0] for part in query.split(b"&")) if query else 0
+    names = [name for name, _ in request.query_params.multi_items() if name and name not in known] + [""] * empty
+    return tuple(_describe_unknown(name_undeclared(name), known) for name in names)
+
+
+def _describe_unknown(name: str, known: Mapping[str, bool]) -> Fault:
+    near = "".join(f"; likely {one}" for one in get_close_matches(name, known, n=1))
+    return Fault("unknown", f"query.{name}", f"expected a declared parameter, got another{near}")
+
+
+def _list_repeated(request: Request, known: Mapping[str, bool]) -> tuple[Fault, ...]:
+    """Each parameter that comes once more than it may."""
+    asked = request.query_params
+    more = {name: len(asked.getlist(name)) - 1 for name, is_list in known.items() if not is_list and name in asked}
+    fault = "expected it once, got it several times"
+    return tuple(Fault("repeated", f"query.{name}", fault) for name, count in more.items() for _ in range(count))
+
+
+def _expects_body(route: APIRoute) -> bool:
+    """Does the route declare one, to be read by the framework or by itself?"""
+    return route.body_field is not None or "requestBody" in (route.openapi_extra or {})
+
+
+def _describe(known: Mapping[str, bool]) -> str:
+    lists = sorted(name for name, is_list in known.items() if is_list)
+    return f"{sorted(known)}, once each" + (f" but for {lists}" if lists else "")
+
+
+def declared_parameters(dependant: Dependant) -> dict[str, bool]:
+    """The query parameters of a route and of all that it depends on by name: may it come several times?"""
+    own = {field.alias: get_origin(field.field_info.annotation) in (list, tuple) for field in dependant.query_params}
+    for one in dependant.dependencies:
+        own |= declared_parameters(one)
+    return own
+
+
+def announces_body(headers: Headers) -> bool:
+    """Is there to be one, of more than no bytes?"""
+    return "transfer-encoding" in headers or headers.get("content-length", "").strip("0") != ""
+
+
+@dataclass(frozen=True)
+class HeadAsGet:
+    """Belongs inside of whatever holds a request to its signature: that is of the method that came."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        scope["method"] = "GET"  # in this very scope: what is outside finds the route there
+        try:
+            await self.app(scope, receive, send_head)
+        finally:
+            scope["method"] = "HEAD"
+
+
+@dataclass(frozen=True)
+class DecodedTargets:
+    """Answers 400 for a percent-encoded byte sequence that is no UTF-8: it would reach a route as other characters."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _is_utf8(scope):
+            refusal = problems.problem(
+                400, code="bad-request", detail="path and query: expected UTF-8, got other bytes"
+            )
+            await refusal(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def _is_utf8(scope: Scope) -> bool:
+    target: bytes = scope.get("raw_path", b"") + b"?" + scope.get("query_string", b"")
+    if b"%" not in target:  # the server lets nothing but ASCII through
+        return True
+    try:
+        unquote_to_bytes(target).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
 
 SLASH = "\ud800"  # in the place of one within a segment: no UTF-8 decodes to it
 

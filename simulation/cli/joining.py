@@ -235,7 +235,7 @@ def _require_said(dataset: Dataset, given: GivenData) -> None:
 def _serve(silo: SiloFolder, *, detach: bool) -> None:
     from client_service.__main__ import serve as serve_client
     from client_service.settings import client_settings
-    from shared.web.loopback import write_address
+    from shared.web.address import write_address
     from simulation.joining.detached import serve_detached
     from simulation.joining.join import APPLICATION, OPERATOR
 

@@ -49,7 +49,7 @@ def aggregator(
     flags = options.given_flags(locals())  # before anything else has a name here
     from aggregator_service.__main__ import serve as serve_aggregator
     from aggregator_service.settings import aggregator_settings
-    from shared.web.loopback import write_address
+    from shared.web.address import write_address
     from simulation.joining.detached import require_free_port, serve_detached
     from simulation.operating.text_files import read_small_file
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.errors import SettingsError, UnavailableError
+from shared.web.address import write_address
 from shared.web.listening import Listening
-from shared.web.loopback import write_address
 from shared.web.server import READY_PIPE, READY_WORD
 from simulation.progress import step
 

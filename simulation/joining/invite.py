@@ -17,8 +17,7 @@ from shared.protocol.signing.invitation import (
     require_without_key,
 )
 from shared.protocol.signing.keys import raw_hex, read_private
-from shared.web.address import require_url
-from shared.web.loopback import write_address
+from shared.web.address import require_url, write_address
 
 DAYS = 7.0
 

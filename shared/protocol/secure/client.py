@@ -10,13 +10,6 @@ from shared.method.parameters import Parameters
 from shared.protocol.secure import group, keys, proofs, shamir, vectors
 from shared.protocol.secure.common import describe_terms, describe_unlike_lists, find_differences
 from shared.protocol.secure.group import encode_scalar
-from shared.protocol.secure.identities import (
-    identity_key,
-    require_share_signature,
-    require_signature,
-    sign_message,
-    sign_share,
-)
 from shared.protocol.secure.keys import Context
 from shared.protocol.secure.messages import (
     CommonTerms,
@@ -39,7 +32,14 @@ from shared.protocol.secure.messages import (
     require_round,
     visible_scalars,
 )
-from shared.protocol.secure.proofs import require_possession
+from shared.protocol.secure.proofs import (
+    identity_key,
+    require_possession,
+    require_share_signature,
+    require_signature,
+    sign_message,
+    sign_share,
+)
 from shared.protocol.secure.state import BegunRound, Checked, Ready, Secrets, SharePair, Sharing
 from shared.protocol.secure.vectors import MaskedUpdate, MaskStream
 from shared.protocol.signing.keys import PrivateKey, PublicKey, raw_hex

@@ -8,7 +8,6 @@ from __future__ import annotations
 from shared.errors import ConflictError, ProtocolError
 from shared.protocol.secure import group, proofs, shamir
 from shared.protocol.secure.common import find_differences
-from shared.protocol.secure.identities import identity_key, require_share_signature, require_signature
 from shared.protocol.secure.messages import (
     Consent,
     ExpulsionEvidence,
@@ -19,7 +18,7 @@ from shared.protocol.secure.messages import (
     UnmaskAnswer,
     possession_label,
 )
-from shared.protocol.secure.proofs import require_possession
+from shared.protocol.secure.proofs import identity_key, require_possession, require_share_signature, require_signature
 from shared.protocol.secure.server import PHASE_OF, Relayed, SecureRound, require_expected, roster
 
 

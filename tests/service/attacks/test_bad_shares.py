@@ -16,7 +16,7 @@ import pytest
 from aggregator_service.rounds.members import Quarantines
 from client_service.boundary.aggregator_api import Aggregator
 from shared.protocol.secure import client
-from shared.protocol.secure.identities import sign_share
+from shared.protocol.secure.proofs import sign_share
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation
 from tests.support.misled import ending_of, start

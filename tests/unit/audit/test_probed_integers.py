@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_service.rounds.uploads import read_scalars
-from audit.probes.masked import probe_bodies
+from audit.probes.bodies import probe_bodies
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.masked_wire import open_masked

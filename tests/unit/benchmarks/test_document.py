@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness.cells import Cell, plan_cells
-from benchmarks.harness.check import table_complaints
+from benchmarks.harness.command import table_complaints
 from benchmarks.harness.document import gather_table, table_section, write_document
 from benchmarks.harness.plan import Plan
 from benchmarks.harness.store import KnownLines, Line, append_line

@@ -11,8 +11,8 @@ import pytest
 from shared.errors import ConflictError, PrivacyError, ProtocolError, RoundClosedError
 from shared.method.parameters import Parameters
 from shared.protocol.secure import client, group, server, shamir
-from shared.protocol.secure.identities import sign_message, sign_share
 from shared.protocol.secure.messages import Consents, Delivery, Roster, SealedShare, Sharers, UnmaskRequest
+from shared.protocol.secure.proofs import sign_message, sign_share
 from shared.protocol.secure.state import Ready, read, state_json
 from shared.protocol.secure.verification import verify
 from shared.protocol.signing.keys import new_key

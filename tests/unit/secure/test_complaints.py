@@ -11,8 +11,8 @@ import pytest
 from shared.errors import PrivacyError, ProtocolError, UnavailableError
 from shared.method.parameters import Parameters
 from shared.protocol.secure import client, group, proofs, server
-from shared.protocol.secure.identities import sign_message, sign_share
 from shared.protocol.secure.messages import SealedShares, Sharers
+from shared.protocol.secure.proofs import sign_message, sign_share
 from shared.protocol.secure.verification import verify
 
 ALL = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus")

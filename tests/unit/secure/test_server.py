@@ -13,7 +13,7 @@ from shared.method.parameters import Parameters
 from shared.protocol.masked_wire import decode_masked, encode_masked
 from shared.protocol.secure import client, group, server
 from shared.protocol.secure.group import ORDER
-from shared.protocol.secure.identities import sign_message, sign_share
+from shared.protocol.secure.proofs import sign_message, sign_share
 from shared.protocol.secure.server import SecureRound
 from shared.protocol.secure.verification import verify
 from shared.protocol.signing.keys import new_key

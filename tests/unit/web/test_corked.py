@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from shared.web.corked import MOST, CorkedTransport
+from shared.web.connection import MOST_WAITING, CorkedTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -37,10 +37,10 @@ async def test_pieces_of_a_turn_are_one_write(beneath: Mock) -> None:
 async def test_much_does_not_wait(beneath: Mock) -> None:
     """Else somebody who does not listen would have an answer of any length kept here."""
     corked = CorkedTransport(beneath, asyncio.get_running_loop())
-    corked.write(b"a" * MOST)
+    corked.write(b"a" * MOST_WAITING)
     assert written(beneath) == []
     corked.write(b"b")
-    assert [len(one) for one in written(beneath)] == [MOST + 1]
+    assert [len(one) for one in written(beneath)] == [MOST_WAITING + 1]
 
 
 async def test_what_was_written_leaves_before_the_end_and_is_dropped_with_an_abort(beneath: Mock) -> None:

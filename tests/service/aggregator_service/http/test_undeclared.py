@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI
 from aggregator_service.app import create_app
 from shared.protocol.wire import MEDIA_TYPE
 from shared.web import problems
-from shared.web.undeclared import require_declared
+from shared.web.routes import require_declared
 from tests.support.small import BEARER, small_aggregator
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from shared.protocol.masked_wire import encode_masked
 from shared.protocol.schemas import RunOut
 from shared.protocol.secure import client
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
-from shared.protocol.secure.identities import identity_key
 from shared.protocol.secure.messages import (
     CommonTerms,
     Consent,
@@ -29,6 +28,7 @@ from shared.protocol.secure.messages import (
     Sharers,
     UnmaskRequest,
 )
+from shared.protocol.secure.proofs import identity_key
 from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing
 from shared.protocol.signing.keys import PrivateKey, raw_hex
 from shared.protocol.wire import decode

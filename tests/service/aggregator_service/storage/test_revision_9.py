@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shared.method.parameters import Float32, Parameters
 from shared.protocol.secure import client
-from shared.protocol.secure.identities import identity_key
 from shared.protocol.secure.messages import Roster
+from shared.protocol.secure.proofs import identity_key
 from shared.protocol.signing.keys import private_pem
 from tests.service.aggregator_service.secure.conftest import Masking
 
