@@ -48,8 +48,7 @@ def stored_sequence(connection: Connection) -> int:
 def run_document(connection: Connection, name: str | None = None) -> str | None:
     """The document of the named run, or of the newest one; None where there is no such run."""
     newest = select(RUNS.c.document).order_by(RUNS.c.number.desc()).limit(1)
-    document: str | None = connection.scalar(newest if name is None else newest.where(RUNS.c.name == name))
-    return document
+    return connection.scalar(newest if name is None else newest.where(RUNS.c.name == name))
 
 
 def run_documents(database: Database) -> list[str]:

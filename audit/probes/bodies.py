@@ -159,8 +159,7 @@ def _round_bodies(declaration: Declaration, client: str, run: str, number: int) 
 def _draw_ring(form: Form) -> Array:
     """The same each time: what the probes have sent is known again."""
     dtype = np.dtype(STORED[form.dtype])
-    drawn: Array = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, form.shape, dtype, endpoint=True)
-    return drawn
+    return np.random.default_rng(0).integers(0, np.iinfo(dtype).max, form.shape, dtype, endpoint=True)
 
 
 def _masked_body(pieces: dict[str, Array], said: dict[str, Any]) -> bytes:

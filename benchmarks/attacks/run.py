@@ -152,7 +152,6 @@ def _best_test_section(rows: Sequence[Row]) -> str:
     return said + "\n\n" + render_table(head, lines)
 
 
-__all__ = ["check", "render", "run"]
 OPEN = "open"
 VIEWS: Mapping[str, View] = {
     OPEN: views.aggregator_view,

@@ -184,16 +184,14 @@ def answer_questions(population: Population, seed: int, attacked: slice, shadows
 def _item_shares(graphs: Sequence[Bool], population: Population) -> Float64:
     """(S, T): of the items that are never missing as a whole."""
     items = np.setdiff1d(np.arange(population.train.shape[1]), population.rare)
-    shares: Float64 = np.stack([graph[:, items].sum(axis=0) / graph.sum() for graph in graphs])
-    return shares
+    return np.stack([graph[:, items].sum(axis=0) / graph.sum() for graph in graphs])
 
 
 def _above_median(values: Float64, attacked: slice) -> Bool:
     """(S, T): above the median of the shadows that are not attacked."""
     own = np.ones(len(values), dtype=bool)
     own[attacked] = False
-    above: Bool = values > np.median(values[own], axis=0)
-    return above
+    return values > np.median(values[own], axis=0)
 
 
 def _training_interactions(graphs: Sequence[Bool], population: Population) -> Bool:

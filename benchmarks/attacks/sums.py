@@ -58,8 +58,7 @@ class Everybody:
 
     @cached_property
     def degrees(self) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = degrees(self.matrix)[1].astype(np.int64)
-        return found
+        return degrees(self.matrix)[1].astype(np.int64)
 
     @cached_property
     def rare_pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -119,8 +118,7 @@ def weighted_pairs(interactions: Csr) -> Float64:
 
 def add_noise(weighted: Float64, epsilon: float, seed: list[int]) -> Float64:
     noise = np.random.default_rng([*seed, 2]).standard_normal(weighted.shape)
-    found: Float64 = weighted + noise_deviation(epsilon, DELTA) / 2.0 * (noise + noise.T)
-    return found
+    return weighted + noise_deviation(epsilon, DELTA) / 2.0 * (noise + noise.T)
 
 
 SILOS, EPSILONS = (3, 4, 16), (8.0, 3.0, 1.0)

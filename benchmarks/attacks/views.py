@@ -143,5 +143,4 @@ def _feature_blocks(moved: Float64, scalars: Float64, parts: Parts) -> Blocks:
 
 
 def _flatten_rows(values: Float64) -> Float64:
-    flat: Float64 = values.reshape(len(values), -1)
-    return flat
+    return values.reshape(len(values), -1)

@@ -154,8 +154,7 @@ class Iterations:
                 walked = normalised_products(silo, walked, EXPONENT, self.degrees)
             return {PRODUCTS: encode_products(walked, len(self.silos))}
 
-        found: Float64 = np.linalg.qr(decode_products(self.sum(part)[PRODUCTS]))[0]
-        return found
+        return np.linalg.qr(decode_products(self.sum(part)[PRODUCTS]))[0]
 
     def earlier_start(self) -> Float64:
         """The basis of a run on most of the same users."""

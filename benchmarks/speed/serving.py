@@ -153,8 +153,7 @@ def untrained_settings() -> MethodSettings:
 def drawn_users(shard: Shard) -> list[str]:
     """Those who are asked for: always the same."""
     count = min(ASKED, len(shard.user_ids))
-    found: list[str] = np.random.default_rng(0).choice(shard.user_ids, count, replace=False).tolist()
-    return found
+    return np.random.default_rng(0).choice(shard.user_ids, count, replace=False).tolist()
 
 
 async def compare_with_empty_route(shard: Path, seconds: int) -> list[Load]:

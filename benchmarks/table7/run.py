@@ -62,8 +62,7 @@ def _singular_values(graph: sparse.csr_array) -> Float64:
     """All singular values of R_hat, descending."""
     gram = normalise(graph)
     gram = gram @ gram.T if graph.shape[0] <= graph.shape[1] else gram.T @ gram  # half the work of a decomposition
-    values: Float64 = np.sqrt(np.clip(linalg.eigvalsh(gram.toarray())[::-1], 0.0, None))
-    return values
+    return np.sqrt(np.clip(linalg.eigvalsh(gram.toarray())[::-1], 0.0, None))
 
 
 Row = dict[str, Any]

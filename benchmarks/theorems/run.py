@@ -38,8 +38,7 @@ class BlockModel:
         """The chance of an edge between each two communities, (k, k)."""
         table = np.full((self.communities, self.communities), self.between)
         np.fill_diagonal(table, np.linspace(*self.within, self.communities))
-        scaled: Float64 = table * self.thinning
-        return scaled
+        return table * self.thinning
 
 
 def community_labels(nodes: int, communities: int) -> Int64:

@@ -18,8 +18,7 @@ def kernel(eigenvalues: Float64) -> Float64:
     # Paper: all of the first Phi eigenvalues; here: without the zeros, because each would add an arbitrary amount, set
     # by whatever replaces log 0, that swamps the rest.
     positive = np.sort(eigenvalues[eigenvalues > ZERO])
-    shares: Float64 = positive / positive.sum() if len(positive) else positive
-    return shares
+    return positive / positive.sum() if len(positive) else positive
 
 
 def comparable(anchor: Float64, own: Float64) -> tuple[Float64, Float64]:

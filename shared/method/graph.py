@@ -30,8 +30,7 @@ def degrees(interactions: sparse.csr_array) -> tuple[Float64, Float64]:
 def power(degree: Float64, exponent: float) -> Float64:
     """degree ** exponent, with 0 for nodes without an edge: their rows stay zero instead of becoming infinite."""
     positive = np.maximum(degree, 1.0)
-    scaled: Float64 = np.where(degree > 0, positive**exponent, 0.0)
-    return scaled
+    return np.where(degree > 0, positive**exponent, 0.0)
 
 
 def normalise(interactions: sparse.csr_array, exponent: float = 0.5, added: float = 0.0) -> sparse.csr_array:

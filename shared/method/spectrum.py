@@ -154,8 +154,7 @@ class Spectrum:
     @property
     def eigenvalues(self) -> Float64:
         """The Phi smallest Laplacian eigenvalues lambda = 1 - s, ascending, in [0, 1]."""
-        values: Float64 = np.clip(1.0 - self.singular, 0.0, None)
-        return values
+        return np.clip(1.0 - self.singular, 0.0, None)
 
     @property
     def basis(self) -> Float64:

@@ -188,8 +188,7 @@ def require_short_head(start: bytes, longest: int) -> None:
 def metadata_of(body: bytes) -> Mapping[str, str]:
     """The header's metadata, of a body that a reader of safetensors has taken apart."""
     length = int.from_bytes(body[:LENGTH_BYTES], "little")
-    metadata: Mapping[str, str] = json.loads(body[LENGTH_BYTES : LENGTH_BYTES + length]).get("__metadata__") or {}
-    return metadata
+    return json.loads(body[LENGTH_BYTES : LENGTH_BYTES + length]).get("__metadata__") or {}
 
 
 def tensor_names(body: bytes) -> frozenset[str]:

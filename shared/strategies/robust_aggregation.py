@@ -171,8 +171,7 @@ class Nearer(Mapping[str, Float32]):
 
     def part(self, name: str, begin: int, end: int) -> Float32:
         before = part(self.before, name, begin, end).astype(np.float64) if name in self.before else 0.0
-        moved: Float32 = (before + self.share * (part(self.sent, name, begin, end) - before)).astype(np.float32)
-        return moved
+        return (before + self.share * (part(self.sent, name, begin, end) - before)).astype(np.float32)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.sent)

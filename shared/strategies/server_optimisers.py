@@ -34,23 +34,20 @@ def adam(v: Float64, q: Float64, beta2: float) -> Float64:
 
 def yogi(v: Float64, q: Float64, beta2: float) -> Float64:
     """v - (1 - b2) q sign(v - q)."""
-    moved: Float64 = v - (1.0 - beta2) * q * np.sign(v - q)
-    return moved
+    return v - (1.0 - beta2) * q * np.sign(v - q)
 
 
 # Paper: formula (3) of C-SME is missing in the text at hand, which tells its cases in words; here: two readings of it,
 # because each contradicts another sentence. Compared as v <= q, not as v / q <= 1, so that q = 0 needs no case.
 def clip(v: Float64, q: Float64, beta2: float) -> Float64:
     """v + (1 - b2) max(q - v, -q): Adam's as long as v <= 2 q, Yogi's beyond. It decays on all of q < v <= 2 q."""
-    moved: Float64 = v + (1.0 - beta2) * np.maximum(q - v, -q)
-    return moved
+    return v + (1.0 - beta2) * np.maximum(q - v, -q)
 
 
 def ramp(v: Float64, q: Float64, beta2: float) -> Float64:
     """v - (1 - b2) q f, f = -1 where v <= q, 2 v / q - 3 where v <= 2 q, +1 beyond: Yogi's without its jump."""
     between = np.where(v <= 2.0 * q, 2.0 * v - 3.0 * q, q)
-    moved: Float64 = v - (1.0 - beta2) * np.where(v <= q, -q, between)
-    return moved
+    return v - (1.0 - beta2) * np.where(v <= q, -q, between)
 
 
 class Moments(NamedTuple):

@@ -36,8 +36,7 @@ class ClientSlice:
         def restricted_top(rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
             left_out = np.tile(outside, (len(rows), 1))
             left_out[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), self.items[seen.indices]] = True
-            lists: Rows = back[whole(self.users[rows], sparse.csr_array(left_out), k)]
-            return lists
+            return back[whole(self.users[rows], sparse.csr_array(left_out), k)]
 
         return restricted_top
 

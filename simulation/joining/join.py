@@ -268,7 +268,7 @@ def silo_values(
     path, federation = folder.path.resolve(), agreed.federation
     catalogue, method = agreed.needs_catalogue and choices.catalogue is not None, method_table(federation.method)
     rating = stated_rating(folder.shard) if federation.task == "items" else None
-    values: dict[str, Any] = {
+    return {
         "name": invitation.name,
         "shard": str(path / folder.shard.name),
         "state_directory": str(path / folder.state.name),
@@ -286,7 +286,6 @@ def silo_values(
         **({"policy": dict(agreed.policy)} if agreed.policy else {}),
         **({"method": method} if method else {}),
     }
-    return values
 
 
 def _peers(path: Path, invitation: Invitation, federation: FederationOut, members: tuple[str, ...]) -> dict[str, Any]:

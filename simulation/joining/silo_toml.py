@@ -22,8 +22,6 @@ from shared.strategies import SHARES_ITEMS, build_strategy
 from shared.strategies.agreement import declare_federation
 
 COMMENT = "# Written by `lpsfed join`. It is yours: the README lists what else a client can be told.\n"
-OF_THE_BASIS = ("common_basis", "basis_budget", "basis_delta", "max_upload_bytes")
-"""Of the policy: what a silo that does not take part in the common basis needs not."""
 
 
 @dataclass(frozen=True)

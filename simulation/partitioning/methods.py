@@ -142,8 +142,7 @@ def _common_interactions(graph: sparse.csr_array, groups: Groups) -> Float64:
     parts = np.arange(labels.max() + 1)
     by_item = np.asarray(graph.T @ (groups.users[:, None] == parts).astype(np.float64))
     if groups.items is None:
-        shares: Float64 = by_item.T @ (by_item / np.maximum(degrees(graph)[1], 1.0)[:, None])
-        return shares
+        return by_item.T @ (by_item / np.maximum(degrees(graph)[1], 1.0)[:, None])
     towards: Float64 = by_item.T @ (groups.items[:, None] == parts).astype(np.float64)
     return towards + towards.T
 

@@ -58,8 +58,7 @@ class Shards:
     @property
     def edges_kept(self) -> float | None:
         """The share of training edges inside clients, where it is known."""
-        kept: float | None = self.summary.get("edges_kept")
-        return kept
+        return self.summary.get("edges_kept")
 
     @property
     def notes(self) -> tuple[str, ...]:

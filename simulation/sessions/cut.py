@@ -57,8 +57,7 @@ def _main_directions(having: sparse.csr_array, seed: int) -> Float64:
         return np.eye(having.shape[1])[:DIRECTIONS]
     start = np.random.default_rng(seed).normal(size=least)
     _, _, directions = svds(having, k=min(DIRECTIONS, least - 1), v0=start)
-    found: Float64 = directions
-    return found
+    return directions
 
 
 def cut_by_device(sessions: Sessions, clients: int, seed: int) -> Int64:
