@@ -9,7 +9,7 @@ import httpx
 from fastapi import FastAPI
 
 from client_service.http import event_routes, operator_routes, recommendation_routes
-from client_service.http.authentication import CallerKeys
+from client_service.http.authentication import OTHER_TASK, CallerKeys
 from client_service.http.cross_origin import CrossOrigin
 from client_service.http.replica import Replica
 from client_service.http.service import ClientService
@@ -70,7 +70,7 @@ def create_app(
     )
     for router in (*recommendation_routes.routers, operator_routes.silo, operator_routes.inside):
         app.include_router(router)
-    app.include_router(event_routes.router, responses=operator_routes.OTHER_TASK)
+    app.include_router(event_routes.router, responses=OTHER_TASK)
     pages.install(app, service)
     openapi.install(app)
     return _finish(app, settings)

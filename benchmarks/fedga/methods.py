@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from client_service.data.sessions import Prefixes, SessionShard
-from client_service.evaluation.session_metrics import measure_prefixes
+from client_service.evaluation.session_ranking import measure_prefixes
 from client_service.models.sequence.srgnn import SRGNN
 from client_service.serving.next_items import freeze_sessions
 from client_service.training.session_trainer import MODELS, SessionTrainer

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from client_service.data.sessions import TEST, TRAIN, VALID, Prefixes, SessionShard
-from client_service.evaluation.session_baselines import floors_of
-from client_service.evaluation.session_metrics import measure_prefixes
+from client_service.evaluation.session_ranking import floors_of, measure_prefixes
 from simulation.experiments.floors import measure_own_floors
 from simulation.sessions.cut import cut_sessions, divide_sessions, measure_divergence
 from simulation.sessions.read import read_sessions

@@ -12,7 +12,7 @@ import torch
 from client_service.evaluation.metrics import Measures
 from client_service.federation.messages import QualityOut, RoundCosts, RoundQuality
 from client_service.federation.run_records import earlier_runs, load_quality, saturation_notices, save_quality
-from client_service.models.relevance import UNFITTED, Relevance
+from client_service.models.ranker import UNFITTED, Relevance
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER
 from client_service.serving.model_server import FrozenModel, ModelServer

@@ -17,11 +17,17 @@ from client_service.event_log.service import EventLog
 from client_service.metrics import RequestMetrics
 from client_service.runtime.device import choose_device
 from client_service.runtime.workers import RequestBatcher
-from client_service.serving.messages import MOST_USERS, ModelOut, RecommendationsIn, RecommendationsOut
+from client_service.serving.messages import (
+    MOST_USERS,
+    ModelOut,
+    NextIn,
+    NextListOut,
+    RecommendationsIn,
+    RecommendationsOut,
+)
 from client_service.serving.model_server import ModelServer
 from client_service.serving.model_store import REFRESH, parse_version
 from client_service.serving.next_items import NextItems
-from client_service.serving.next_messages import NextIn, NextListOut
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import MOST_LISTED, Basket, ListRequest
 from client_service.settings import ClientSettings

@@ -1,21 +1,26 @@
 """A request -> let through where its key is the one that the route asks for: the application's, or the operator's.
 
 A route's key is asked for before anything of the request's body is read; then what no route has declared is refused.
+At the end is what the routes of all files have in common: the service behind them, and how they answer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import HTTPException, Request
+from fastapi import Depends, HTTPException, Request, Response
+from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from client_service.http.service import ClientService
 from client_service.settings import ClientSettings
 from shared.errors import AuthenticationError, ForbiddenError
+from shared.protocol.problem import ProblemOut
 from shared.web.connection_limits import vouch
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
+from shared.web.openapi import MARK, describe_refusal
 from shared.web.rate_limit import by_address
 from shared.web.routes import DeclaredRoute
 
@@ -102,3 +107,28 @@ class PageForOperator(ForOperator):
             raise
         except AuthenticationError:
             raise HTTPException(401, f"expected the user {OPERATOR!r} with the operator's key", CHALLENGE) from None
+
+
+Responses = dict[int | str, dict[str, Any]]
+PROBLEMS: Responses = {MARK: {"model": ProblemOut, "description": "RFC 9457 problem document"}}
+OTHER_TASK: Responses = {
+    409: {"model": ProblemOut, "description": describe_refusal(409, "as from a silo whose task has no such answer")}
+}
+
+
+# Dependencies are async because the framework sends each plain function through a worker thread.
+async def forbid_storing(response: Response) -> None:
+    """Answers are about people, or of this moment: nobody on the way may keep them."""
+    response.headers["Cache-Control"] = "no-store"
+
+
+SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
+COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
+
+
+async def service(request: Request) -> ClientService:
+    found: ClientService = request.app.state.service
+    return found
+
+
+Service = Annotated[ClientService, Depends(service)]

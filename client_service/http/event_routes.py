@@ -16,8 +16,7 @@ from client_service.event_log.messages import (
     ItemIn,
     StoredId,
 )
-from client_service.http.authentication import ForApplications
-from client_service.http.operator_routes import COMMON, Service
+from client_service.http.authentication import COMMON, ForApplications, Service
 from shared.web.openapi import JSON
 
 router = APIRouter(tags=["feedback"], route_class=ForApplications, **COMMON)

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from fastapi.security import HTTPBearer
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from client_service.boundary.gate_self_test import GateOut
 from client_service.federation.messages import QualityOut, SpectrumOut, StatusOut
-from client_service.http.authentication import ForOperator
-from client_service.http.service import ClientService
+from client_service.http.authentication import COMMON, OTHER_TASK, PROBLEMS, ForOperator, Service
 from client_service.refresh.rollback import ModelsOut, list_models, serve_version
 from client_service.refresh.scheduler import RefreshOut
 from client_service.secure_rounds.members import AcceptedMembersIn, MembersOut
 from shared.errors import DataError, UnavailableError
 from shared.message import Message
 from shared.method.declaration import Declaration
-from shared.protocol.problem import ProblemOut
 from shared.web.health import LiveOut, ReadyOut
-from shared.web.openapi import MARK, describe_refusal
 from shared.web.routes import DeclaredRoute
 
-Responses = dict[int | str, dict[str, Any]]
-PROBLEMS: Responses = {MARK: {"model": ProblemOut, "description": "RFC 9457 problem document"}}
-OTHER_TASK: Responses = {
-    409: {"model": ProblemOut, "description": describe_refusal(409, "as from a silo whose task has no such answer")}
-}
 LEDGER_PAGE = 1000
 
 
@@ -41,14 +32,6 @@ class LedgerOut(Message):
     verified: bool = Field(description="no entry was changed or removed")
 
 
-# Dependencies are async because the framework sends each plain function through a worker thread.
-async def forbid_storing(response: Response) -> None:
-    """Answers are about people, or of this moment: nobody on the way may keep them."""
-    response.headers["Cache-Control"] = "no-store"
-
-
-SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling is decided by the routes' classes
-COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
 silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
 inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
@@ -59,14 +42,6 @@ After = Annotated[
     int, Query(ge=0, lt=1 << 53, description="the sequence number of the last one that is known", examples=[0])
 ]
 Limit = Annotated[int, Query(ge=1, le=LEDGER_PAGE, description="how many entries at most", examples=[100])]
-
-
-async def service(request: Request) -> ClientService:
-    found: ClientService = request.app.state.service
-    return found
-
-
-Service = Annotated[ClientService, Depends(service)]
 
 
 @silo.get("/status", response_model_exclude_none=True)

@@ -11,9 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic_core import to_json
 
 from client_service.http.answering import NDJSON, wants_lines
-from client_service.http.authentication import ForApplications
-from client_service.http.operator_routes import COMMON, OTHER_TASK, PROBLEMS, Service
-from client_service.serving.candidate_filters import MOST_FILTERS
+from client_service.http.authentication import COMMON, OTHER_TASK, PROBLEMS, ForApplications, Service
 from client_service.serving.messages import (
     EXCLUDE,
     EXPLAIN,
@@ -29,13 +27,14 @@ from client_service.serving.messages import (
     Id,
     ItemsOut,
     ModelOut,
+    NextIn,
+    NextListOut,
     RecommendationsIn,
     RecommendationsOut,
     SimilarOut,
 )
-from client_service.serving.next_messages import NextIn, NextListOut
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import DEEPEST, Listed
+from client_service.serving.requests import DEEPEST, MOST_FILTERS, Listed
 from shared.web.routes import Handler, announces_body
 
 PLAIN: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")

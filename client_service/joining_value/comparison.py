@@ -11,8 +11,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data import Shard
-from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
+from client_service.data.sessions import TRAIN, SessionShard
+from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, SESSION_LABELS, SESSION_PRIMARY, K
 from client_service.evaluation.ranking import CHUNK, TopItems, list_hits, ranked_by, validation_users
+from client_service.evaluation.session_ranking import (
+    ScoreItems,
+    rank_prefixes,
+    score_by_popularity,
+    score_by_successors,
+)
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
@@ -189,3 +196,35 @@ def _only_columns(pairs: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse
     kept = columns[pairs.indices]
     rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))[kept]
     return sparse.csr_array((pairs.data[kept], (rows, pairs.indices[kept])), shape=pairs.shape)
+
+
+DEPTH = 20
+LENGTHS = (("all visits", 1, 1 << 30), ("after the first click", 1, 1), ("later in a visit", 2, 1 << 30))
+
+
+def compare_with_counts(shard: SessionShard, score: ScoreItems, interrupt: Interrupt = NEVER) -> ComparisonOut:
+    """MRR@20 of each on all test examples, and by the length of the visit. Alone is what followed the last click in the
+    silo's own sessions: no network of one silo is trained for this."""
+    clicks, starts = shard.split_sessions(TRAIN)
+    items = len(shard.item_ids)
+    ways = {
+        "popularity": score_by_popularity(clicks, items),
+        "alone": score_by_successors(clicks, starts, items),
+        "federated": score,
+    }
+    values = {name: _reciprocal_ranks(rank_prefixes(way, shard.test, items, interrupt)) for name, way in ways.items()}
+    lengths = shard.test.lengths
+    chosen = ((name, (lengths >= least) & (lengths <= most)) for name, least, most in LENGTHS)
+    groups = tuple(_session_group(name, values, inside) for name, inside in chosen if inside.any())
+    few = len(lengths) < FEW_USERS
+    return ComparisonOut(measure=SESSION_LABELS[SESSION_PRIMARY].key, users=len(lengths), few=few, groups=groups)
+
+
+def _reciprocal_ranks(ranks: NDArray[np.int64]) -> Float64:
+    return np.where((ranks > 0) & (ranks <= DEPTH), 1.0 / np.maximum(ranks, 1), 0.0)
+
+
+def _session_group(name: str, values: dict[str, Float64], inside: NDArray[np.bool_]) -> GroupOut:
+    figures = {who: mean_interval(found[inside], 0.0) for who, found in values.items()}
+    gain = mean_interval(values["federated"][inside] - values["alone"][inside])
+    return GroupOut(name=name, users=int(inside.sum()), **figures, gain=gain)

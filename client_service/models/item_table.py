@@ -14,8 +14,7 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from client_service.models.encoder import Encoder, Nodes
-from client_service.models.heads import DotProduct, array_of
-from client_service.models.model import Ingredients, Model
+from client_service.models.model import DotProduct, Ingredients, Model, array_of
 from client_service.models.ranker import Rows
 from shared.errors import SettingsError
 from shared.method.parameters import Float32

@@ -1,9 +1,10 @@
-"""A model: an encoder and a head. Training, serving and measures know no more of either than is said here."""
+"""A model: an encoder and a head, which scores users and items by what the encoder makes of them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 import numpy as np
@@ -12,12 +13,211 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor, nn
 
-from client_service.models.encoder import Encoder
-from client_service.models.heads import Head, Pooled
+from client_service.models.encoder import Encoder, Nodes
 from client_service.models.initial_filter import Start
-from client_service.models.ranker import Ranker, Rows, Side
+from client_service.models.ranker import Predictor, Ranker, Rows, Side
+from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """One embedding for each user or item (R, q), with what its scores need besides: see Nodes."""
+
+    embedding: Tensor
+    scale: Tensor
+    bias: Tensor | None = None
+
+
+class Head(nn.Module, ABC):
+    """The part of a model that makes scores. residual: is there a base path beside the MLPs, or nothing but one?"""
+
+    residual: bool
+
+    @abstractmethod
+    def pool_users(self, users: Nodes) -> Pooled:
+        """One embedding for each user."""
+
+    @abstractmethod
+    def pool_items(self, items: Nodes) -> Pooled:
+        """One embedding for each item."""
+
+    @abstractmethod
+    def score(self, users: Pooled, items: Pooled) -> Tensor:
+        """f of each user row with the item row beside it: (B, q), (B, q) -> (B,)."""
+
+    @abstractmethod
+    def score_all(self, users: Pooled, items: Pooled) -> Tensor:
+        """f of every user row with every item row: (B, q), (n, q) -> (B, n)."""
+
+    @abstractmethod
+    def user_side(self, users: Pooled) -> Side:
+        """Users at rest, as a Ranker needs them."""
+
+    @abstractmethod
+    def item_side(self, items: Pooled) -> Side:
+        """Items at rest."""
+
+    @abstractmethod
+    def predictor(self) -> Predictor:
+        """The predictive MLP at rest."""
+
+
+class TwoLayers(nn.Module):
+    """output(tanh(hidden(x))), (B, in) -> (B, out): the form of both MLPs."""
+
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(inputs, width)
+        self.output = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.output(torch.tanh(self.hidden(x)))
+        return result
+
+
+class PooledMLPs(Head):
+    """Both MLPs. With `alpha`, alpha_0, there is a trained weight of a base path, which counts where `residual`."""
+
+    alpha_start: Tensor
+    log_alpha: nn.Parameter | None
+
+    def __init__(self, method: MethodSettings, *, alpha: float | None = None, residual: bool = False) -> None:
+        super().__init__()
+        self.width, self.residual = method.width, residual
+        start = torch.tensor(1.0 if alpha is None else alpha, dtype=torch.get_default_dtype())
+        self.register_buffer("alpha_start", start, persistent=False)
+        self.register_parameter("log_alpha", None if alpha is None else nn.Parameter(torch.zeros(())))
+        self.pooling = TwoLayers((method.layers + 1) * self.width, self.width, self.width)
+        self.predictive = TwoLayers(3 * self.width, self.width, 1)
+
+    @property
+    def alpha(self) -> Tensor:
+        """Weight of the base path, alpha_0 exp(a)."""
+        return self.alpha_start if self.log_alpha is None else self.alpha_start * torch.exp(self.log_alpha)
+
+    def pool(self, layers: list[Tensor]) -> Tensor:
+        """Pooled embedding (Eq. 4), (B, q): the layers' mean plus the MLP of their d lowest frequencies."""
+        # Paper: the MLP alone; here: a residual path beside it, because only so can training start at the filter.
+        pooled: Tensor = self.pooling(torch.cat([layer[:, : self.width] for layer in layers], dim=1))
+        if not self.residual:
+            return pooled
+        return torch.stack(layers).mean(0) + nn.functional.pad(pooled, (0, layers[0].shape[1] - self.width))
+
+    def pool_users(self, users: Nodes) -> Pooled:
+        return Pooled(self.pool(users.layers), users.scale)
+
+    def pool_items(self, items: Nodes) -> Pooled:
+        return Pooled(self.pool(items.layers), items.scale)
+
+    def score(self, users: Pooled, items: Pooled) -> Tensor:
+        """f (Eq. 5, before tanh) of each user row with the item row beside it."""
+        u, v = users.embedding[:, : self.width], items.embedding[:, : self.width]
+        predicted: Tensor = self.predictive(torch.cat([u, v, u * v], dim=1))[:, 0]
+        return predicted + self.base(users, items) if self.residual else predicted
+
+    def base(self, users: Pooled, items: Pooled) -> Tensor:
+        """The base path's part of f of each user row with the item row beside it, (B,)."""
+        return self.alpha * (users.embedding * items.embedding).sum(1) * users.scale * items.scale
+
+    def score_all(self, users: Pooled, items: Pooled) -> Tensor:
+        """f of every user row with every item row.
+
+        The first layer is split into its u, v and u * v parts. W_u u + W (u * v) is written (W_u + W diag v) u: one
+        GEMM with the user rows, whose bias is the v part, instead of a (B, n, 3 d) input.
+        """
+        u, v = users.embedding[:, : self.width], items.embedding[:, : self.width]
+        on_u, on_v, on_both = self.predictive.hidden.weight.chunk(3, dim=1)
+        joint = (v[:, None, :] * on_both + on_u).reshape(-1, self.width)  # (n d, d)
+        bias = (v @ on_v.T + self.predictive.hidden.bias).reshape(-1)  # (n d,)
+        hidden = torch.tanh(torch.addmm(bias, u, joint.T)).view(len(u), len(v), self.width)
+        predicted: Tensor = self.predictive.output(hidden)[..., 0]
+        return predicted + self.base_all(users, items) if self.residual else predicted
+
+    def base_all(self, users: Pooled, items: Pooled) -> Tensor:
+        """The base path's part of f of every user row with every item row, (B, n): one GEMM."""
+        return self.alpha * (users.embedding @ items.embedding.T) * users.scale[:, None] * items.scale
+
+    def least_mlp(self) -> Tensor:
+        """What the predictive MLP adds to f at the least: |tanh| <= 1 bounds it by its output weights."""
+        return self.predictive.output.bias[0] - self.predictive.output.weight.abs().sum()
+
+    def user_side(self, users: Pooled) -> Side:
+        on_u, _, _ = self.predictive.hidden.weight.chunk(3, dim=1)
+        narrow = users.embedding[:, : self.width]
+        return _side(users.embedding * users.scale[:, None] * self.alpha, narrow, narrow @ on_u.T)
+
+    def item_side(self, items: Pooled) -> Side:
+        _, on_v, _ = self.predictive.hidden.weight.chunk(3, dim=1)
+        narrow = items.embedding[:, : self.width]
+        return _side(
+            items.embedding * items.scale[:, None], narrow, narrow @ on_v.T + self.predictive.hidden.bias
+        ).by_columns()
+
+    def predictor(self) -> Predictor:
+        _, _, on_both = self.predictive.hidden.weight.chunk(3, dim=1)
+        output = self.predictive.output
+        return Predictor(array_of(on_both), array_of(output.weight)[0], array_of(output.bias)[0])
+
+
+class PreferringMLPs(PooledMLPs):
+    """Both MLPs, and a private preference (q,) that is added to each pooled user (FedSSP)."""
+
+    def __init__(self, method: MethodSettings, *, alpha: float, residual: bool, embedding_width: int) -> None:
+        super().__init__(method, alpha=alpha, residual=residual)
+        self.preference = nn.Parameter(torch.zeros(embedding_width))
+
+    def pool_users(self, users: Nodes) -> Pooled:
+        pooled = super().pool_users(users)
+        return replace(pooled, embedding=pooled.embedding + self.preference)
+
+
+class DotProduct(Head):
+    """<u, v>, and in training a user's bias, which moves all of its items alike. Nothing in it is trained."""
+
+    residual = True
+
+    def pool_users(self, users: Nodes) -> Pooled:
+        return Pooled(users.layers[-1], users.scale, users.bias)
+
+    def pool_items(self, items: Nodes) -> Pooled:
+        return Pooled(items.layers[-1], items.scale)
+
+    def score(self, users: Pooled, items: Pooled) -> Tensor:
+        products = (users.embedding * items.embedding).sum(1)
+        return products if users.bias is None else products + users.bias
+
+    def score_all(self, users: Pooled, items: Pooled) -> Tensor:
+        products = users.embedding @ items.embedding.T
+        return products if users.bias is None else products + users.bias[:, None]
+
+    def user_side(self, users: Pooled) -> Side:
+        return _bare_side(users.embedding)
+
+    def item_side(self, items: Pooled) -> Side:
+        return _bare_side(items.embedding).by_columns()
+
+    def predictor(self) -> Predictor:
+        """An MLP that adds nothing."""
+        nothing = np.zeros(0, dtype=np.float32)
+        return Predictor(np.zeros((0, 0), dtype=np.float32), nothing, np.float32(0.0))
+
+
+def array_of(tensor: Tensor) -> Float32:
+    """A copy: a parameter's own memory would go on changing under a model at rest."""
+    values: Float32 = np.array(tensor.detach().cpu().numpy(), order="C")
+    return values
+
+
+def _side(embedding: Tensor, narrow: Tensor, hidden: Tensor) -> Side:
+    return Side(array_of(embedding), array_of(narrow), array_of(hidden))
+
+
+def _bare_side(embedding: Tensor) -> Side:
+    nothing = np.zeros((len(embedding), 0), dtype=np.float32)
+    return Side(array_of(embedding), nothing, nothing)
+
 
 PARTS = {"encoder", "head", "response"}  # no part of a parameter's name, by which checkpoints and messages know it
 

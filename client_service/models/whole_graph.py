@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from client_service.models.encoder import Encoder, Nodes
-from client_service.models.heads import PooledMLPs
-from client_service.models.model import Ingredients, Model
+from client_service.models.model import Ingredients, Model, PooledMLPs
 from shared.errors import SettingsError
 from shared.method.graph import degrees, normalise, power
 

@@ -13,11 +13,11 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from client_service.runtime.logs import LOGGER
 from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import RoundMemory
-from client_service.secure_rounds.secret_files import RoundSecrets, load_start, save_start
-from shared.errors import SettingsError
-from shared.files import PRIVATE, write_new
+from shared.errors import DataError, PrivacyError, SettingsError
+from shared.files import PRIVATE, replace_file, write_new
 from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
@@ -25,7 +25,57 @@ from shared.protocol.schemas import RunOut
 from shared.protocol.secure.common import digest_anchor, digest_method, digest_start
 from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
+from shared.protocol.secure.state import State, read, state_json, terms_of
 from shared.protocol.signing.keys import PrivateKey, raw_hex
+from shared.protocol.wire import encode, open_parameters
+
+ROUND_FILE = "secure_round.json"
+
+
+class RoundSecrets:
+    """What this client knows of the round at hand, and nothing of any round before."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ROUND_FILE
+
+    def save(self, state: State) -> None:
+        """Replace what is kept. Durable when this returns."""
+        replace_file(self._path, state_json(state).encode(), PRIVATE)
+
+    def load(self, run: str, number: int) -> State | None:
+        """Where an earlier process was in this round; None where there is nothing fit of it."""
+        try:
+            state = read(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (DataError, UnicodeDecodeError):
+            LOGGER.warning("secure_round_refused", reason="expected a whole state of a secure round, got another file")
+            return None
+        terms = terms_of(state)
+        return state if (terms.run, terms.round) == (run, number) else None
+
+    def delete(self) -> None:
+        """The round is over, for this client at least. That it took part in it stays in its `RoundMemory`."""
+        self._path.unlink(missing_ok=True)
+
+
+def save_start(folder: Path, number: int, given: Parameters) -> None:
+    """Round `number` begins with these. Durable when this returns; the file of round `number` - 2 is replaced."""
+    replace_file(_path(folder, number), encode(given), PRIVATE)
+
+
+def load_start(folder: Path, number: int, digest: str) -> Parameters:
+    """What round `number` began with. PrivacyError unless it has this digest: another base is another report."""
+    path = _path(folder, number)
+    found = open_parameters(path)[1] if path.is_file() else None
+    if found is None or digest_start(found) != digest:
+        raise PrivacyError(f"{path.name}: expected what round {number} began with, got another content or none")
+    return found
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"secure_start_{number % 2}.safetensors"
+
 
 NAME = "draws.secret"
 SECRET_BYTES = 32

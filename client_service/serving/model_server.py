@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from client_service.models.relevance import UNFITTED, Relevance
+from client_service.models.ranker import UNFITTED, Relevance
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,149 @@
-"""Ranks items for users and baskets with a frozen model, a block at a time."""
+"""Ranks items for users and baskets: which items may be answered, recent lists, blocks of users by a frozen model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data import Shard
 from client_service.event_log.overlay import LatestEvents, Overlay
-from client_service.models.ranker import Rows, Side, join_sides
-from client_service.serving.candidate_filters import Exclusions, items_of_row
+from client_service.models.ranker import Ranker, Rows, Side, join_sides
 from client_service.serving.model_store import Served
-from client_service.serving.precomputed_lists import BLOCK, LENGTH, BegunList, ListBuilder, ListedRows
-from client_service.serving.recent_lists import ListKey, RecentLists
-from client_service.serving.requests import ListRequest, Mask
+from client_service.serving.precomputed_lists import BLOCK, LENGTH, BegunList, ListBuilder, ListedRows, begin_list
+from client_service.serving.requests import ListRequest, Mask, parse_filters
+from shared.method.parameters import Float32
+
+MOST_RECENT = 20_000  # users, 1.6 kB each
+
+
+class ListKey(NamedTuple):
+    """A user as he is known at one moment: his row in the shard, and what has come since; None for neither.
+
+    by_row: does his list follow from his row? Else it follows from the basket of all that he likes. hidden: the items
+    (N,) that nobody is to see. met: rows of the items that the shard says he has met, of a user without a row.
+    """
+
+    user: str
+    row: int | None
+    since: LatestEvents | None
+    by_row: bool
+    hidden: Mask | None
+    met: Rows
+
+    def agrees_with(self, other: ListKey) -> bool:
+        """Is the same known? By identity: it is the same object until more has come."""
+        return self.row == other.row and self.since is other.since and self.hidden is other.hidden
+
+
+class _Recent(NamedTuple):
+    asked: ListKey
+    items: NDArray[np.integer]
+    scores: Float32
+
+
+class RecentLists:
+    """At most `most` of them: the one that was not asked for longest goes first. Any thread may ask."""
+
+    def __init__(self, most: int = MOST_RECENT) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._lists: OrderedDict[str, _Recent] = OrderedDict()
+        # Of the model that they all are of, and what was hidden then: nothing earlier stays in memory.
+        self._ranker: Ranker | None = None
+        self._hidden: Mask | None = None
+
+    def begin(self, ranker: Ranker, asked: ListKey, forbidden: Mask | None) -> BegunList | None:
+        """This user's list without forbidden items (N,); None where it is not there."""
+        with self._lock:
+            found = self._lists.get(asked.user)
+            if found is None or self._ranker is not ranker or not found.asked.agrees_with(asked):
+                return None
+            self._lists.move_to_end(asked.user)
+        return begin_list(found.items, found.scores, forbidden)
+
+    def keep(self, ranker: Ranker, asked: ListKey, items: NDArray[np.integer], scores: Float32) -> None:
+        """The best items of this user, -1 where there are no more, without those that he has met."""
+        with self._lock:
+            if self._ranker is not ranker or self._hidden is not asked.hidden:
+                self._lists.clear()
+                self._ranker, self._hidden = ranker, asked.hidden
+            self._lists[asked.user] = _Recent(asked, items, scores)
+            self._lists.move_to_end(asked.user)
+            while len(self._lists) > self._most:
+                self._lists.popitem(last=False)
+
+
+class Exclusions:
+    """Masks over one shard's catalogue."""
+
+    def __init__(self, shard: Shard, overlay: Overlay) -> None:
+        self._shard, self._overlay = shard, overlay
+
+    def rows(self, items: Iterable[str]) -> tuple[Rows, int]:
+        """Rows of the known items, each once, and how many are unknown."""
+        found = [self._shard.item_row(item) for item in items]
+        known = np.unique(np.array([row for row in found if row is not None], dtype=np.int64))
+        return known, sum(row is None for row in found)
+
+    def forbid(self, allow: Iterable[str] | None, exclude: Sequence[str], filters: Sequence[str]) -> Mask | None:
+        """What a request's lists and filters forbid. ProtocolError for a filter of another form."""
+        if allow is None and not exclude and not filters:
+            return None
+        forbidden = np.zeros(len(self._shard.item_ids), dtype=bool)
+        if filters:
+            forbidden |= ~self._overlay.facts.mask(parse_filters(filters))
+        if allow is not None:
+            others = np.ones_like(forbidden)
+            others[self.rows(allow)[0]] = False
+            forbidden |= others
+        forbidden[self.rows(exclude)[0]] = True
+        return forbidden if forbidden.any() else None
+
+    def forbidden(self, limits: ListRequest) -> Mask:
+        """Those of the request, and those that are hidden."""
+        forbidden, hidden = limits.forbidden, self._overlay.hidden
+        if forbidden is None:
+            return np.zeros(len(self._shard.item_ids), dtype=bool) if hidden is None else hidden.copy()
+        return forbidden.copy() if hidden is None else forbidden | hidden
+
+    def of_basket(self, rows: Rows, limits: ListRequest) -> Mask:
+        """Forbidden items, and those of a basket."""
+        excluded = self.forbidden(limits)
+        if limits.exclude_seen:
+            excluded[rows] = True
+        return excluded
+
+    def known_items(self, asked: ListKey) -> Rows:
+        """Rows of all items that the shard says a user has met: liked, in whichever split, or not."""
+        return asked.met if asked.row is None else items_of_row(self._shard.known_pairs, asked.row)
+
+    def of_user(self, asked: ListKey, limits: ListRequest) -> Mask:
+        """Forbidden items, and those that the user has met."""
+        excluded = self.forbidden(limits)
+        if limits.exclude_seen:
+            excluded[self.known_items(asked)] = True
+            if asked.since is not None:
+                excluded[asked.since.seen] = True
+        return excluded
+
+    def forbid_met(self, asked: ListKey, limits: ListRequest) -> ListRequest:
+        """With what the user has met among the forbidden items: his basket holds the training items alone."""
+        if not limits.exclude_seen or (asked.since is None and not len(self.known_items(asked))):
+            return limits
+        return replace(limits, forbidden=self.of_user(asked, limits))
+
+
+def items_of_row(matrix: sparse.csr_array, row: int | None) -> Rows:
+    """The items of a user in a matrix, ascending; none of somebody who is in no row."""
+    if row is None:
+        return np.zeros(0, dtype=np.int64)
+    return matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].astype(np.int64)
 
 
 def history_rows(shard: Shard, overlay: Overlay, user: str) -> Rows:

@@ -12,15 +12,20 @@ from numpy.typing import NDArray
 from client_service.data import Shard
 from client_service.event_log.overlay import Overlay
 from client_service.models.ranker import Rows
-from client_service.serving.candidate_filters import Exclusions
-from client_service.serving.catalogue import Catalogue
-from client_service.serving.item_answers import Answers, Query, Ranked, best_rows
+from client_service.serving.item_answers import Answers, Catalogue, Query, Ranked, best_rows
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
 from client_service.serving.model_server import ModelServer
 from client_service.serving.model_store import Served
 from client_service.serving.precomputed_lists import BegunList, ListBuilder, ListedRows, ListReader, PrecomputedLists
-from client_service.serving.ranking import ListRanking, basket_since, changes_basket, history_rows
-from client_service.serving.recent_lists import ListKey, RecentLists
+from client_service.serving.ranking import (
+    Exclusions,
+    ListKey,
+    ListRanking,
+    RecentLists,
+    basket_since,
+    changes_basket,
+    history_rows,
+)
 from client_service.serving.requests import Basket, Listed, ListRequest, Mask
 from client_service.settings import ClientSettings
 from shared.errors import NotFoundError

@@ -20,7 +20,7 @@ from client_service.event_log.overlay import Overlay, follow_feedback
 from client_service.event_log.service import EventLog
 from client_service.event_log.store import EventStore
 from client_service.joining_value.comparison import compare_with_alone
-from client_service.models.relevance import Relevance
+from client_service.models.ranker import Relevance
 from client_service.runtime.interruption import Interrupt
 from client_service.serving.model_store import ModelHead, Served, freeze
 from client_service.serving.recommender import Recommender, open_reader, open_recommender

@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from client_service.serving.messages import ItemOut, RecommendationsOut
+from client_service.serving.messages import LONGEST_SESSION, ItemOut, NextIn, NextItemOut, RecommendationsOut
 from client_service.serving.next_items import NextItems
-from client_service.serving.next_messages import LONGEST_SESSION, NextIn, NextItemOut
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from shared.errors import NotFoundError, ProtocolError

@@ -8,8 +8,8 @@ from client_service.data.interaction_files import find_places
 from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, Prefixes, SessionShard
 from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, Measures
-from client_service.evaluation.session_metrics import measure_prefixes
-from client_service.joining_value.session_comparison import compare_with_counts
+from client_service.evaluation.session_ranking import measure_prefixes
+from client_service.joining_value.comparison import compare_with_counts
 from client_service.runtime.interruption import Interrupt
 from client_service.serving.next_items import NextItems, ServedSessions, freeze_sessions
 from client_service.settings import ClientSettings

@@ -19,7 +19,7 @@ from client_service.event_log.database import FOLDER
 from client_service.event_log.service import EventLog
 from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows
-from client_service.models.relevance import UNFITTED, Relevance
+from client_service.models.ranker import UNFITTED, Relevance
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.serving.model_server import FrozenModel, ModelServer

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from client_service.models.heads import Pooled, PooledMLPs
-from client_service.models.model import Model
+from client_service.models.model import Model, Pooled, PooledMLPs
 from client_service.models.popularity_angle import PopularityTables
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.losses import contrastive, lowered_cosine, margin, refined_margin, shifted_cosine

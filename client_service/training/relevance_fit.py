@@ -12,8 +12,7 @@ from scipy.special import expit
 
 from client_service.data import Shard
 from client_service.evaluation.ranking import split_users, validation_users
-from client_service.models.ranker import Ranker, Rows
-from client_service.models.relevance import UNFITTED, Relevance
+from client_service.models.ranker import UNFITTED, Ranker, Relevance, Rows
 from client_service.runtime.interruption import Interrupt
 from shared.method.graph import Float64
 

@@ -15,8 +15,7 @@ from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import Measures
 from client_service.evaluation.ranking import TopItems, on_test
-from client_service.evaluation.session_baselines import floors_of
-from client_service.evaluation.session_metrics import measure_prefixes
+from client_service.evaluation.session_ranking import floors_of, measure_prefixes
 from client_service.training.filter_search import CLOSED_FORMS, best_filter, closed_form_tops, popularity_top
 from client_service.training.fusion_search import fused_top
 from client_service.training.spectrum_cache import cached_spectrum

@@ -140,7 +140,7 @@ class SessionTask(SimulatedTask):
         """What follows the first clicks of a test session of the shard, or where it has none of a training session."""
         from client_service.data.session_files import load_session_shard
         from client_service.data.sessions import TEST, TRAIN
-        from client_service.serving.next_messages import NextIn
+        from client_service.serving.messages import NextIn
 
         sessions = load_session_shard(shard)
         clicks, starts = sessions.split_sessions(TEST if (sessions.splits == TEST).any() else TRAIN)

@@ -11,10 +11,31 @@ from scipy import sparse
 
 from client_service.models.closed_form.ease import ItemWeights, UserWeights, ease, ease_of_pairs
 from client_service.models.closed_form.full_spectrum import FullSpectrum, full_spectra, full_spectrum, quarter_spectrum
-from client_service.models.closed_form.item_popularity import Frequency, item_frequency
 from client_service.models.closed_form.least_squares import LeastSquares, Weighting, least_squares
+from shared.method.graph import degrees
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """f of any basket: log(1 + d_i), d_i the number of the item's training edges."""
+
+    row: Float32  # (N,)
+
+    def encode(self, baskets: sparse.csr_array) -> Float32:
+        """Nothing of the baskets (B, N) counts: (B, 0)."""
+        return np.empty((baskets.shape[0], 0), dtype=np.float32)
+
+    def decode(self, codes: Float32) -> Float32:
+        """f of every item (B, N), each row the same."""
+        return np.tile(self.row, (len(codes), 1))
+
+
+def item_frequency(train: sparse.csr_array) -> Frequency:
+    """The frequencies in a training graph (M, N)."""
+    return Frequency(np.log1p(degrees(train)[1]).astype(np.float32))
+
 
 MOST_PAIRS = 6000  # items up to which their pairs are counted once for all ridges of EASE: 144 MB
 

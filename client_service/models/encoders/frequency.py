@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client_service.models.heads import PreferringMLPs, TwoLayers
 from client_service.models.low_pass import LowPass
-from client_service.models.model import Ingredients, Model
+from client_service.models.model import Ingredients, Model, PreferringMLPs, TwoLayers
 from shared.method.graph import Float64
 from shared.method.tensors import encoded_width
 

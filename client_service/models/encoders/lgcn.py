@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from client_service.models.heads import PooledMLPs
 from client_service.models.low_pass import FreeKernels, LowPass
-from client_service.models.model import Ingredients, Model
+from client_service.models.model import Ingredients, Model, PooledMLPs
 
 
 def build(given: Ingredients) -> Model:

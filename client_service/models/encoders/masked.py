@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from client_service.models.encoders import lgcn
-from client_service.models.heads import PooledMLPs
-from client_service.models.model import Ingredients, Model
+from client_service.models.model import Ingredients, Model, PooledMLPs
 
 WEIGHT, MASK = ".parametrizations.weight.original", ".parametrizations.weight.0.mask"  # as torch names the two
 

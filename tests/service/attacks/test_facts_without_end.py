@@ -17,7 +17,7 @@ from client_service.event_log.item_metadata import MOST_MASKS, ItemFacts
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.overlay import HIDDEN, Overlay
 from client_service.event_log.store import BYTES_BESIDE, LONGEST_FACTS, EventStore
-from client_service.serving.recent_lists import ListKey, RecentLists
+from client_service.serving.ranking import ListKey, RecentLists
 from shared.errors import ConflictError, FederationError, TooLargeError
 from tests.support.given import Opened, Silos
 from tests.support.small import small_client

@@ -16,8 +16,7 @@ from safetensors.numpy import load_file
 
 from client_service.boundary.ledger import Ledger
 from client_service.federation.upload import UpdateSender
-from client_service.secure_rounds.masking import Masking
-from client_service.secure_rounds.secret_files import NAME
+from client_service.secure_rounds.masking import ROUND_FILE, Masking
 from shared.method.parameters import Float32, Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunOut
@@ -151,7 +150,7 @@ def test_the_aggregator_has_no_single_update_at_any_time(
 
 def ledger_of(state: Path) -> None:
     """A client's ledger tells of masked vectors, and its secrets have gone with the run."""
-    assert not list(state.glob(f"{NAME}*"))
+    assert not list(state.glob(f"{ROUND_FILE}*"))
     intents = [entry for entry in Ledger(state / "ledger.jsonl").entries() if entry["kind"] == "intent"]
     said = ("keys", "shares", "checks", "update", "consents", "answers")
     assert [entry["call"] for entry in intents if entry["call"] in said] == [*said] * ROUNDS

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from client_service.data.sessions import Prefixes, SessionShard
 from client_service.runtime.workers import RequestBatcher
+from client_service.serving.messages import MOST_SESSIONS, NextIn
 from client_service.serving.next_items import NextItems, ServedSessions
-from client_service.serving.next_messages import MOST_SESSIONS, NextIn
 from client_service.serving.requests import MOST_LISTED
 from shared.method.parameters import Float32
 from tests.support.questions import LONGEST_SECONDS

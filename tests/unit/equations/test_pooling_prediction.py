@@ -14,9 +14,8 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from client_service.models.encoders import lgcn
-from client_service.models.heads import Pooled
 from client_service.models.initial_filter import Filter, start_at
-from client_service.models.model import Ingredients, Model
+from client_service.models.model import Ingredients, Model, Pooled
 from client_service.training.losses import angle
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum

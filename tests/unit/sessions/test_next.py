@@ -8,10 +8,10 @@ import torch
 from pydantic import ValidationError
 
 from client_service.data.sessions import Prefixes, SessionShard
-from client_service.evaluation.session_metrics import measure_prefixes
+from client_service.evaluation.session_ranking import measure_prefixes
 from client_service.serving import next_items
+from client_service.serving.messages import NextIn
 from client_service.serving.next_items import NextItems, freeze_sessions
-from client_service.serving.next_messages import NextIn
 from client_service.training.session_trainer import SessionTrainer
 from shared.method.settings import MethodSettings, SessionSettings
 

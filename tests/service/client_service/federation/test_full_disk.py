@@ -140,7 +140,7 @@ async def test_a_round_without_room_is_done_once_there_is_some(
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     "writer",
-    ["secure_rounds.secret_files.replace_file", "boundary.ledger.os.fsync", "federation.checkpoint.save_arrays"],
+    ["secure_rounds.masking.replace_file", "boundary.ledger.os.fsync", "federation.checkpoint.save_arrays"],
 )
 async def test_a_secure_round_without_room_is_done_once_there_is_some(
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch, writer: str

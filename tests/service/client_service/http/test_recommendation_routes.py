@@ -17,7 +17,7 @@ import pytest
 from client_service.data import Shard, load_shard, write_shard
 from client_service.event_log.item_metadata import CATEGORY, ItemFacts
 from client_service.event_log.messages import ItemIn
-from client_service.serving.candidate_filters import MOST_VALUES, parse_filters
+from client_service.serving.requests import MOST_VALUES, parse_filters
 from client_service.settings import ClientSettings
 from shared.errors import ProtocolError
 from tests.support.federation import run_client

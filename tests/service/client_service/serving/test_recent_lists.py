@@ -13,8 +13,7 @@ from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
 from client_service.serving.messages import RecommendationsOut
-from client_service.serving.ranking import ListRanking
-from client_service.serving.recent_lists import ListKey, RecentLists
+from client_service.serving.ranking import ListKey, ListRanking, RecentLists
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from client_service.secure_rounds.secret_files import NAME
+from client_service.secure_rounds.masking import ROUND_FILE
 from simulation.experiments.experiment import Experiment
 from tests.support.clock import LeapingClock
 from tests.support.federation import Federation, run_federation
@@ -85,7 +85,7 @@ async def test_a_client_that_was_killed_goes_on_in_the_same_round(
         method, name = call.split()
         plan = on_the_line(f"{method} {OWN}/{name}", answered=answered)
         again = await Killer(monkeypatch).kill(running, running.clients[0], plan)
-        kept = again.state_directory / NAME
+        kept = again.state_directory / ROUND_FILE
         assert re.search('"phase":"(begun|sharing|checked|ready)"', kept.read_text())
         await running.enter(again)
         history = await ended(running)

@@ -17,8 +17,8 @@ from client_service.event_log.overlay import Overlay
 from client_service.models.closed_form import full_spectrum
 from client_service.models.closed_form.ease import UserWeights, ease, ease_weights
 from client_service.models.closed_form.full_spectrum import FullSpectrum, quarter_spectrum
-from client_service.models.closed_form.item_popularity import item_frequency
 from client_service.models.closed_form.least_squares import Weighting, least_squares
+from client_service.models.closed_form.scorers import item_frequency
 from client_service.models.explanations import BasketSum, contributions
 from client_service.models.ranker import Ranker
 from client_service.models.score_fusion import Fusion, Recipe, standard_scores, take_codes

@@ -8,8 +8,7 @@ import torch
 
 from client_service.data.sessions import Prefixes, SessionShard, prefixes_of_sessions, shuffled_batches
 from client_service.evaluation.metrics import measure_ranks
-from client_service.evaluation.session_baselines import floors_of
-from client_service.evaluation.session_metrics import measure_prefixes, rank_targets
+from client_service.evaluation.session_ranking import floors_of, measure_prefixes, rank_targets
 from client_service.models.sequence import tagnn
 from client_service.models.sequence.srgnn import SRGNN, session_graphs
 from client_service.models.sequence.tagnn import TAGNN

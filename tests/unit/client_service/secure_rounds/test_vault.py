@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.secure_rounds.secret_files import NAME, RoundSecrets
+from client_service.secure_rounds.masking import ROUND_FILE, RoundSecrets
 from shared.errors import ProtocolError
 from shared.files import lock_directory
 from shared.method.declaration import Declaration, TensorSpec
@@ -29,23 +29,23 @@ def test_what_was_kept_is_there_after_a_restart_and_nobody_else_may_read_it(tmp_
     state = client.begin(TERMS, "east", KEY)
     RoundSecrets(tmp_path).save(state)
     assert RoundSecrets(tmp_path).load("run-1", 1) == state
-    assert [(one.name, stat.S_IMODE(one.stat().st_mode)) for one in tmp_path.iterdir()] == [(NAME, 0o600)]
+    assert [(one.name, stat.S_IMODE(one.stat().st_mode)) for one in tmp_path.iterdir()] == [(ROUND_FILE, 0o600)]
 
 
 def test_a_crash_in_the_middle_of_writing_leaves_what_was_before(tmp_path: Path) -> None:
     state = client.begin(TERMS, "east", KEY)
     RoundSecrets(tmp_path).save(state)
-    (tmp_path / f".{NAME}.0a1b.partial").write_text("half")
+    (tmp_path / f".{ROUND_FILE}.0a1b.partial").write_text("half")
     with lock_directory(tmp_path):  # as a client does when it starts
         assert RoundSecrets(tmp_path).load("run-1", 1) == state
         RoundSecrets(tmp_path).save(state)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["lock", NAME]
-    assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["lock", ROUND_FILE]
+    assert stat.S_IMODE((tmp_path / ROUND_FILE).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b'{"phase": "begun"}'])
 def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / ROUND_FILE).write_bytes(content)
     assert RoundSecrets(tmp_path).load("run-1", 1) is None
 
 

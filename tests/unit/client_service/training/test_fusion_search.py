@@ -14,9 +14,8 @@ from client_service.data import Shard
 from client_service.data.interactions import shard_of_matrices
 from client_service.evaluation.ranking import on_test, on_validation, ranked_by
 from client_service.models.closed_form.ease import ease
-from client_service.models.closed_form.item_popularity import item_frequency
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.closed_form.scorers import ClosedFormScorers
+from client_service.models.closed_form.scorers import ClosedFormScorers, item_frequency
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import Fusion, Recipe, fuse, standard_scores, standardise, take_codes
 from client_service.runtime.interruption import NEVER
