@@ -6,6 +6,7 @@ import asyncio
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -14,16 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from audit.checks.presence import WITHIN_SECONDS as WITHIN
-from audit.terminal import OUT, run_command_line
+from audit.terminal import OUT, run_command_line, spread_records
 from shared.errors import SettingsError
 from shared.files import write_privately
 from shared.web.address import require_port
 
 if TYPE_CHECKING:
     from audit.evidence.evidence import PartEvidence
+    from audit.probes.inquiry import Services
     from audit.probes.meeting import SystemPart
     from audit.probes.network import OutsideHost
     from audit.probes.part import PartLocation
+    from shared.web.calling import Calling
 
 
 PLACE = re.compile(r"(?P<host>[^\s/]+):(?P<port>[0-9]{1,5})")
@@ -74,18 +77,16 @@ def parse_outside(place: str, udp: int, name: str) -> OutsideHost:
     return OutsideHost(match["host"].strip("[]"), int(match["port"]), udp, name)
 
 
-def part_location(
-    part: SystemPart, root: Path, own: Iterable[Path], deployment: str, process: str, brought: Iterable[Path | None]
-) -> PartLocation:
-    """Where to look. `deployment`: none where it is not known what the part's container may have."""
+def part_location(part: SystemPart, location: LocationFlags, brought: Iterable[Path | None]) -> PartLocation:
+    """Where to look. brought: places that the command itself has been given."""
     from audit.probes.expected import read_expected
     from audit.probes.part import PartLocation
 
-    if not PROCESS.fullmatch(process):
-        raise SettingsError(f"--process: expected self or a process's number, got {process!r}")
-    may = read_expected(part.role, deployment, part.name) if deployment else None
+    if not PROCESS.fullmatch(location.process):
+        raise SettingsError(f"--process: expected self or a process's number, got {location.process!r}")
+    may = read_expected(part.role, location.expected, part.name) if location.expected else None
     places = tuple(str(place) for place in brought if place is not None)
-    return PartLocation(root, tuple(own), may, Path("/proc") / process, places)
+    return PartLocation(location.root, tuple(location.own or ()), may, Path("/proc") / location.process, places)
 
 
 def parse_urls(clients: Iterable[str]) -> dict[str, str]:
@@ -145,70 +146,113 @@ Expected = Annotated[
 HOME = "http://127.0.0.1:8800"
 
 
+@dataclass(frozen=True)
+class CallFlags:
+    """Whom to believe by TLS, and what to show to a service that asks for a certificate."""
+
+    ca: Authority = None
+    certificate: Certificate = None
+    certificate_key: CertificateKey = None
+
+    def calling(self) -> Calling:
+        """The same as what calls services."""
+        from shared.web.calling import Calling
+
+        return Calling(self.ca, self.certificate, self.certificate_key)
+
+
+@dataclass(frozen=True)
+class ServiceFlags:
+    """Where the services answer a probe, and with which keys it asks them."""
+
+    aggregator_url: AggregatorUrl = HOME
+    client_url: Annotated[str, typer.Option(help="the client's own API")] = "http://127.0.0.1:8801"
+    signing_key_file: Annotated[
+        Path | None, typer.Option(help="the client's: undeclared uploads are tried; use --record")
+    ] = None
+    operator_token_file: TokenFile = None
+    operator_key_file: KeyFile = None
+
+    def services(self, calling: Calling) -> Services:
+        """The same as an inquiry takes them."""
+        from audit.probes.inquiry import Services
+
+        keys = (self.signing_key_file, self.operator_token_file, self.operator_key_file)
+        return Services(self.aggregator_url, self.client_url, *keys, calling)
+
+
+@dataclass(frozen=True)
+class LocationFlags:
+    """Where a part's own files and its process are. expected: nothing where it is not known what it may have."""
+
+    own: Annotated[list[Path] | None, typer.Option(help="folder of the client's own files; repeatable")] = None
+    root: Annotated[Path, typer.Option(help="where others' files are looked for")] = Path("/")
+    expected: Expected = ""
+    process: Annotated[str, typer.Option(envvar="LPSFED_PROBE_PROCESS", help="of the part, where seen")] = "self"
+
+
+@dataclass(frozen=True)
+class MeetingFlags:
+    """Where parts meet, and whom a part waits for there."""
+
+    meeting: Annotated[Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="folder of all")] = None
+    expect: Annotated[str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="names that come there: a,b,c")] = ""
+    meet_seconds: Patience = 60.0
+    peers: Annotated[list[str] | None, typer.Option("--peer", help="NAME=ROLE@HOST:PORT; repeatable")] = None
+
+
+@dataclass(frozen=True)
+class OutsideFlags:
+    """The host that stands for the internet."""
+
+    outside: Annotated[str, typer.Option(envvar="LPSFED_PROBE_OUTSIDE", help="HOST:PORT of TCP")] = "1.1.1.1:443"
+    outside_udp: Annotated[
+        int, typer.Option(metavar="n", min=1, max=65535, help="port of the same host that answers DNS")
+    ] = 53
+    outside_name: Annotated[str, typer.Option(help="a name that only the outside knows")] = "example.com"
+
+
+@spread_records
 def probe(
     role: Annotated[RoleName, typer.Argument(help="the part in whose place this command stands")],
     name: Annotated[str, typer.Option(help="of that part")],
-    aggregator_url: AggregatorUrl = HOME,
-    client_url: Annotated[str, typer.Option(help="the client's own API")] = "http://127.0.0.1:8801",
-    signing_key_file: Annotated[
-        Path | None, typer.Option(help="the client's: undeclared uploads are tried; use --record")
-    ] = None,
-    operator_token_file: TokenFile = None,
-    operator_key_file: KeyFile = None,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    certificate_key: CertificateKey = None,
-    own: Annotated[list[Path] | None, typer.Option(help="folder of the client's own files; repeatable")] = None,
-    root: Annotated[Path, typer.Option(help="where others' files are looked for")] = Path("/"),
-    expected: Expected = "",
-    process: Annotated[str, typer.Option(envvar="LPSFED_PROBE_PROCESS", help="of the part, where seen")] = "self",
-    meeting: Annotated[Path | None, typer.Option("--meet", envvar="LPSFED_PROBE_MEET", help="folder of all")] = None,
-    expect: Annotated[str, typer.Option(envvar="LPSFED_PROBE_EXPECT", help="names that come there: a,b,c")] = "",
-    meet_seconds: Patience = 60.0,
-    peers: Annotated[list[str] | None, typer.Option("--peer", help="NAME=ROLE@HOST:PORT; repeatable")] = None,
+    services: ServiceFlags,
+    call: CallFlags,
+    location: LocationFlags,
+    meet: MeetingFlags,
     behind: Annotated[str | None, typer.Option(help="a gateway's own part; by default by its name")] = None,
     port: Annotated[int | None, typer.Option(help="of this part's service; by default by its role")] = None,
     published: Annotated[list[int] | None, typer.Option(help="port on the machine's loopback; repeatable")] = None,
-    outside: Annotated[str, typer.Option(envvar="LPSFED_PROBE_OUTSIDE", help="HOST:PORT of TCP")] = "1.1.1.1:443",
-    outside_udp: Annotated[
-        int, typer.Option(metavar="n", min=1, max=65535, help="port of the same host that answers DNS")
-    ] = 53,
-    outside_name: Annotated[str, typer.Option(help="a name that only the outside knows")] = "example.com",
+    *,
+    internet: OutsideFlags,
     record: Annotated[Path | None, typer.Option(help="write evidence; the verdict is the report's")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Try what a part of the system must not be able to do, from where that part is."""
     from audit import cli as flags
     from audit.evidence import evidence
-    from audit.probes.inquiry import Inquiry, Services, ignore_announcement, run_inquiry, skip_waiting
+    from audit.probes.inquiry import Inquiry, ignore_announcement, run_inquiry, skip_waiting
     from audit.probes.meeting import meet_parts, parse_peer, wait_for_others
-    from shared.web.calling import Calling
 
     part = flags.own_part(name, role, port, behind)
-    parts = {peer.name: peer for peer in map(parse_peer, peers or ())}
-    if meeting is not None:
-        parts |= asyncio.run(meet_parts(meeting, part, flags.split_names(expect), meet_seconds))
+    parts = {peer.name: peer for peer in map(parse_peer, meet.peers or ())}
+    folder, seconds = meet.meeting, meet.meet_seconds
+    if folder is not None:
+        parts |= asyncio.run(meet_parts(folder, part, flags.split_names(meet.expect), seconds))
     inquiry = Inquiry(
         own=part,
         parts=parts,
-        outside=flags.parse_outside(outside, outside_udp, outside_name),
+        outside=flags.parse_outside(internet.outside, internet.outside_udp, internet.outside_name),
         published=flags.loopback_ports(published or ()) or flags.likely_ports((part, *parts.values())),
-        standing=flags.part_location(part, root, own or (), expected, process, (meeting, record and record.parent)),
-        services=Services(
-            aggregator_url,
-            client_url,
-            signing_key_file,
-            operator_token_file,
-            operator_key_file,
-            Calling(ca, certificate, certificate_key),
-        ),
+        standing=flags.part_location(part, location, (folder, record and record.parent)),
+        services=services.services(call.calling()),
         recorded=record is not None,
         announce=ignore_announcement if record is None else partial(evidence.merge_evidence, path=record),
-        settled=skip_waiting if meeting is None else partial(wait_for_others, meeting, parts.values(), meet_seconds),
+        settled=skip_waiting if folder is None else partial(wait_for_others, folder, parts.values(), seconds),
     )
     gathered = asyncio.run(run_inquiry(inquiry))
     _print_probes(gathered, as_json=as_json)
-    _record_verdict(gathered, part, record, meeting)
+    _record_verdict(gathered, part, record, folder)
 
 
 def _record_verdict(gathered: PartEvidence, part: SystemPart, record: Path | None, meeting: Path | None) -> None:
@@ -236,6 +280,7 @@ def _print_probes(gathered: PartEvidence, *, as_json: bool) -> None:
         )
 
 
+@spread_records
 def privacy_report(
     files: Annotated[list[Path] | None, typer.Argument(help="evidence, or folders of it")] = None,
     aggregator_url: AggregatorUrl = HOME,
@@ -248,9 +293,8 @@ def privacy_report(
         list[str] | None,
         typer.Option("--signing-key", help="NAME=FILE with a client's private key: its signatures are made again"),
     ] = None,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    certificate_key: CertificateKey = None,
+    *,
+    call: CallFlags,
     every_field: Annotated[bool, typer.Option("--every-field", help="the fields of every update")] = False,
     every_probe: Annotated[bool, typer.Option("--every-probe", help="every probe by itself")] = False,
     brief: Annotated[bool, typer.Option("--brief", help="a screen of it, if it holds")] = False,
@@ -279,16 +323,13 @@ def privacy_report(
     from audit.probes.inquiry import ServicePlaces, read_services
     from audit.report import make_report
     from shared.protocol.signing.keys import read_private
-    from shared.web.calling import Calling
 
     if not files and operator_token_file is None:
         raise SettingsError("expected evidence, or --operator-token-file and every --client, or both, got neither")
     parts = evidence.gather_evidence(files or ())
     if operator_token_file is not None:
         urls, keys = flags.parse_urls(clients or ()), flags.parse_files("--operator-key", operator_keys or ())
-        places = ServicePlaces(
-            aggregator_url, operator_token_file, urls, keys, Calling(ca, certificate, certificate_key)
-        )
+        places = ServicePlaces(aggregator_url, operator_token_file, urls, keys, call.calling())
         parts = asyncio.run(read_services(places, probed=parts))
     asked = ReportRequirements(flags.split_names(expect) if expect else (), not records_only, within)
     signing = flags.parse_files("--signing-key", signing_keys or ())

@@ -1,7 +1,10 @@
-"""The two streams of a terminal, and how every command ends on an error."""
+"""The two streams of a terminal, how every command ends on an error, and flags that several commands share."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import os
 import signal
 import sys
@@ -51,6 +54,37 @@ def _exit_closed_pipe() -> NoReturn:
     """End without a message. Stdout goes nowhere, so that the interpreter's flush at its end cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(CLOSED_PIPE)
+
+
+def spread_records(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn each parameter that is a dataclass into its fields, which become flags in its place.
+
+    Commands that share flags share the record, and pass it on whole.
+    """
+    parameters: list[inspect.Parameter] = []
+    records: dict[str, tuple[type[Any], tuple[str, ...]]] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            fields = inspect.signature(kind, eval_str=True).parameters
+            records[parameter.name] = (kind, tuple(fields))
+            parameters += fields.values()
+        else:
+            parameters.append(parameter)
+    spread_out = inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters])
+
+    @functools.wraps(command)
+    def spread(**flags: Any) -> None:
+        bound = spread_out.bind(**flags)
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        for name, (kind, fields) in records.items():
+            given[name] = kind(**{field: given.pop(field) for field in fields})
+        command(**given)
+
+    spread.__signature__ = spread_out  # type: ignore[attr-defined]  # what typer reads
+    spread.__annotations__ = {one.name: one.annotation for one in parameters}
+    return spread
 
 
 TURNING = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # the order of what follows

@@ -31,6 +31,7 @@ FirstPort = Annotated[
 ]
 
 
+@options.spread_records
 def demo(
     data: DemoData = None,
     task: options.Task = options.TaskName.items,
@@ -45,10 +46,8 @@ def demo(
     first_port: FirstPort = FIRST_PORT,
     secure: options.Secure = False,
     split: options.SplitChoice = None,
-    min_rating: options.MinRating = None,
-    rating_kind: options.KindOfRating = None,
-    columns: options.Columns = None,
-    delimiter: options.Delimiter = None,
+    *,
+    file: options.FileFlags,
     as_json: options.AsJson = False,
 ) -> None:
     """Partition, start aggregator and clients as processes, train, report, and answer a request.
@@ -72,14 +71,11 @@ def demo(
     doing = simulated_task(task.value)
     if clients < FEWEST_CLIENTS or not doing.has_basis:
         common_basis = options.BasisKind.off
-    changes = options.method_changes(None, common_basis, rank, basis_rounds)
+    changes = options.method_changes(None, options.BasisFlags(common_basis, rank, basis_rounds))
     taught = doing.taught if data is None else {}
     method = method_settings(doing.preset, **taught, **changes)
     how = None if data in (None, CHAIN) or task is not options.TaskName.items else options.Method.users
-    file_options = options.parse_file_options(columns, delimiter)
-    cut = options.choose_cut(
-        data or CHAIN, clients, how, 0, 0, min_rating, split, task, file_options=file_options, kind=rating_kind
-    )
+    cut = options.choose_cut(data or CHAIN, task, clients, options.DivisionFlags(how, split=split), file)
     shards = doing.cut(data or doing.generated, cut, fresh / "shards")
     experiment = Experiment(
         shards.paths,

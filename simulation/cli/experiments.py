@@ -24,29 +24,22 @@ if TYPE_CHECKING:
 PAUSE_SECONDS = 30 * 86400.0  # for which a simulation may be interrupted amid a round
 
 
+@options.spread_records
 def partition(
     data: Annotated[str, typer.Argument(help=f"data set, '{SYNTHETIC}' or '{CHAIN}'")],
     out: Annotated[Path, typer.Option(help="folder for the shards")],
     task: options.Task = options.TaskName.items,
     clients: options.Clients = 4,
-    method: options.How = None,
-    number: options.Number = 0,
-    split: options.SplitChoice = None,
-    split_seed: options.SplitSeed = 0,
-    min_rating: options.MinRating = None,
-    rating_kind: options.KindOfRating = None,
-    columns: options.Columns = None,
-    delimiter: options.Delimiter = None,
+    *,
+    how: options.DivisionFlags,
+    file: options.FileFlags,
     rules: options.Rules = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Divide a data set into shards, one folder a client."""
     from simulation.experiments.tasks import simulated_task
 
-    file_options = options.parse_file_options(columns, delimiter)
-    cut = options.choose_cut(
-        data, clients, method, number, split_seed, min_rating, split, task, rules, file_options, rating_kind
-    )
+    cut = options.choose_cut(data, task, clients, how, file, rules)
     shards = simulated_task(task.value).cut(data, cut, options.ensure_folder(out))
     if as_json:
         return options.print_json(shards.summary)
@@ -55,6 +48,7 @@ def partition(
         OUT.print(f"- {note}")
 
 
+@options.spread_records
 def simulate(
     data: options.Data,
     out: Annotated[
@@ -68,24 +62,15 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
     privacy: options.Privacy = None,
-    method: options.How = None,
-    number: options.Number = 0,
-    split: options.SplitChoice = None,
-    split_seed: options.SplitSeed = 0,
-    min_rating: options.MinRating = None,
-    rating_kind: options.KindOfRating = None,
-    columns: options.Columns = None,
-    delimiter: options.Delimiter = None,
+    *,
+    how: options.DivisionFlags,
+    file: options.FileFlags,
     rules: options.Rules = None,
     device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
-    common_basis: options.CommonBasis = options.BasisKind.off,
-    rank: options.Rank = None,
-    basis_rounds: options.BasisRounds = None,
+    basis: options.BasisFlags,
     secure: options.Secure = False,
-    engine: options.EngineName = options.EngineChoice.services,
-    ray_address: options.RayAddress = "",
-    ray_cpus: options.RayCpus = 0,
+    engine_flags: options.EngineFlags,
     no_floors: options.NoFloors = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -101,15 +86,13 @@ def simulate(
     from simulation.experiments.tasks import simulated_task
     from simulation.reports.tables import quality_table
 
-    conduct = choose_engine(engine.value, RayCluster(ray_address, ray_cpus))
-    changed = options.method_changes(changes, common_basis, rank, basis_rounds)
+    engine = engine_flags.engine
+    conduct = choose_engine(engine.value, RayCluster(engine_flags.ray_address, engine_flags.ray_cpus))
+    changed = options.method_changes(changes, basis)
     doing = simulated_task(task.value)
     chosen = options.text_or(strategy, doing.strategy)
     agreed, enough = doing.choose_method(preset, chosen, changed)
-    file_options = options.parse_file_options(columns, delimiter)
-    cut = options.choose_cut(
-        data, clients, method, number, split_seed, min_rating, split, task, rules, file_options, rating_kind
-    )
+    cut = options.choose_cut(data, task, clients, how, file, rules)
     named: dict[str, Any] = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
     services = engine is options.EngineChoice.services
     words = command_words(data, cut, **named, device=device.value, method=agreed.model_dump(mode="json"))

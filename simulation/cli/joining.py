@@ -28,6 +28,7 @@ Names = Annotated[list[str], typer.Argument(help="of the silos: a-z, 0-9, _ and 
 SPLIT_SEED = 0
 
 
+@options.spread_records
 def invite(
     names: Names,
     operator_token_file: options.OperatorToken,
@@ -36,13 +37,11 @@ def invite(
     ] = options.DEFAULT_URL,
     days: Annotated[float, typer.Option(min=0.01, max=365, help="until an invitation expires")] = 7.0,
     out: Annotated[Path | None, typer.Option(help="folder for NAME.invite; by default one is printed")] = None,
-    ca: options.Authority = None,
-    certificate: options.Certificate = None,
-    certificate_key: options.CertificateKey = None,
+    *,
+    call: options.CallFlags,
     allow_http: options.AllowHttp = False,
 ) -> None:
     """Invite silos. Each invitation registers one key under one name, once: hand it over as you would a password."""
-    from shared.web.calling import Calling
     from simulation.joining.invite import make_invitation
     from simulation.operating.operator_calls import open_operator
     from simulation.operating.text_files import read_small_file
@@ -50,8 +49,8 @@ def invite(
     if out is None and len(names) > 1:
         raise SettingsError(f"--out: expected a folder for {len(names)} invitations, got none")
     require_guarded(url, allow_http=allow_http)
-    authority = None if ca is None else read_small_file(ca, "a certificate")
-    with open_operator(url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+    authority = None if call.ca is None else read_small_file(call.ca, "a certificate")
+    with open_operator(url, operator_token_file, call.calling()) as operator:
         told: dict[str, InvitationOut] = {}
         try:
             for name in names:

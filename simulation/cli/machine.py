@@ -14,15 +14,15 @@ from simulation.cli import options
 from simulation.reports.terminal import ERR, OUT, word_table
 
 
+@options.spread_records
 def doctor(
     shard: Annotated[Path | None, typer.Option(help="a shard to read")] = None,
     settings: options.SettingsFile = None,
     folder: Annotated[Path, typer.Option(help="where state would go")] = Path(),
     ports: Annotated[list[int] | None, typer.Option("--port", help="ports that should be free")] = None,
     aggregator_url: Annotated[str | None, typer.Option(help="an aggregator that should answer")] = None,
-    ca: options.Authority = None,
-    certificate: options.Certificate = None,
-    certificate_key: options.CertificateKey = None,
+    *,
+    call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
     """Check Python, packages, device, disk, ports, shard, settings with their certificates, and the aggregator."""
@@ -31,7 +31,7 @@ def doctor(
     wanted = tuple(require_port("--port", port) for port in ports or (8800, 8801))
     checks = examine_machine(shard=shard, folder=folder, ports=wanted, settings=settings)
     if aggregator_url is not None:
-        checks.append(check_aggregator(aggregator_url, ca, certificate, certificate_key, settings))
+        checks.append(check_aggregator(aggregator_url, call.calling(), settings))
     if as_json:
         options.print_json([vars(check) for check in checks])
     else:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audit.cli import AsJson, Authority, Certificate, CertificateKey
+from audit.cli import AsJson, Authority, CallFlags, Certificate, CertificateKey
+from audit.terminal import spread_records
 from shared.errors import SettingsError
-from simulation.datasets.columns import AS_NAMED, COLUMNS, FileOptions
+from simulation.datasets.columns import COLUMNS, FileOptions
 from simulation.partitioning.sources import CHAIN, SYNTHETIC, USUAL_CLIENTS, Cut
 from simulation.reports.terminal import ERR
 
@@ -124,7 +126,14 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
-__all__ = ["AsJson", "Authority", "Certificate", "CertificateKey"]  # the same for the audit's commands
+__all__ = [
+    "AsJson",
+    "Authority",
+    "CallFlags",
+    "Certificate",
+    "CertificateKey",
+    "spread_records",
+]  # the same for the audit's commands
 
 Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}' or '{CHAIN}'")]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
@@ -210,36 +219,60 @@ AggregatorUrl = Annotated[str, typer.Option("--aggregator-url")]
 DEFAULT_URL = "http://127.0.0.1:8800"
 
 
-def method_name(how: Method | None) -> str | None:
-    """The method that was asked for, as `Cut` takes it."""
-    return None if how is None else how.value
-
-
 def split_kind(split: SplitName | None) -> SplitKind | None:
     """The split that was asked for, as `load_dataset` takes it."""
     return None if split is None else split.value
 
 
+@dataclass(frozen=True)
+class DivisionFlags:
+    """How a data set is divided among clients, and each user's interactions by split."""
+
+    method: How = None
+    number: Number = 0
+    split: SplitChoice = None
+    split_seed: SplitSeed = 0
+
+
+@dataclass(frozen=True)
+class FileFlags:
+    """How a file of interactions is read."""
+
+    min_rating: MinRating = None
+    rating_kind: KindOfRating = None
+    columns: Columns = None
+    delimiter: Delimiter = None
+
+
+@dataclass(frozen=True)
+class BasisFlags:
+    """Which common basis a run has."""
+
+    common_basis: CommonBasis = BasisKind.off
+    rank: Rank = None
+    basis_rounds: BasisRounds = None
+
+
+@dataclass(frozen=True)
+class EngineFlags:
+    """What carries the clients of a simulation."""
+
+    engine: EngineName = EngineChoice.services
+    ray_address: RayAddress = ""
+    ray_cpus: RayCpus = 0
+
+
 def choose_cut(
-    data: str,
-    clients: int | None,
-    how: Method | None,
-    number: int,
-    split_seed: int,
-    min_rating: float | None,
-    split: SplitName | None = None,
-    task: TaskName = TaskName.items,
-    rules: list[str] | None = None,
-    file_options: FileOptions = AS_NAMED,
-    kind: RatingKindName | None = None,
+    data: str, task: TaskName, clients: int | None, how: DivisionFlags, file: FileFlags, rules: list[str] | None = None
 ) -> Cut:
     """How to divide `data`. Of one's own file of interactions every one is kept, divided by users, and a rating counts
     by its scale; a data set in a folder is divided, and its ratings are read, as in published tables."""
     own = Path(data).is_file() and task is TaskName.items
-    method = method_name(how) or ("users" if own else None)
-    least = least_rating(min_rating, kind, "usual" if own else None)
+    method = how.method.value if how.method is not None else "users" if own else None
+    file_options = parse_file_options(file.columns, file.delimiter)
+    least = least_rating(file.min_rating, file.rating_kind, "usual" if own else None)
     rule = parse_pairs(rules or [], "--rule")
-    return Cut(clients, method, number, split_seed, least, split_kind(split), rule, file_options)
+    return Cut(clients, method, how.number, how.split_seed, least, split_kind(how.split), rule, file_options)
 
 
 def least_rating(least: float | None, kind: RatingKindName | None, otherwise: LeastRating) -> LeastRating:
@@ -273,9 +306,10 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Any]:
     return {name: flag for name, flag in plain.items() if flag is not None}
 
 
-def method_changes(changes: list[str] | None, kind: BasisKind, rank: int | None, rounds: int | None) -> dict[str, Any]:
+def method_changes(changes: list[str] | None, basis: BasisFlags) -> dict[str, Any]:
     """The method's settings that --set and the flags of the common basis change. SettingsError for a flag of another
     kind of basis than is asked for."""
+    kind, rank, rounds = basis.common_basis, basis.rank, basis.basis_rounds
     given = {"basis.kind": None if kind is BasisKind.off else kind.value, "basis.rank": rank, "basis.rounds": rounds}
     changed = parse_pairs(changes or []) | {name: value for name, value in given.items() if value is not None}
     asked = changed.get("basis.kind", BasisKind.off.value)

@@ -22,20 +22,19 @@ Name = Annotated[str, typer.Argument(help="the client's")]
 
 
 @app.command("list")
+@options.spread_records
 def show(
     operator_token_file: options.OperatorToken,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
-    ca: options.Authority = None,
-    certificate: options.Certificate = None,
-    certificate_key: options.CertificateKey = None,
+    *,
+    call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
     """Every client of the federation, how often it was refused in the newest run, and why it is shut out if it is."""
-    from shared.web.calling import Calling
     from simulation.operating import operator as operate
     from simulation.operating.operator_calls import open_operator
 
-    with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+    with open_operator(aggregator_url, operator_token_file, call.calling()) as operator:
         members = operate.list_members(operator)
     if as_json:
         return options.print_json([member.model_dump(mode="json") for member in members])
@@ -49,41 +48,39 @@ def show(
 
 
 @app.command("set")
+@options.spread_records
 def impose(
     name: Name,
     operator_token_file: options.OperatorToken,
     reason: Annotated[str, typer.Option(help="for operators; the client is not told it")],
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
-    ca: options.Authority = None,
-    certificate: options.Certificate = None,
-    certificate_key: options.CertificateKey = None,
+    *,
+    call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
     """Shut a client out: nothing of it is taken, and no round waits for it."""
-    from shared.web.calling import Calling
     from simulation.operating import operator as operate
     from simulation.operating.operator_calls import open_operator
 
-    with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+    with open_operator(aggregator_url, operator_token_file, call.calling()) as operator:
         _print_member(operate.quarantine_client(operator, name, reason), "quarantined", as_json=as_json)
 
 
 @app.command()
+@options.spread_records
 def lift(
     name: Name,
     operator_token_file: options.OperatorToken,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
-    ca: options.Authority = None,
-    certificate: options.Certificate = None,
-    certificate_key: options.CertificateKey = None,
+    *,
+    call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
     """Let a client in again, from the round at hand on."""
-    from shared.web.calling import Calling
     from simulation.operating import operator as operate
     from simulation.operating.operator_calls import open_operator
 
-    with open_operator(aggregator_url, operator_token_file, Calling(ca, certificate, certificate_key)) as operator:
+    with open_operator(aggregator_url, operator_token_file, call.calling()) as operator:
         _print_member(operate.lift_quarantine(operator, name), "not quarantined", as_json=as_json)
 
 

@@ -29,6 +29,7 @@ IfNone = Annotated[
 WaitSeconds = Annotated[float, typer.Option(min=0, help="for an aggregator that does not answer")]
 
 
+@options.spread_records
 def run(
     operator_token_file: options.OperatorToken,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
@@ -39,9 +40,8 @@ def run(
     preset: options.Preset = options.PresetName.default,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
-    common_basis: options.CommonBasis = options.BasisKind.off,
-    rank: options.Rank = None,
-    basis_rounds: options.BasisRounds = None,
+    *,
+    basis: options.BasisFlags,
     renew_basis: Annotated[
         bool, typer.Option("--renew-basis", help="sum it anew, where a basis run like that has finished before")
     ] = False,
@@ -51,9 +51,7 @@ def run(
     ] = False,
     if_none: IfNone = False,
     wait_seconds: WaitSeconds = PATIENCE_SECONDS,
-    ca: options.Authority = None,
-    certificate: options.Certificate = None,
-    certificate_key: options.CertificateKey = None,
+    call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
     """Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr.
@@ -62,7 +60,6 @@ def run(
     """
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
-    from shared.web.calling import Calling
     from simulation.operating.operator import agree_on_basis, follow_run, hold_basis_run, start_run, start_run_if_none
     from simulation.operating.operator_calls import open_operator
 
@@ -72,12 +69,12 @@ def run(
         "clients": clients,
         "quorum": quorum,
         "deadline_seconds": deadline_seconds,
-        "method": method_settings(preset.value, **options.method_changes(changes, common_basis, rank, basis_rounds)),
+        "method": method_settings(preset.value, **options.method_changes(changes, basis)),
         "changing_members": changing_members,
     }
     request = validate_settings(RunIn, asked)
-    calling = Calling(ca, certificate, certificate_key)
-    words = OperatorWords(operator_token_file, aggregator_url, ca, certificate, certificate_key)
+    calling = call.calling()
+    words = OperatorWords(operator_token_file, aggregator_url, call)
     with (
         open_operator(aggregator_url, operator_token_file, calling, patience=wait_seconds) as operator,
         _explain_going_on(operator, words) as note,
@@ -102,18 +99,16 @@ class OperatorWords:
 
     token_file: Path
     url: str
-    authority: Path | None
-    certificate: Path | None
-    certificate_key: Path | None
+    call: options.CallFlags
 
     def command(self, *words: str) -> str:
         """`lpsfed` with these words, to be copied."""
         flags = ["--operator-token-file", str(self.token_file)]
         flags += [] if self.url == options.DEFAULT_URL else ["--aggregator-url", self.url]
         given = (
-            ("--ca", self.authority),
-            ("--certificate", self.certificate),
-            ("--certificate-key", self.certificate_key),
+            ("--ca", self.call.ca),
+            ("--certificate", self.call.certificate),
+            ("--certificate-key", self.call.certificate_key),
         )
         flags += [word for flag, path in given if path is not None for word in (flag, str(path))]
         return shlex.join(["lpsfed", *words, *flags])
@@ -163,24 +158,23 @@ def _explain_going_on(operator: Operator, words: OperatorWords) -> Iterator[Call
         raise typer.Exit(options.INTERRUPTED) from None
 
 
+@options.spread_records
 def status(
     operator_token_file: options.OperatorToken,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
     run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
-    ca: options.Authority = None,
-    certificate: options.Certificate = None,
-    certificate_key: options.CertificateKey = None,
+    *,
+    call: options.CallFlags,
     follow: Annotated[bool, typer.Option("--follow", help="show it round by round until it has ended")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     from shared.protocol.schemas import ENDED
-    from shared.web.calling import Calling
     from simulation.operating.operator import describe_run, fetch_run, watch_run
     from simulation.operating.operator_calls import open_operator
 
-    calling = Calling(ca, certificate, certificate_key)
-    words = OperatorWords(operator_token_file, aggregator_url, ca, certificate, certificate_key)
+    calling = call.calling()
+    words = OperatorWords(operator_token_file, aggregator_url, call)
     with (
         open_operator(aggregator_url, operator_token_file, calling) as operator,
         _explain_going_on(operator, words) as note,
@@ -197,21 +191,20 @@ def status(
         raise FederationError(describe_run(history))
 
 
+@options.spread_records
 def cancel(
     operator_token_file: options.OperatorToken,
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
     run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
-    ca: options.Authority = None,
-    certificate: options.Certificate = None,
-    certificate_key: options.CertificateKey = None,
+    *,
+    call: options.CallFlags,
     as_json: options.AsJson = False,
 ) -> None:
     """End a run before its time. Each silo stops at its next call, and goes on answering by the best model it has."""
-    from shared.web.calling import Calling
     from simulation.operating.operator import cancel_run, describe_run, latest_run
     from simulation.operating.operator_calls import open_operator
 
-    calling = Calling(ca, certificate, certificate_key)
+    calling = call.calling()
     with open_operator(aggregator_url, operator_token_file, calling) as operator:
         name = run or (newest.run if (newest := latest_run(operator)) else None)
         if name is None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 USUAL = ("--task items", "--preset default")  # need not be said
 
 
+@options.spread_records
 def tune(
     data: options.Data,
     out: Annotated[Path, typer.Option(help="folder of the search; one that is there goes on")],
@@ -32,14 +33,9 @@ def tune(
     preset: Annotated[options.PresetName | None, typer.Option(help="by default the task's")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     changes: options.Changes = None,
-    method: options.How = None,
-    number: options.Number = 0,
-    split: options.SplitChoice = None,
-    split_seed: options.SplitSeed = 0,
-    min_rating: options.MinRating = None,
-    rating_kind: options.KindOfRating = None,
-    columns: options.Columns = None,
-    delimiter: options.Delimiter = None,
+    *,
+    how: options.DivisionFlags,
+    file: options.FileFlags,
     rules: options.Rules = None,
     device: options.Device = options.Device.auto,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a client")] = 1,
@@ -57,10 +53,7 @@ def tune(
     chosen, named = options.text_or(strategy, doing.strategy), options.text_or(preset, doing.preset)
     base, _ = doing.choose_method(named, chosen, fixed)
     space = search_space(chosen, base, fixed)
-    file_options = options.parse_file_options(columns, delimiter)
-    cut = options.choose_cut(
-        data, clients, method, number, split_seed, min_rating, split, task, rules, file_options, rating_kind
-    )
+    cut = options.choose_cut(data, task, clients, how, file, rules)
     shards = find_or_cut_shards(data, cut, out / "shards", doing.cut)
     if not as_json:
         options.print_notes(shards.notes)

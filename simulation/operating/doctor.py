@@ -53,12 +53,10 @@ def examine_machine(*, shard: Path | None, folder: Path, ports: tuple[int, ...],
     return checks
 
 
-def check_aggregator(
-    url: str, authority: Path | None, certificate: Path | None, key: Path | None, settings: Path | None = None
-) -> Check:
+def check_aggregator(url: str, calling: Calling, settings: Path | None = None) -> Check:
     """Whether an aggregator answers at this address, with a certificate that the authority has signed. `settings`: of
     the client whose outbound proxy leads there."""
-    return _run_check("aggregator", lambda: _describe_aggregator(url, Calling(authority, certificate, key), settings))
+    return _run_check("aggregator", lambda: _describe_aggregator(url, calling, settings))
 
 
 def _run_check(name: str, probe: Callable[[], str]) -> Check:

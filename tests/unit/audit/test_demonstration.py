@@ -74,7 +74,7 @@ def test_what_is_shown_is_first_red_then_green_and_each_fits_a_screen(
     monkeypatch.setattr(console.OUT, "_width", 110)
     for part in tried(mine):
         evidence.write_evidence(part, tmp_path / f"{part.name}.json")
-    privacy_report([tmp_path], brief=True, demonstrate=True, records_only=True)
+    privacy_report(files=[tmp_path], brief=True, demonstrate=True, records_only=True)
     red, _, green = capsys.readouterr().out.partition("With all the evidence:")
     assert "1. A deliberate break" in red and "This evidence does not show that nothing undeclared crossed" in red
     assert "client-1, update of run-1 round 1, refused with 422" in red and "422 protocol. That is on record" in red

@@ -18,7 +18,7 @@ from simulation.cli.lazy import load_command
 from simulation.operating.lists_file import SINKS
 from tests.support.questions import LONGEST_SECONDS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEAVY = (
     *("torch", "numpy", "scipy", "polars", "optuna", "matplotlib", "fastapi", "sqlalchemy", "alembic", "jinja2", "ray"),
     *("aggregator_service", "client_service.settings", "client_service.data", "audit.evidence.case", "audit.probes"),
