@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from client_service.data import write_shard
 from client_service.settings import ClientSettings
+from client_service.training.margins import TABLE_STEPS
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
 from tests.support.clock import LeapingClock
@@ -29,31 +31,7 @@ from tests.support.small import SMALL, small_aggregator, small_client
 for part in ("connect", "read", "write", "pool"):  # by default a call waits 5 s, which a busy machine may well need
     setattr(DEFAULT_TIMEOUT_CONFIG, part, LONGEST_SECONDS)
 
-STARTING = {
-    "federation",
-    "opened",
-    "running",
-    "served",
-    "secured",
-    "experiment",
-    "secure_run",
-    "attacked",
-    "entered",
-    "private",
-    "silo",
-    "shared_settings",
-    "shared_federation",
-}
-"""Fixtures that start a service, or train."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a service: it settles popularity tables in a few steps."""
-    for item in items:
-        if STARTING & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("processes"):
-            item.add_marker(pytest.mark.services)
-
-
+TESTS = Path(__file__).parent
 BEGUN = set[Path]()
 
 
@@ -66,9 +44,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         gc.freeze()
 
 
-COLLECTING = SimpleNamespace(collect=gc.collect, freeze=lambda: None, unfreeze=lambda: None)
-
-
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """No line of progress only because the machine is busy: what a command writes on stderr is compared."""
@@ -76,19 +51,40 @@ def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"simulation.progress.{seconds}", math.inf)
 
 
-@pytest.fixture(autouse=True)
-def hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+TABLES = "client_service.training.margins.TABLE_STEPS"
+UNHURRIED = {
+    "os.fsync": os.fsync,
+    "client_service.runtime.memory.gc": gc,
+    TABLES: TABLE_STEPS,
+}
+HURRIED = {
+    "os.fsync": lambda _: None,
+    "client_service.runtime.memory.gc": SimpleNamespace(collect=gc.collect, freeze=lambda: None, unfreeze=lambda: None),
+    TABLES: 10,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hurry_module(request: pytest.FixtureRequest) -> Iterator[None]:
     """In one process nothing waits for a disk, and popularity tables settle in a few steps where a service is tested.
     A client that gives memory back looks through what the test has made alone, and not through all modules.
 
-    A test that compares a run in this process with one in others is marked `processes`: there both are left alone.
+    So it is for a service that the tests of a file share as well. Files of `processes` are left alone.
     """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("processes") is None:
+            for name, value in HURRIED.items():
+                if name != TABLES or TESTS / "unit" not in request.path.parents:
+                    patch.setattr(name, value)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def hurry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that compares a run in this process with one in others is marked `processes`: both are left alone."""
     if request.node.get_closest_marker("processes") is not None:
-        return
-    monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr("client_service.runtime.memory.gc", COLLECTING)
-    if request.node.get_closest_marker("services") is not None:
-        monkeypatch.setattr("client_service.training.margins.TABLE_STEPS", 10)
+        for name, value in UNHURRIED.items():
+            monkeypatch.setattr(name, value)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ combinations take more memory than any machine has: the system then ends the pro
 silo serves. So a client estimates first, and refuses what its policy does not bear.
 
 An estimate of memory is an upper bound of what a run takes beside what the process has before it, by a small factor
-(tests/unit/client_service/federation/test_run_cost.py measures). Estimates of time are right to a factor of about two.
+(test_run_cost.py measures). Estimates of time are right to a factor of about two.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ from tests.support.model_of_rounds import DEADLINE_SECONDS, NAMES, Model
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_aggregator
 
-pytestmark = pytest.mark.services
 FEW, MANY, STEPS = 3, 60, 25
 CLIENTS = st.sampled_from(NAMES)
 RHOS = st.sampled_from((None, 0.0, 0.25, 0.25, 1.0))

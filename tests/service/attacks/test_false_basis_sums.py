@@ -88,7 +88,6 @@ def test_true_counts_pass_however_rare_pairs_are_left_out() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.services
 async def test_counts_that_wrap_around_in_one_silo_are_named_by_all_and_kept_by_nobody(
     secure_run: Callable[[int], Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,6 @@ from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import small_aggregator, small_client
 
-pytestmark = pytest.mark.services
 HEAD = b"POST /v1/recommendations HTTP/1.1\r\nHost: silo\r\nContent-Type: application/json\r\n"
 INNER = b"GET /health/live HTTP/1.1\r\nHost: silo\r\n\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"

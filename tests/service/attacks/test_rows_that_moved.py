@@ -64,7 +64,6 @@ def moved_items(one: Experiment, run: str, seed: int) -> set[str]:
 
 
 @pytest.mark.anyio
-@pytest.mark.services
 @pytest.mark.parametrize("candidates", ["own", "catalogue"])
 async def test_rows_that_move_with_one_silo_alone_are_its_own_items_as_the_page_says(
     shops: tuple[Path, ...], tmp_path: Path, candidates: str

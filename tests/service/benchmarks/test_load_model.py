@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from benchmarks.speed.load_model import LoadPhase, Watcher, as_table, describe, measure_load
 
 
-@pytest.mark.services
 def test_a_few_clients_go_through_two_rounds(tmp_path: Path) -> None:
     found = asyncio.run(measure_load(clients=3, rounds=2, megabytes=0.05, folder=tmp_path))
     assert [one.name for one in found.phases] == [

@@ -15,7 +15,6 @@ from tests.support.given import Silos
 from tests.support.small import SMALL
 
 
-@pytest.mark.services
 def test_a_refreshed_silo_is_measured_beside_the_model_before(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

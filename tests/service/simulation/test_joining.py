@@ -181,39 +181,6 @@ def test_each_rating_counts_where_that_is_said_and_no_data_are_an_error(
     assert shard.train.nnz + shard.valid.nnz + shard.test.nnz == 200
 
 
-def test_who_joins_partitions_or_asks_needs_no_torch(aggregator: str, tmp_path: Path, data: Path) -> None:
-    operator = ("--url", aggregator, "--operator-token-file", tmp_path / "token")
-    of_run = ("--aggregator-url", aggregator, "--operator-token-file", tmp_path / "token")
-    folder, users = tmp_path / "north", ("--users", tmp_path / "users.txt")
-    (tmp_path / "users.txt").write_text("u1\n")
-    calls = [
-        ("invite", "north", *operator, "--out", tmp_path),
-        ("join", tmp_path / "north.invite", "--data", data, "--folder", folder, "--no-start"),
-        ("partition", data, "--out", tmp_path / "shards"),
-        ("status", *of_run),
-        (
-            "recommend",
-            *users,
-            "--client-url",
-            "http://127.0.0.1:1",
-            "--application-key-file",
-            folder / "application.key",
-        ),
-    ]
-    words = [[str(word) for word in call] for call in calls]
-    code = "import sys\nfrom typer.testing import CliRunner\nfrom simulation.cli import app\n"
-    code += f"for words in {words}:\n"
-    code += "    done = CliRunner().invoke(app, words)\n"
-    code += "    print(words[0], done.exit_code, 'torch' in sys.modules, done.exception)\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONGEST_SECONDS)
-    told = [line.split(" ", 3) for line in done.stdout.splitlines()]
-    assert [line[:3] for line in told[:4]] == [
-        [name, "0", "False"] for name in ("invite", "join", "partition", "status")
-    ], done
-    assert told[4][:3] == ["recommend", "1", "False"], done
-    assert "ConnectError" in told[4][3], done  # it went as far as the silo, which does not answer
-
-
 def test_the_aggregator_writes_invitations_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[AggregatorSettings] = []
     monkeypatch.setattr("aggregator_service.__main__.serve", served.append)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -19,14 +14,13 @@ from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
 from client_service.settings import client_settings
 from shared.errors import ConflictError, PrivacyError, SettingsError
-from shared.method.settings import BasisSettings, MethodSettings, ServerStepSettings
+from shared.method.settings import BasisSettings, ServerStepSettings
 from shared.protocol.signing.enrolment import registered_keys
 from simulation.cli import app
-from simulation.experiments.processes import free_ports
 from simulation.joining import join as joining
 from simulation.joining.invite import write_invitations
 from tests.support.serving import serve
-from tests.support.small import BEARER, SMALL, small_aggregator
+from tests.support.small import SMALL, small_aggregator
 
 ITEMS = [f"i{number}" for number in range(12)]
 BASIS = SMALL.model_copy(
@@ -39,7 +33,6 @@ BASIS = SMALL.model_copy(
         "similarity_floor": 1.0,
     }
 )
-VISITS = MethodSettings(model="srgnn", width=4, catalogue=len(ITEMS), batch_size=100)
 AGREED = ("--policy", "common_basis=secure", "--catalogue", "catalogue.txt")
 
 
@@ -63,43 +56,6 @@ def invited(tmp_path: Path, **settings: Any) -> Iterator[tuple[AggregatorSetting
 def join(*flags: object) -> Result:
     words = ("join", "north.invite", "--data", "data.csv", *flags)
     return CliRunner().invoke(app, [str(word) for word in words])
-
-
-@pytest.mark.parametrize(
-    ("settings", "flags"),
-    [
-        ({"method": BASIS, "secure": True}, AGREED),
-        (
-            {"method": VISITS, "strategy": "fedavg"},
-            ("--policy", "strategies=fedavg", "--policy", "item_tables=true", "--catalogue", "catalogue.txt"),
-        ),
-    ],
-    ids=["a secure federation with a common basis and a server optimiser", "a federation of visits"],
-)
-def test_a_joined_client_is_let_in_by_the_aggregator(
-    tmp_path: Path, settings: dict[str, Any], flags: tuple[str, ...]
-) -> None:
-    with invited(tmp_path, **settings) as (chosen, url):
-        [port] = free_ports(1)
-        done = join(*flags, "--port", port, "--detach")
-        assert done.exit_code == 0, (done.output, done.exception)
-        [pid] = map(int, re.findall(r"until `kill (\d+)`", done.stderr))
-        try:
-            assert client_settings(Path("north/silo.toml")).method == chosen.method
-            assert names_of(url, until=1) == ["north"]  # the client has declared what the aggregator expects
-            key = {"Authorization": f"Bearer {Path('north/operator.key').read_text()}"}
-            status = httpx.get(f"http://127.0.0.1:{port}/v1/status", headers=key, trust_env=False).json()
-            assert status["client"] == "north" and status.get("problem") is None
-        finally:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-
-def names_of(url: str, until: int) -> list[str]:
-    """Who has joined, once there are so many."""
-    while len(found := httpx.get(f"{url}/v1/clients", headers=BEARER, trust_env=False).json()) < until:
-        time.sleep(0.1)
-    return [one["client"] for one in found]
 
 
 def test_a_silo_stays_strict_until_it_agrees_and_then_takes_part(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from simulation.experiments.floors import NO_BOUNDS
 from simulation.experiments.in_process import simulate_experiment
 from simulation.reports.report import build_report
 
-pytestmark = pytest.mark.services
 Describe = Callable[..., Experiment]
 
 

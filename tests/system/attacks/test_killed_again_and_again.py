@@ -73,7 +73,6 @@ def test_a_file_that_cannot_be_read_counts_nothing(tmp_path: Path, content: byte
 
 
 @pytest.mark.anyio
-@pytest.mark.services
 async def test_a_silo_that_was_killed_three_times_in_training_refuses_the_run_and_takes_the_next(
     federation: Federate, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,7 +163,6 @@ def noised(silos: Silos, small: Any, tmp_path: Path) -> Callable[..., Experiment
     return describe
 
 
-@pytest.mark.services
 def test_all_silos_hold_one_noised_basis_and_their_ledgers_tell_what_it_cost(noised: Callable[..., Experiment]) -> None:
     one = noised()
     simulate_experiment(one, lambda _: None)
@@ -176,7 +175,6 @@ def test_all_silos_hold_one_noised_basis_and_their_ledgers_tell_what_it_cost(noi
 
 
 @pytest.mark.anyio
-@pytest.mark.services
 async def test_a_second_noised_sum_is_refused_with_its_reason_once_the_budget_is_spent(
     noised: Callable[..., Experiment],
 ) -> None:
@@ -194,7 +192,6 @@ async def test_a_second_noised_sum_is_refused_with_its_reason_once_the_budget_is
 
 
 @pytest.mark.anyio
-@pytest.mark.services
 @pytest.mark.parametrize("answered", [False, True])
 async def test_a_silo_that_was_killed_sends_the_same_part_and_is_charged_once(
     noised: Callable[..., Experiment],

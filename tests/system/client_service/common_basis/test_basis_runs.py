@@ -26,7 +26,7 @@ from tests.support.given import Silos
 from tests.support.mortal import Killer, on_the_line
 from tests.support.questions import read, wait_until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.services]
+pytestmark = pytest.mark.anyio
 Described = Callable[..., Experiment]
 KINDS = {
     "exact": {"kind": "exact", "least_pairs": 1},
