@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
+from aggregator_service.storage.engines.sqlite import PRAGMAS
 from client_service.data import write_shard
 from client_service.settings import ClientSettings
 from client_service.training.margins import TABLE_STEPS
@@ -51,16 +52,18 @@ def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"simulation.progress.{seconds}", math.inf)
 
 
-TABLES = "client_service.training.margins.TABLE_STEPS"
+TABLES, SQLITE = "client_service.training.margins.TABLE_STEPS", "aggregator_service.storage.engines.sqlite.PRAGMAS"
 UNHURRIED = {
     "os.fsync": os.fsync,
     "client_service.runtime.memory.gc": gc,
     TABLES: TABLE_STEPS,
+    SQLITE: PRAGMAS,
 }
 HURRIED = {
     "os.fsync": lambda _: None,
     "client_service.runtime.memory.gc": SimpleNamespace(collect=gc.collect, freeze=lambda: None, unfreeze=lambda: None),
     TABLES: 10,
+    SQLITE: tuple("synchronous=OFF" if pragma.startswith("synchronous") else pragma for pragma in PRAGMAS),
 }
 
 
@@ -74,7 +77,7 @@ def hurry_module(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("processes") is None:
             for name, value in HURRIED.items():
-                if name != TABLES or TESTS / "unit" not in request.path.parents:
+                if name not in (TABLES, SQLITE) or TESTS / "unit" not in request.path.parents:
                     patch.setattr(name, value)
         yield
 

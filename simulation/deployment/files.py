@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from ipaddress import IPv4Network, ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shared.errors import SettingsError
 from shared.files import PUBLIC
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 USUAL_SUBNETS = "10.201.0.0/16"
@@ -25,16 +29,21 @@ def require_silos(silos: int, most: int, reason: str) -> int:
 
 def render_template(name: str, values: Mapping[str, Any]) -> str:
     """A template's text with these values; one that is missing is an error."""
+    return str(_read_templates().get_template(name).render(values))
+
+
+@cache
+def _read_templates() -> Environment:
+    """The folder's templates, each compiled once."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
         line_statement_prefix="#:",
         keep_trailing_newline=True,
         autoescape=False,  # YAML; where a value comes from somebody, its caller has held it to what YAML reads as it is
     )
-    return environment.get_template(name).render(values)
 
 
 def write_files(texts: Mapping[Path, str]) -> tuple[Path, ...]:

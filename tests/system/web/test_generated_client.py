@@ -20,7 +20,6 @@ from tests.support.small import TOKEN
 ROOT = Path(__file__).parents[3]
 PLACE = Path(os.environ.get("LPSFED_GENERATOR", ROOT / ".venv-generator")) / "bin"
 pytestmark = [
-    pytest.mark.services,
     pytest.mark.skipif(
         not (PLACE / "openapi-python-client").is_file(), reason="no generator here: make generated-client"
     ),

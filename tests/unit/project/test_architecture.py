@@ -54,9 +54,15 @@ def parse(code: str) -> ast.Module:
     return ast.parse(code)
 
 
+@cache
+def nodes(code: str) -> tuple[ast.AST, ...]:
+    """All of a file's calls and imports."""
+    return tuple(node for node in ast.walk(parse(code)) if isinstance(node, ast.Call | ast.Import | ast.ImportFrom))
+
+
 def calls(path: Path) -> Iterator[ast.Call]:
     """Every call in a file."""
-    return (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+    return (node for node in nodes(path.read_text(encoding="utf-8")) if isinstance(node, ast.Call))
 
 
 EVERY_FILE = [path for package in PACKAGES for path in files(package)]
@@ -64,7 +70,7 @@ EVERY_FILE = [path for package in PACKAGES for path in files(package)]
 
 def imported(path: Path) -> Iterator[str]:
     """Every module that a file names in an import, wherever in the file, or hands to importlib."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -84,6 +90,7 @@ def module_name(name: ast.expr | None) -> str:
     return COMPUTED
 
 
+@cache
 def called(node: ast.Call) -> str:
     """The dotted name of what is called, as it is written."""
     return ast.unparse(node.func)
