@@ -15,7 +15,7 @@ from aggregator_service.aggregation.bodies import Body
 from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.basis_runs import new_basis_pledge, settle_request
+from aggregator_service.rounds.basis_runs import new_basis_pledge, require_chosen_sum, settle_request
 from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.members import Members, Presence, Quarantines, require_same
@@ -251,6 +251,7 @@ class Coordinator:
         build_strategy(self.settings.strategy, request.method)
         self.settings.require_time(request)
         self.settings.require_summable(request)
+        require_chosen_sum(request)
         here = self.federation
         self._require_affordable(here, request, here.members.names)
         request = computation.request_with_start(here.archive, request)

@@ -21,6 +21,7 @@ from shared.message import Message
 from shared.protocol.gate import few_clients
 from shared.protocol.schemas import ArrivalOut
 from shared.protocol.signing.keys import PrivateKey
+from shared.sums import find_declared
 from shared.words import count_noun
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
@@ -192,7 +193,7 @@ def _basis_notes(case: AuditCase) -> Iterable[str]:
             senders[sums].append(name)
     for sums, names in senders.items():
         whose = names[0] if len(names) == 1 else f"{', '.join(names)}: each"
-        yield f"{whose} has sent {sums} for the common basis, as only its own policy may allow."
+        yield f"{whose} has sent {sums}, as only its own policy may allow."
 
 
 def _summed_statistics(client: AuditedClient) -> str | None:
@@ -205,7 +206,8 @@ def _summed_statistics(client: AuditedClient) -> str | None:
     how = "masked" if basis.secure else "in the open"
     size = sum(attempt.bytes for attempt in sent)
     much = f"{size:,} bytes in {count_noun(len(sent), 'update')}"
-    return f"statistics of its items, {how} ({', '.join(sorted(names))}: {much})"
+    summed = find_declared(basis)
+    return f"{summed.tells}, {how} ({', '.join(sorted(names))}: {much}) for {summed.title}"
 
 
 def _passing_claim(case: AuditCase) -> str:

@@ -9,6 +9,7 @@ from aggregator_service.storage.run_store import run_documents
 from shared.errors import ProtocolError
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
+from shared.sums import SUMS, find_sum
 
 
 def finished_basis_runs(database: Database) -> list[Run]:
@@ -21,17 +22,21 @@ def _basis_runs(database: Database) -> list[Run]:
     return [run for run in runs if run.request.part == "basis"]
 
 
+def require_chosen_sum(request: RunIn) -> None:
+    """ProtocolError for a run that is to sum, and whose method chooses no sum."""
+    if request.part == "basis" and request.method.basis.kind == "off":
+        known = " or ".join(map(repr, SUMS))
+        raise ProtocolError(f"method.basis.kind: expected {known} with part = basis, got 'off'")
+
+
 def settle_request(database: Database, request: RunIn) -> RunIn:
     """The request with what follows from its part: of a basis run its rounds, of a training run its basis run.
 
-    ProtocolError for a basis run without a basis in the method, and for a training run with one where none has
-    finished, or not the named one.
+    ProtocolError for a training run with a basis where none has finished, or not the named one.
     """
     basis = request.method.basis
     if request.part == "basis":
-        if basis.kind == "off":
-            raise ProtocolError("method.basis.kind: expected 'exact' or 'iterated' with part = basis, got 'off'")
-        return request.model_copy(update={"rounds": basis.rounds_needed, "basis": None})
+        return request.model_copy(update={"rounds": find_sum(request.method).rounds(basis), "basis": None})
     if basis.kind == "off":
         return request.model_copy(update={"basis": None})
     return request.model_copy(update={"basis": _require_basis(finished_basis_runs(database), request)})

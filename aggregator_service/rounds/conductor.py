@@ -24,6 +24,7 @@ from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import Quarantine, StoredState, StoredUpdate
 from aggregator_service.storage.run_store import Write
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
+from shared.sums import find_sum
 from shared.timeouts import DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, LOOK_SECONDS
 
 
@@ -276,7 +277,8 @@ class Conductor:
             self.archive.blobs.remove(run_store.drop_masked(self.archive.database, run.name, last=run.round))
         kept, rounds = kept_basis(self.archive.database), self.archive.retention_rounds
         if run.request.part == "basis":
-            rounds = max(rounds, run.request.method.basis.sums_needed)
+            method = run.request.method
+            rounds = max(rounds, find_sum(method).sums_needed(method.basis))
         oldest = run.round + 1 - rounds
         self.archive.blobs.remove(run_store.drop_before(self.archive.database, run.name, oldest=oldest, kept=kept))
 

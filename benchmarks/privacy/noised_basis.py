@@ -23,8 +23,9 @@ from client_service.common_basis.basis import basis_of_noised
 from client_service.common_basis.statistics import weigh_pairs
 from client_service.evaluation.ranking import evaluate, ranked_by, validation_users
 from client_service.models.closed_form.ease import ease_scores
-from client_service.privacy.basis_guard import entry_deviations, noise_deviation
-from shared.strategies.common_basis import NOISE, STEP, WEIGHTED
+from client_service.privacy.basis_guard import noise_deviation
+from shared.sums.item_basis import NOISE, WEIGHTED, entry_deviations
+from shared.sums.sum import STEP
 
 RIDGES, WEIGHTS = (50.0, 100.0, 200.0, 500.0), (0.0, 0.3, 1.0, 3.0)
 DELTA, RANK = 1e-5, 128

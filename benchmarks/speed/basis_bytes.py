@@ -38,7 +38,8 @@ from client_service.common_basis.subspace_iteration import (
 )
 from client_service.evaluation.ranking import evaluate, ranked_by, validation_users
 from shared.method.graph import degrees, normalise
-from shared.strategies.common_basis import PRODUCTS, UInt32, decode_products, encode_products
+from shared.sums.item_basis import PRODUCTS
+from shared.sums.sum import UInt32, decode_fixed, encode_fixed
 
 EXPONENT, SEED, WORD = 0.25, 7, 4
 KEPT = 0.9  # of the users were in the run before
@@ -84,9 +85,9 @@ class Iterations:
 
         def part(silo: sparse.csr_array) -> Sums:
             products = normalised_products(silo, directions, EXPONENT, self.degrees)
-            return {PRODUCTS: encode_products(products, len(self.silos))}
+            return {PRODUCTS: encode_fixed(products, len(self.silos), PRODUCTS)}
 
-        return decode_products(self.sum(part)[PRODUCTS])
+        return decode_fixed(self.sum(part)[PRODUCTS])
 
     def iterate(self, start: Float64, rounds: int, momentum: float = 0.0) -> Found:
         """Rounds from directions that are known with the degrees; momentum: of the directions before the last."""
@@ -106,7 +107,7 @@ class Iterations:
         count = len(self.silos)
         start = start_directions(SEED, self.items, width)
         sums = self.sum(lambda silo: encode_sums(silo, raw_products(silo, start, EXPONENT), count))
-        first = next_directions(decode_products(sums[PRODUCTS]), self.degrees, EXPONENT, first=True)
+        first = next_directions(decode_fixed(sums[PRODUCTS]), self.degrees, EXPONENT, first=True)
         return self.iterate(first, rounds - 1)
 
     def first_of_all(self, words: int) -> Sums:
@@ -152,9 +153,9 @@ class Iterations:
             walked = start
             for _ in range(power):
                 walked = normalised_products(silo, walked, EXPONENT, self.degrees)
-            return {PRODUCTS: encode_products(walked, len(self.silos))}
+            return {PRODUCTS: encode_fixed(walked, len(self.silos), PRODUCTS)}
 
-        return np.linalg.qr(decode_products(self.sum(part)[PRODUCTS]))[0]
+        return np.linalg.qr(decode_fixed(self.sum(part)[PRODUCTS]))[0]
 
     def earlier_start(self) -> Float64:
         """The basis of a run on most of the same users."""

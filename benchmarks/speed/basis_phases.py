@@ -33,13 +33,16 @@ from client_service.common_basis.basis import CommonBasis, basis_of_pairs, basis
 from client_service.common_basis.statistics import begin_sums, count_pairs, encode_sums, pack_sums, raw_products
 from client_service.common_basis.subspace_iteration import explore, first_directions, start_directions
 from shared.method.declaration import Declaration
-from shared.method.parameters import Array, Arrays, Parameters, State
+from shared.method.parameters import Array, Arrays, Parameters
 from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.masked_wire import encode_masked, open_masked
 from shared.protocol.secure import server, vectors
 from shared.protocol.secure.messages import MaskedHeader
 from shared.protocol.secure.vectors import MaskedUpdate, MaskStream
-from shared.strategies.common_basis import DEGREES, MOST_EXACT, UInt32, common_basis, hide_rare_pairs
+from shared.strategies.sum_strategy import sum_strategy
+from shared.sums import find_sum
+from shared.sums.item_basis import DEGREES, MOST_EXACT
+from shared.sums.sum import UInt32
 
 USERS, RECORDS = 1000, 60  # of one silo, and of one of its users
 MIB = 1 << 20
@@ -87,7 +90,7 @@ class MadeFederation:
     @property
     def declaration(self) -> Declaration:
         """What a basis run may send."""
-        return common_basis(self.method).declaration(self.method)
+        return sum_strategy(self.method).declaration(self.method)
 
     def draw_records(self) -> sparse.csr_array:
         """One silo's pairs, items of low number the more popular."""
@@ -151,7 +154,7 @@ class MadeFederation:
             total = server.sum_piece(key, form, held)
             vectors.add_to_flat(total, own, piece=piece)
             sums[key] = total.reshape(form.shape)
-        return hide_rare_pairs(self.method.basis.least_pairs, State(sums, {}, {})).arrays
+        return find_sum(self.method).hand_out(self.method, sums)
 
     def finish(self, sums: Arrays) -> CommonBasis:
         """What a silo keeps."""
@@ -204,7 +207,7 @@ def main() -> None:
             unit = calibrate_processor() / 1000
             with tempfile.TemporaryDirectory() as folder:
                 phases = measure_phases(MadeFederation(clients, method, Path(folder)))
-            rounds = method.basis.rounds_needed
+            rounds = find_sum(method).rounds(method.basis)
             sent = rounds * sum(phase.bytes for phase in phases)
             print(f"{clients} silos, {items:,} items, {kind}: {rounds} rounds, {sent:,} bytes up a silo in all")
             print("\n".join(phase.text(unit) for phase in phases), flush=True)

@@ -29,7 +29,7 @@ from shared.protocol.signing.keys import PrivateKey, PublicKey
 from shared.protocol.signing.requests import SIGNATURE, RequestTarget, Signatory, is_made_by, sign
 from shared.protocol.signing.responses import read_signer, require_answer
 from shared.protocol.wire import MEDIA_TYPE, check, decode, encode
-from shared.strategies.common_basis import WEIGHTED
+from shared.sums import NOISED
 from shared.timeouts import CALL_SECONDS
 
 
@@ -265,7 +265,7 @@ class GateTransport(httpx.AsyncBaseTransport):
             raise PrivacyError("expected an update of the declared tensors and scalars, got another body") from None
         if body != encode(content):  # repeated names, spaces and digits could carry anything
             raise PrivacyError("expected the update as this client writes it, got another form of it")
-        if WEIGHTED in content.arrays:
+        if not NOISED.isdisjoint(content.arrays):
             raise PrivacyError("expected a part of a noised sum to leave under masks, got it in the open")
         arrays = {spec.name: content.arrays[spec.name] for spec in specification}
         tensors = describe_tensors(self._boundary.declaration, arrays)
@@ -277,7 +277,7 @@ class GateTransport(httpx.AsyncBaseTransport):
         return {} if permit is None else {"privacy": permit(digest)}
 
     def _noise_entry(self, names: Collection[str]) -> dict[str, Any]:
-        if WEIGHTED not in names:
+        if NOISED.isdisjoint(names):
             return {}
         if self._boundary.permit_basis is None:
             raise PrivacyError("expected no part of a noised sum, because this silo has no account for it, got one")

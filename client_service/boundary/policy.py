@@ -14,11 +14,16 @@ from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.strategies.strategy import Strategy
+from shared.sums import find_sum
 
 USUAL_STRATEGIES = tuple(name for name in STRATEGIES if name not in SHARES_ITEMS)
 USUAL_SCALARS = tuple(
     dict.fromkeys(scalar for name in USUAL_STRATEGIES for scalar in build_strategy(name, MethodSettings()).scalars)
 )
+
+
+SumConsent = Literal["no", "noised", "secure", "open"]
+"""Of a sum (`Sum.word`). noised: with noise alone, under masks; secure: under masks alone; open: also without."""
 
 
 class Policy(Message):
@@ -39,7 +44,7 @@ class Policy(Message):
     changing_members: bool = Field(
         False, description="secure runs: may a change of this silo alone tell its update, where the operator allows it?"
     )
-    common_basis: Literal["no", "noised", "secure", "open"] = Field(
+    common_basis: SumConsent = Field(
         "no",
         description="may statistics of the silo's items be summed with the others'? noised: with basis.epsilon alone,"
         " under masks; secure: under masks alone. The sums tell which items somebody has; in the open the aggregator"
@@ -79,7 +84,7 @@ def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Poli
         raise PrivacyError(f"policy: expected a model without an item table, got {method.model!r}; or item_tables")
     if forbidden := set(strategy.scalars) - set(policy.scalars):
         raise PrivacyError(f"policy: strategy {strategy.name!r} sends {sorted(forbidden)}, which this silo forbids")
-    _require_basis_allowed(method, policy, secure=secure)
+    _require_sum_allowed(method, policy, secure=secure)
     declaration = declare_federation(strategy, method, secure=secure)
     if (least := max(map(least_update, declaration.parts))) > policy.max_upload_bytes:
         expected = f"expected max_upload_bytes of {least:,} or more, as an update of this federation has"
@@ -87,13 +92,16 @@ def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Poli
     return declaration
 
 
-def _require_basis_allowed(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
+def _require_sum_allowed(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
     if method.basis.epsilon is not None and not secure:
         words = "expected a secure federation with basis.epsilon, because each silo adds a part of the noise alone"
         raise PrivacyError(f"policy: {words}, got an open one")
-    noised = policy.common_basis == "noised" and method.basis.epsilon is not None
-    allowed = policy.common_basis == "open" or (secure and (noised or policy.common_basis == "secure"))
-    if method.basis.kind != "off" and not allowed:
+    if method.basis.kind == "off":
+        return
+    word = find_sum(method).word
+    says: SumConsent = getattr(policy, word)
+    noised = says == "noised" and method.basis.epsilon is not None
+    if not (says == "open" or (secure and (noised or says == "secure"))):
         needed = "'secure' or 'open'" if secure else "'open', because nothing is masked here"
-        words = f"policy: expected common_basis = {needed} with basis.kind = {method.basis.kind!r}"
-        raise PrivacyError(f"{words}, got {policy.common_basis!r}")
+        words = f"policy: expected {word} = {needed} with basis.kind = {method.basis.kind!r}"
+        raise PrivacyError(f"{words}, got {says!r}")

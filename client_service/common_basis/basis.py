@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
+from client_service.common_basis.silo_sum import Statistics
 from client_service.common_basis.subspace_iteration import Explored, finish_basis
 from shared.errors import ProtocolError
-from shared.strategies.common_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED, decode_products
+from shared.sums.item_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED
+from shared.sums.sum import decode_fixed
 
 MOST_USERS = 1 << 31  # of an item, over all silos: beyond it a sum has wrapped around
 ROWS = 512  # items whose pairs are looked at at a time
 
 
 @dataclass(frozen=True, eq=False)
-class CommonBasis:
+class CommonBasis(Statistics):
     """Statistics of the training data of all silos together, over the N items of the catalogue.
 
     degrees: (N,), interactions of each item. exact: pairs (N, N), how many users have both items, float32, with the
     degrees on the diagonal. iterated: vectors (N, r) and values (r,), descending, the leading eigenpairs of W = R^T R,
-    R = D_u^-e X D_i^-e. everything: has this silo added its validation and test pairs too? Each knows that of itself
-    alone, and the digest is the same in all.
+    R = D_u^-e X D_i^-e.
     """
 
     kind: Literal["exact", "iterated"]
@@ -36,26 +35,15 @@ class CommonBasis:
     pairs: NDArray[np.float32] | None = None
     vectors: NDArray[np.float32] | None = None
     values: NDArray[np.float64] | None = None
-    everything: bool = False
 
     @property
     def directions(self) -> int | None:
         """In how many directions the sums are known; None for all."""
         return None if self.values is None else len(self.values)
 
-    @cached_property
-    def digest(self) -> str:
-        """sha256 over its content."""
-        total = hashlib.sha256(f"{self.kind} {self.exponent!r}".encode())
-        for name, value in sorted(self.arrays().items()):
-            total.update(f"{name}{value.shape}{value.dtype.str}".encode())
-            total.update(np.ascontiguousarray(value).data)
-        return total.hexdigest()
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Its arrays by name, without those that it does not have."""
-        named = {"degrees": self.degrees, "pairs": self.pairs, "vectors": self.vectors, "values": self.values}
-        return {name: value for name, value in named.items() if value is not None}
+    def described(self) -> dict[str, str]:
+        """Its kind and its exponent."""
+        return {"kind": self.kind, "exponent": repr(self.exponent)}
 
 
 def require_possible(basis: CommonBasis) -> CommonBasis:
@@ -114,7 +102,7 @@ def basis_of_products(
     sums: Mapping[str, NDArray[np.uint32]], directions: NDArray[np.float64], exponent: float
 ) -> CommonBasis:
     """From the last sums of an iterated basis run and the directions that they are products with."""
-    vectors, values = finish_basis(directions, decode_products(sums[PRODUCTS]))
+    vectors, values = finish_basis(directions, decode_fixed(sums[PRODUCTS]))
     degrees = sums[DEGREES].astype(np.int64)
     return CommonBasis("iterated", exponent, degrees, vectors=vectors.astype(np.float32), values=values)
 
@@ -126,8 +114,8 @@ EXPONENT = 0.0  # of the items' degrees: few items have a degree that stands out
 
 def basis_of_noised(sums: Mapping[str, NDArray[np.uint32]], items: int, rank: int) -> CommonBasis:
     """At most `rank` vectors and values of H, and degrees, which are the row sums of H."""
-    variance = float(decode_products(sums[NOISE])[0])
-    matrix = symmetric_matrix(decode_products(sums[WEIGHTED]), items)
+    variance = float(decode_fixed(sums[NOISE])[0])
+    matrix = symmetric_matrix(decode_fixed(sums[WEIGHTED]), items)
     if not (variance > 0.0 and matrix.any()):
         raise ProtocolError("expected a sum of the common basis with noise of a variance above 0, got one without")
     values, vectors = leading_frequencies(matrix, rank)

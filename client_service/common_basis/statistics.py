@@ -1,4 +1,4 @@
-"""A shard -> this silo's part of the sums of a basis run (shared.strategies.common_basis)."""
+"""A shard -> this silo's part of the sums of a basis run (shared.sums.item_basis)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,8 @@ from client_service.data.digests import content_digest
 from shared.errors import DataError
 from shared.method.graph import degrees, power
 from shared.method.parameters import Float32
-from shared.strategies.common_basis import (
-    DEGREES,
-    NOISE,
-    PACKED,
-    PAIRS,
-    PRODUCTS,
-    STEP,
-    WEIGHTED,
-    UInt32,
-    encode_products,
-)
+from shared.sums.item_basis import DEGREES, NOISE, PACKED, PAIRS, PRODUCTS, WEIGHTED
+from shared.sums.sum import STEP, UInt32, encode_fixed
 
 Float64 = NDArray[np.float64]
 ROWS = 512  # items whose pairs are counted at a time
@@ -134,7 +125,7 @@ def normalised_products(
 
 def encode_sums(interactions: sparse.csr_array, products: Float64, clients: int) -> dict[str, UInt32]:
     """What an iterated round sends, for a sum over at most `clients` silos."""
-    return {DEGREES: count_degrees(interactions), PRODUCTS: encode_products(products, clients)}
+    return {DEGREES: count_degrees(interactions), PRODUCTS: encode_fixed(products, clients, PRODUCTS)}
 
 
 def begin_sums(interactions: sparse.csr_array, start: Float64, exponent: float, clients: int) -> dict[str, UInt32]:
@@ -142,7 +133,7 @@ def begin_sums(interactions: sparse.csr_array, start: Float64, exponent: float, 
     by_user, _ = degrees(interactions)
     diagonal = interactions.T @ power(by_user, -2.0 * exponent)
     numbers = np.column_stack([raw_products(interactions, start, exponent), diagonal])
-    return {DEGREES: count_degrees(interactions), PACKED: encode_products(numbers, clients)}
+    return {DEGREES: count_degrees(interactions), PACKED: encode_fixed(numbers, clients, PRODUCTS)}
 
 
 def pack_sums(interactions: sparse.csr_array, known: Explored) -> dict[str, UInt32]:

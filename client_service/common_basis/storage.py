@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.registry import SILO_SUMS
+from client_service.common_basis.silo_sum import Statistics
 from shared.errors import DataError
 from shared.files import replace_file
 from shared.message import Message
@@ -38,14 +40,13 @@ class BasisOut(Message):
     kept_at: str = Field(description="UTC, ISO 8601", examples=["2026-01-31T12:00:00+00:00"])
 
 
-def keep_basis(folder: Path, run: str, basis: CommonBasis) -> None:
+def keep_basis(folder: Path, run: str, basis: Statistics) -> None:
     """Write it, then its head. An older one stays for the models that were trained with it."""
     folder.mkdir(parents=True, exist_ok=True)
-    metadata = {"kind": basis.kind, "exponent": repr(basis.exponent)}
-    metadata |= {"everything": "yes"} if basis.everything else {}
+    metadata = basis.described() | ({"everything": "yes"} if basis.everything else {})
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
-    head = BasisHead(run=run, digest=basis.digest, items=len(basis.degrees))
+    head = BasisHead(run=run, digest=basis.digest, items=basis.size)
     replace_file(folder / HEAD, head.model_dump_json().encode())
 
 
@@ -74,7 +75,7 @@ def kept_at(folder: Path) -> str:
     return datetime.fromtimestamp((folder / HEAD).stat().st_mtime, UTC).isoformat(timespec="seconds")
 
 
-def load_basis(folder: Path, digest: str) -> CommonBasis | None:
+def load_basis(folder: Path, digest: str) -> Statistics | None:
     """The basis of this digest; None where it is not kept. DataError for a file with another content."""
     path = _path(folder, digest)
     if not path.exists():
@@ -88,12 +89,10 @@ def load_basis(folder: Path, digest: str) -> CommonBasis | None:
     return found
 
 
-def _read(path: Path) -> CommonBasis:
-    arrays = load_file(path)
-    kind = "exact" if "pairs" in arrays else "iterated"
+def _read(path: Path) -> Statistics:
     known = _metadata(path)
-    exponent, everything = float(known["exponent"]), known.get("everything") == "yes"
-    return CommonBasis(kind, exponent, everything=everything, **arrays)  # type: ignore[arg-type]
+    found = SILO_SUMS[known["kind"]].load(load_file(path), known)
+    return replace(found, everything=known.get("everything") == "yes")
 
 
 def _metadata(path: Path) -> dict[str, str]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.method.graph import power
-from shared.strategies.common_basis import DEGREES, PACKED, STEP, decode_products
+from shared.sums.item_basis import DEGREES, PACKED
+from shared.sums.sum import STEP, decode_fixed
 
 Float64 = NDArray[np.float64]
 RIDGE = 1e-10  # of the largest number in Q^T Y: below it directions are rounding
@@ -128,7 +129,7 @@ def _explore_first(sums: Mapping[str, UInt32], exponent: float, seed: int) -> Ex
     items, words = sums[PACKED].shape
     start, scale = first_directions(seed, items, words), _power(degrees, exponent)
     directions, change = np.linalg.qr(scale * start)
-    sent = decode_products(sums[PACKED])
+    sent = decode_fixed(sums[PACKED])
     entered = sent[:, :-1] / scale
     positive, diagonal = ((np.abs(sent[:, [one]]) + ROUNDING) / scale**2 for one in (0, -1))
     largest = float((positive / np.abs(start[:, :1])).max())

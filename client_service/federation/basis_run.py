@@ -1,4 +1,4 @@
-"""One basis run at this client: its part of each round's sums, and the common basis that the last ones become.
+"""One run that sums at this client: its part of each round, and the statistics that the last sums become.
 
 The same verbs as those of `training_run`, for the agent. It never touches the network. Its methods are slow and belong
 in a worker thread.
@@ -9,57 +9,35 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
-from scipy import sparse
 
-from client_service.common_basis.basis import (
-    CommonBasis,
-    basis_of_noised,
-    basis_of_pairs,
-    basis_of_products,
-    basis_of_rounds,
-    require_possible,
-)
-from client_service.common_basis.statistics import (
-    begin_sums,
-    count_pairs,
-    encode_sums,
-    normalised_products,
-    pack_sums,
-    raw_products,
-    weigh_pairs,
-)
+from client_service.common_basis.registry import SILO_SUMS
+from client_service.common_basis.silo_sum import Statistics, SummedDigests, SumRound, Sums
 from client_service.common_basis.storage import added_everything, keep_basis, note_everything
-from client_service.common_basis.subspace_iteration import (
-    Explored,
-    explore,
-    first_directions,
-    next_directions,
-    start_directions,
-)
 from client_service.federation.messages import RoundCosts
-from client_service.tasks.task import RunContext, SummedDigests
+from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext
 from shared.errors import ProtocolError
 from shared.files import save_arrays
 from shared.method.declaration import Part
 from shared.method.parameters import Parameters, digest
-from shared.strategies.common_basis import DEGREES, PRODUCTS, common_basis, decode_products
 from shared.strategies.strategy import Strategy
+from shared.strategies.sum_strategy import sum_strategy
+from shared.sums import find_sum
 
 NAME = "basis-run.safetensors"
-Sums = dict[str, NDArray[np.uint32]]
 
 
 class BasisRun:
     """The statistics of one run. `applied`: the last round whose sums are here.
 
-    interactions: X_c, (M, N) over the catalogue. folder: where the basis is kept. clients: how many the sums have room
-    for. summed: digests of what the silo adds. everything: are its validation and test pairs among it?
+    counted: what the sum has made of the shard (`SiloSum.count`). folder: where the statistics are kept. clients: how
+    many the sums have room for. summed: digests of what the silo adds. everything: are its validation and test data
+    among it?
     """
 
     part: Part = "basis"
@@ -67,7 +45,7 @@ class BasisRun:
     def __init__(
         self,
         place: RunContext,
-        interactions: sparse.csr_array,
+        counted: Any,
         folder: Path,
         clients: int,
         summed: SummedDigests,
@@ -75,14 +53,14 @@ class BasisRun:
         everything: bool = False,
     ) -> None:
         self.summed: SummedDigests | None = summed
-        self.place, self.strategy = place, common_basis(place.method)
-        self._interactions, self._folder, self._clients = interactions, folder, clients
+        self.place, self.strategy = place, sum_strategy(place.method)
+        self._counted, self._folder, self._clients = counted, folder, clients
         self._everything = everything
-        self._settings = place.method.basis
+        self._settings, self._sum = place.method.basis, find_sum(place.method)
         self._sums: dict[int, Sums] = {}
         self.applied = 0
-        self.moment = RoundContext(0, self._settings.rounds_needed, place.seed, None)
-        self.basis: CommonBasis | None = None
+        self.moment = RoundContext(0, self._sum.rounds(self._settings), place.seed, None)
+        self.basis: Statistics | None = None
 
     @property
     def received(self) -> Parameters:
@@ -94,7 +72,7 @@ class BasisRun:
 
     @property
     def finished(self) -> bool:
-        """Is the basis kept?"""
+        """Are the statistics kept?"""
         return self.basis is not None
 
     @property
@@ -129,7 +107,7 @@ class BasisRun:
 
     def _needed(self, number: int) -> range:
         """The rounds whose sums are used together with those of round `number`."""
-        return range(max(1, number + 1 - self._settings.sums_needed), number)
+        return range(max(1, number + 1 - self._sum.sums_needed(self._settings)), number)
 
     def trained_in(self, number: int) -> bool:
         """A closed round is never done again: its sums say all that there is."""
@@ -159,40 +137,11 @@ class BasisRun:
         """This silo's part of the round at hand."""
         if self._everything:
             note_everything(self._folder, self.place.run)
-        if self._settings.kind == "exact":
-            count = count_pairs if self._settings.epsilon is None else weigh_pairs
-            return count(self._interactions)
-        if self._settings.words is not None:
-            return self._explore(self._settings.words)
-        exponent, directions = self._settings.exponent, self._directions(self.moment.round)
-        if self.moment.round == 1:
-            products = raw_products(self._interactions, directions, exponent)
-        else:
-            products = normalised_products(self._interactions, directions, exponent, self._all_degrees())
-        return encode_sums(self._interactions, products, self._clients)
+        return SILO_SUMS[self._sum.name].add(self._round(self.moment.round))
 
-    def _explore(self, words: int) -> Sums:
-        """The same where the products of all rounds are kept."""
-        if self.moment.round > 1:
-            return pack_sums(self._interactions, self._explored(self.moment.round - 1))
-        start = first_directions(self.place.seed, self.place.method.catalogue, words)
-        return begin_sums(self._interactions, start, self._settings.exponent, self._clients)
-
-    def _explored(self, last: int) -> Explored:
-        """What the sums up to a round tell."""
-        sums = [self._sums[number] for number in range(1, last + 1)]
-        return explore(sums, self._settings.exponent, self.place.seed)
-
-    def _all_degrees(self) -> NDArray[np.int64]:
-        return self._sums[min(self._sums)][DEGREES].astype(np.int64)
-
-    def _directions(self, number: int) -> NDArray[np.float64]:
-        """What round `number` takes products with."""
-        if number == 1:
-            return start_directions(self.place.seed, self.place.method.catalogue, self._settings.rank)
-        before = self._sums[number - 1]
-        products, all_degrees = decode_products(before[PRODUCTS]), before[DEGREES].astype(np.int64)
-        return next_directions(products, all_degrees, self._settings.exponent, first=number == 2)
+    def _round(self, number: int) -> SumRound:
+        place = self.place
+        return SumRound(self._counted, place.method, place.seed, self._clients, number, self._sums)
 
     def skip_round(self, received: Parameters, number: int) -> None:
         """Take over the sums of round `number`. They are durable when this returns."""
@@ -210,25 +159,18 @@ class BasisRun:
         self.skip_round(received, costs.round)
 
     def finish(self, failure: str | None = None) -> None:
-        """Keep the basis; of a run that has failed, nothing."""
+        """Keep the statistics; of a run that has failed, nothing."""
         if failure is None:
             everything = added_everything(self._folder, self.place.run)
-            self.basis = replace(require_possible(self._make_basis()), everything=everything)
+            self.basis = replace(self._read_sums(), everything=everything)
             keep_basis(self._folder, self.place.run, self.basis)
         self._path.unlink(missing_ok=True)
 
-    def _make_basis(self) -> CommonBasis:
-        last, exponent = self._settings.rounds_needed, self._settings.exponent
+    def _read_sums(self) -> Statistics:
+        last = self._sum.rounds(self._settings)
         if self.applied != last:
             raise ProtocolError(f"expected the sums of round {last} of {self.place.run}, got those of {self.applied}")
-        if self._settings.epsilon is not None:
-            return basis_of_noised(self._sums[last], self.place.method.catalogue, self._settings.rank)
-        if self._settings.kind == "exact":
-            return basis_of_pairs(self._sums[last], exponent)
-        if self._settings.words is not None:
-            degrees, rank = self._sums[last][DEGREES], self._settings.rank
-            return basis_of_rounds(self._explored(last), degrees, rank)
-        return basis_of_products(self._sums[last], self._directions(last), exponent)
+        return SILO_SUMS[self._sum.name].finish(self._round(last))
 
     @property
     def _path(self) -> Path:

@@ -11,6 +11,8 @@ import torch
 
 from client_service.boundary.anchors import KnownAnchors
 from client_service.boundary.policy import allowed_declaration
+from client_service.common_basis.registry import find_silo_sum
+from client_service.common_basis.silo_sum import SummedDigests
 from client_service.common_basis.storage import FOLDER
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.messages import RoundCosts
@@ -22,7 +24,7 @@ from client_service.secure_rounds.masking import Masking
 from client_service.serving.model_server import ModelServer
 from client_service.serving.model_versions import number_of_run
 from client_service.settings import ClientSettings
-from client_service.tasks.task import RunContext, SummedDigests, Task, TaskShard
+from client_service.tasks.task import RunContext, Task, TaskShard
 from client_service.training.training_state import RoundContext
 from shared.errors import PrivacyError
 from shared.method.declaration import Part
@@ -31,6 +33,7 @@ from shared.method.settings import BasisSettings, MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
 from shared.strategies.strategy import Strategy
+from shared.sums import find_sum
 
 
 @dataclass(frozen=True)
@@ -111,19 +114,20 @@ def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: P
     if allowed.of_part(part) != settings.declaration().of_part(part):
         raise PrivacyError("the run's settings would send other parameters than this client has declared")
     if part == "basis":
-        _require_as_careful(settings.method.basis, agreed.basis)
+        _require_as_careful(settings.method.basis, agreed.basis, find_sum(agreed).steady)
     return agreed
 
 
-def _require_as_careful(own: BasisSettings, asked: BasisSettings) -> None:
+def _require_as_careful(own: BasisSettings, asked: BasisSettings, steady: tuple[str, ...]) -> None:
     """PrivacyError for sums of which more is handed out than with the silo's own settings.
 
-    Sums over the same data with two exponents weigh users of each degree differently: their difference tells of single
-    users, and no rule counts it, because nobody's data have changed.
+    steady: what must be the same. Sums over the same data with two exponents, for example, weigh users of each degree
+    differently: their difference tells of single users, and no rule counts it, because nobody's data have changed.
     """
-    if asked.kind == "iterated" and asked.exponent != own.exponent:
-        words = f"expected a run with basis.exponent = {own.exponent:g}, as in this client's settings"
-        raise PrivacyError(f"{words} (method.basis.exponent), got {asked.exponent:g}")
+    for name in steady:
+        if (got := getattr(asked, name)) != (ours := getattr(own, name)):
+            words = f"expected a run with basis.{name} = {ours:g}, as in this client's settings"
+            raise PrivacyError(f"{words} (method.basis.{name}), got {got:g}")
     for name in ("least_pairs", "least_silos"):
         if (got := getattr(asked, name)) < (least := getattr(own, name)):
             words = f"expected a run with basis.{name} = {least} or more, as in this client's settings"
@@ -135,15 +139,14 @@ def open_basis_run(
 ) -> BasisRun:
     """The silo's part of the sums of a basis run that has room for so many clients, before any round. Slow.
 
-    In a silo that fits its models on everything, everything is counted in exact sums without noise. The directions of
-    others would tell what is judged in them the answers, and no silo can take its own part of them away.
+    In a silo that fits its models on everything, everything is counted in sums that the silo can take its own part out
+    of, such as counts without noise. Others, such as directions, would tell what is judged in them the answers.
     """
-    basis = place.method.basis
-    everything = settings.fit_everything and basis.kind == "exact" and basis.epsilon is None
+    chosen = find_silo_sum(place.method, task.name)
+    everything = settings.fit_everything and chosen.everything(place.method)
     counted = task.everything(shard) if everything else shard
-    interactions = task.count_in_catalogue(counted, place.method.catalogue)
-    folder, summed = basis_folder(settings), task.digest_summed(counted)
-    return BasisRun(place, interactions, folder, clients, summed, everything=everything)
+    folder, summed = basis_folder(settings), chosen.digests(counted)
+    return BasisRun(place, chosen.count(counted, place.method), folder, clients, summed, everything=everything)
 
 
 class ClientRun(Protocol):

@@ -11,6 +11,7 @@ An estimate of memory is an upper bound of what a run takes beside what the proc
 from __future__ import annotations
 
 from client_service.boundary.policy import Policy
+from client_service.common_basis.registry import SILO_SUMS
 from client_service.evaluation.ranking import VALIDATION_USERS
 from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
 from client_service.models.closed_form.scorers import MOST_PAIRS
@@ -19,17 +20,17 @@ from client_service.training.margins import ALL_SCORED_NUMBERS, BLOCK_PAIRS, SCO
 from shared.errors import SettingsError
 from shared.method.anchor import declared_size
 from shared.method.declaration import Counts, Declaration, Part
-from shared.method.run_memory import SPARSE, Cost, allowed_memory, anchor_cost, describe_bytes, spectrum_cost
+from shared.method.run_memory import Cost, allowed_memory, anchor_cost, describe_bytes, spectrum_cost
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES, ITEM_TABLE
 from shared.protocol.lengths import least_update
 from shared.strategies.lpsfed import MARGIN
 from shared.strategies.strategy import Strategy
+from shared.sums import find_sum
 
 RATE = 1e10  # products and sums of dense arrays in a second
 STEP = 1e7  # what a step of training takes beside its arithmetic
 FIXED = 190e6  # bytes of code that the first training run loads, and of blocks of a fixed size
-FIXED_OF_SUMS = 40e6
 COMMON_KEPT = 0.5  # of what it takes to make the scores of a common basis
 FUSED_DIRECTIONS = 168  # of the closed-form factors that are fused with the trained score
 LONGEST_VISIT = 64  # clicks of a padded session
@@ -83,7 +84,7 @@ def estimate_costs(
     """Each part of a run; what lies in memory throughout is the first. agreed: size of an anchor of counts."""
     update = Cost("the update", 6.0 * least_update(declaration))
     if part == "basis":
-        return [*_basis_costs(method, shard), update]
+        return [*SILO_SUMS[find_sum(method).name].costs(method, shard), update]
     model = strategy.model or method.model
     training = _session_costs if EXCHANGES[model].task == "sessions" else _item_costs
     held, *others = training(model, method, shard)
@@ -158,12 +159,10 @@ def _closed_form_cost(users: int, items: int) -> Cost:
 
 
 def _common_cost(method: MethodSettings, users: int, items: int) -> Cost:
-    """Of the scores that follow from the sums of a common basis, and of taking the silo's own part out of these."""
-    catalogue, scores = float(method.catalogue), 16.0 * min(float(min(users, VALIDATION_USERS)) * items, MOST_SCORES)
-    words = f"the scores of the common basis ({method.catalogue:,} items)"
-    if method.basis.kind == "exact" and method.basis.epsilon is None:
-        return Cost(words, 72.0 * catalogue**2 + scores)
-    return Cost(words, 60.0 * catalogue * method.basis.directions + scores)
+    """Of the scores that follow from the statistics of a sum, and of taking the silo's own part out of these."""
+    chosen, scores = find_sum(method), 16.0 * min(float(min(users, VALIDATION_USERS)) * items, MOST_SCORES)
+    words = f"the scores of {chosen.title} ({method.catalogue:,} items)"
+    return Cost(words, SILO_SUMS[chosen.name].use_bytes(method) + scores)
 
 
 def _session_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:
@@ -180,20 +179,3 @@ def _session_costs(model: str, method: MethodSettings, shard: Counts) -> list[Co
     operations = examples * (pair * rows + 60.0 * usual * width**2) + examples / batch * (STEP + 20.0 * rows * width)
     words = f"steps of batch_size {method.batch_size:,} over {rows:,} items, local_epochs {method.local_epochs}"
     return [Cost(f"the model (width {width:,}, {rows:,} items)", tables), Cost(words, scores + visits, operations)]
-
-
-def _basis_costs(method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of a silo's part of the sums and of what is made of them: what is kept of the rounds first."""
-    basis, items = method.basis, float(method.catalogue)
-    if basis.kind == "exact":
-        square = (24.0 if basis.epsilon is None else 40.0) * items**2
-        return [
-            Cost("the sums", FIXED_OF_SUMS + 4.0 * items**2),
-            Cost(f"pairs of {method.catalogue:,} items", square, 10.0 * items**2),
-        ]
-    columns = float(basis.directions)
-    kept = 4.0 * items * (basis.words or basis.rank) * basis.sums_needed
-    words = f"{basis.directions:,} directions (basis.rank, basis.words, basis.rounds) of {method.catalogue:,} items"
-    held = 8.0 * (5.0 * items * columns + 3.0 * columns**2 + 2.0 * shard.users * (basis.words or basis.rank))
-    operations = SPARSE * 4.0 * shard.edges * columns + 8.0 * items * columns**2 + 10.0 * columns**3
-    return [Cost("the sums", FIXED_OF_SUMS + kept), Cost(words, held, operations)]

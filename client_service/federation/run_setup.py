@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
-from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.registry import SILO_SUMS
+from client_service.common_basis.silo_sum import Statistics
 from client_service.common_basis.storage import kept_head, load_basis
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun, Silo, agree_method, basis_folder, open_basis_run, place_run
@@ -26,6 +27,7 @@ from shared.protocol.schemas import RunOut
 from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.server_optimisers import magnitudes_for
 from shared.strategies.strategy import Strategy
+from shared.sums import find_sum
 
 QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
@@ -40,9 +42,9 @@ def list_warnings(
     strategy = build_strategy(declaration.strategy, method)
     noised = warn_of_noised_magnitudes(settings.privacy, strategy, method)
     rows = warn_of_moved_rows(strategy, method, settings.task, secure=declaration.secure)
-    pairs = warn_of_rare_pairs(method) if state.part == "basis" else ()
+    told = SILO_SUMS[find_sum(method).name].warnings(method) if state.part == "basis" else ()
     unlike = warn_of_unlike_starts(declaration, method)
-    return (*few_clients(state.joined), *unlike, *rows, *noised, *pairs, *late, *shut_out)
+    return (*few_clients(state.joined), *unlike, *rows, *noised, *told, *late, *shut_out)
 
 
 def warn_of_unlike_starts(declaration: Declaration, method: MethodSettings) -> tuple[str, ...]:
@@ -63,17 +65,6 @@ def warn_of_moved_rows(strategy: Strategy, method: MethodSettings, task: str, *,
         return ()
     others = "; with sessions.candidates = catalogue all rows move" if of_sessions else ""
     return ("rows of items leave: sums with and without this silo tell which items it alone has" + others,)
-
-
-def warn_of_rare_pairs(method: MethodSettings) -> tuple[str, ...]:
-    """A warning, where rare pairs are left out of a sum whose members' own counts nobody can check."""
-    basis = method.basis
-    if basis.kind != "exact" or basis.epsilon is not None or basis.least_pairs == 1:
-        return ()
-    return (
-        f"a silo that lies about its own counts reads pairs of items that fewer than {basis.least_pairs} users have"
-        " too (basis.least_pairs): policy.common_basis = noised takes part in noised sums alone",
-    )
 
 
 def warn_of_noised_magnitudes(privacy: PrivacySettings, strategy: Strategy, method: MethodSettings) -> tuple[str, ...]:
@@ -139,7 +130,7 @@ class RunOpening:
         head = kept_head(self._basis_folder)
         return head is not None and head.run == run
 
-    async def _common_basis(self, state: RunOut, method: MethodSettings, run: str) -> CommonBasis:
+    async def _common_basis(self, state: RunOut, method: MethodSettings, run: str) -> Statistics:
         """The basis that a training run uses: the one that is kept, or made from the sums of its basis run."""
         head = kept_head(self._basis_folder)
         if head is not None and head.run == run:
@@ -147,7 +138,7 @@ class RunOpening:
             if found is not None:
                 return found
         part = await self._basis_run(state.model_copy(update={"method": method}), run)
-        last = method.basis.rounds_needed
+        last = find_sum(method).rounds(method.basis)
         await self.fetch_missing(part, last)
         await self._in_worker(part.skip_round, await self.personalised(part, last), last)
         await self._in_worker(part.finish)

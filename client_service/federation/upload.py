@@ -143,10 +143,10 @@ class UpdateSender:
 
     async def _noised_part(self, run_part: ClientRun, update: Parameters, terms: RoundTerms) -> Parameters:
         """With this silo's part of the noise; asked again, the same."""
-        guard, basis = self._basis_guard, run_part.place.method.basis
+        guard, method = self._basis_guard, run_part.place.method
         if guard is None:
             raise PrivacyError("expected an account for noised sums of the common basis (basis.epsilon), got none")
-        return await self._in_worker(lambda: guard.release(update, terms, basis))
+        return await self._in_worker(lambda: guard.release(update, terms, method))
 
     async def received(
         self, run_part: ClientRun, update: Parameters | None, given: Parameters, number: int

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import LedgerHeads
@@ -21,14 +20,14 @@ from client_service.privacy.accounting import FOLDER, ROUNDING, Account, Charge,
 from client_service.privacy.mechanism import Noise
 from shared.errors import DataError, PrivacyError
 from shared.method.parameters import Parameters, blocks, digest
-from shared.method.settings import BasisSettings
+from shared.method.settings import MethodSettings
 from shared.protocol.secure.messages import RoundTerms
-from shared.strategies.common_basis import NOISE, STEP, WEIGHTED
+from shared.sums import find_sum
+from shared.sums.sum import STEP, SumNoise
 
 ACCOUNT, SECRET = f"{FOLDER}/basis-account.jsonl", f"{FOLDER}/basis-secret"  # in the state directory
 TOLD = "noise"  # what the ledger's entry of a noised part says of its charge
 EVERY_SHARD = ""
-Float64 = NDArray[np.float64]
 
 
 def noise_deviation(epsilon: float, delta: float) -> float:
@@ -56,17 +55,18 @@ class BasisGuard:
         self._secret, self._budget, self._delta = silo_secret(heads, SECRET), budget, delta
         self._leaving = False
 
-    def release(self, update: Parameters, terms: RoundTerms, basis: BasisSettings) -> Parameters:
+    def release(self, update: Parameters, terms: RoundTerms, method: MethodSettings) -> Parameters:
         """What may leave in this round; asked again, the same, and charged once. PrivacyError beyond the budget."""
-        assert basis.epsilon is not None
+        basis, plan = method.basis, find_sum(method).noise
+        assert basis.epsilon is not None and plan is not None
         deviation = noise_deviation(basis.epsilon, basis.delta)
         content = f"{terms.model_dump_json()}\n{digest(update.arrays)}"
         occasion = hashlib.sha256(content.encode()).hexdigest()
         if occasion not in self._account.spent.occasions:
-            self._charge(occasion, Charge("gaussian", deviation), run=terms.run, round=terms.round)
+            self._charge(occasion, plan.tensor, Charge("gaussian", deviation), run=terms.run, round=terms.round)
         self._leaving = True
         parts = terms.threshold - 1  # of the noise that any sum has beside that of one silo, which knows its own
-        return _with_noise(update, deviation / math.sqrt(parts), Noise(self._secret, occasion))
+        return _with_noise(update, plan, deviation / math.sqrt(parts), Noise(self._secret, occasion))
 
     def permit(self) -> dict[str, Any]:
         """What the ledger says beside a masked part that is about to leave. PrivacyError where there is no release."""
@@ -75,30 +75,22 @@ class BasisGuard:
         spent = self._account.epsilon(self._delta)
         return {"epsilon": spent, "delta": self._delta, "budget": self._budget, "account": self._account.end}
 
-    def _charge(self, occasion: str, charge: Charge, **place: Any) -> None:
+    def _charge(self, occasion: str, tensor: str, charge: Charge, **place: Any) -> None:
         after = self._account.epsilon(self._delta, [charge])
         if after > self._budget * (1 + ROUNDING):
             spent = self._account.epsilon(self._delta)
             words = f"expected a noised sum within policy.basis_budget = {self._budget:g} at delta {self._delta:g}"
             raise PrivacyError(f"{words}, got epsilon {after:.4g} with it; {spent:.4g} is spent")
-        self._account.charge(occasion, {WEIGHTED: charge}, {}, epsilon=after, **place)
+        self._account.charge(occasion, {tensor: charge}, {}, epsilon=after, **place)
 
 
-def _with_noise(update: Parameters, deviation: float, noise: Noise) -> Parameters:
-    """Normal noise of this deviation on the diagonal, and of its half in variance beside it; and that variance."""
-    sums = np.array(update.arrays[WEIGHTED], dtype=np.uint32)
-    deviations = entry_deviations(sums.size, deviation)
+def _with_noise(update: Parameters, plan: SumNoise, deviation: float, noise: Noise) -> Parameters:
+    """Normal noise of each entry's deviation, and the variance that goes with it."""
+    sums = np.array(update.arrays[plan.tensor], dtype=np.uint32)
+    deviations = plan.deviations(sums.size, deviation)
     for begin, end in blocks(sums.size):
         part = sums[begin:end]
-        drawn = noise.draws(f"{WEIGHTED} {begin}", part.astype(np.float64), "gaussian")
+        drawn = noise.draws(f"{plan.tensor} {begin}", part.astype(np.float64), "gaussian")
         part += np.rint(drawn * deviations[begin:end] / STEP).astype(np.int64).astype(np.uint32)
     variance = np.array([math.ceil(deviation**2 / STEP)], dtype=np.uint32)
-    return Parameters({NOISE: variance, WEIGHTED: sums}, update.scalars)
-
-
-def entry_deviations(size: int, deviation: float) -> Float64:
-    """Of each entry of an upper triangle by rows, of so many entries with its diagonal."""
-    items = (math.isqrt(8 * size + 1) - 1) // 2
-    found = np.full(size, deviation / math.sqrt(2.0))
-    found[np.cumsum(np.concatenate([[0], np.arange(items, 1, -1)]))] = deviation
-    return found
+    return Parameters({plan.variance: variance, plan.tensor: sums}, update.scalars)

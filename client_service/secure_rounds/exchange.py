@@ -21,9 +21,10 @@ from shared.protocol.masked_wire import encode_masked
 from shared.protocol.schemas import ReceiptOut
 from shared.protocol.secure import client
 from shared.protocol.secure.common import describe_terms
-from shared.protocol.secure.membership import LEAST_SILOS, is_basis
+from shared.protocol.secure.membership import LEAST_SILOS
 from shared.protocol.secure.messages import Consents, Delivery, Roster, RoundTerms, Sharers, UnmaskRequest
 from shared.protocol.secure.state import BegunRound, Checked, Ready, Sharing, State, terms_of
+from shared.sums import is_sum
 
 Answer = TypeVar("Answer", Roster, Delivery, Sharers, UnmaskRequest, Consents)
 S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
@@ -101,7 +102,7 @@ class SecureExchange:
         own = self._own
         self._memory.require_pinned_terms(terms)
         bears = own.noised or (own.changing_members and terms.common.changing_members)
-        if is_basis(terms.declaration) or not bears:  # what a basis run multiplies with follows from all its sums
+        if is_sum(terms.declaration) or not bears:  # what a basis run multiplies with follows from all its sums
             self._memory.require_every_sum(terms)
         state = client.begin(
             terms,

@@ -18,10 +18,10 @@ from shared.errors import ConflictError, PrivacyError, SettingsError
 from shared.message import Message
 from shared.protocol.schemas import ClientName, Digest
 from shared.protocol.secure.client import require_members
-from shared.protocol.secure.membership import is_basis
 from shared.protocol.secure.messages import FEWEST_CLIENTS, Roster
 from shared.protocol.signing.keys import PublicKey, fingerprint, public_key, raw_hex
 from shared.protocol.signing.members import Registry, read_registry
+from shared.sums import is_sum
 
 AGGREGATOR = ""  # no client has this name
 CONSENT = "`lpsfed members accept` shows and takes them"
@@ -164,7 +164,7 @@ class KnownMembers:
             if not (names <= known or known <= names):
                 raise self._ask_consent({name: told[name] for name in names - known}, roster.terms.run)
             agreed = names & known
-        elif is_basis(roster.terms.declaration):
+        elif is_sum(roster.terms.declaration):
             raise self._ask_consent({name: key for name, key in told.items() if name != own}, roster.terms.run)
         else:
             agreed = names

@@ -20,11 +20,11 @@ from shared.protocol.secure.membership import (
     describe_exposed,
     find_basis_objection,
     find_exposed,
-    is_basis,
     needs_stamps,
     stamps_of,
 )
 from shared.protocol.secure.messages import Roster, RoundTerms
+from shared.sums import is_sum
 
 NAME = "secure_rounds.jsonl"  # in the state directory
 PINNED = ("threshold", "method", "seed", "rounds")  # of a run's terms: the same in all of its rounds
@@ -167,7 +167,7 @@ class RoundMemory:
         """
         self.require_renewable(roster, members, least)
         terms, new = roster.terms, member_sum(roster, members)
-        known = {} if is_basis(terms.declaration) else self._members_of_start
+        known = {} if is_sum(terms.declaration) else self._members_of_start
         earlier = known.get(terms.common.start, new.members)
         if earlier != new.members:
             words = f"expected the members that an earlier sum from this start had ({len(earlier)}), got other ones"
@@ -200,7 +200,7 @@ class RoundMemory:
 def _stamps_entry(roster: Roster, members: Iterable[str]) -> dict[str, Stamps]:
     """What an entry says of a basis run's sum; of one with noise, that it is one."""
     declaration = roster.terms.declaration
-    if not is_basis(declaration):
+    if not is_sum(declaration):
         return {}
     return {"stamps": stamps_of(roster.keys, members) if needs_stamps(declaration) else {}}
 

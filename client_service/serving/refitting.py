@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.silo_sum import Statistics
 from client_service.common_basis.storage import FOLDER, load_basis
 from client_service.data import Shard
 from client_service.models.initial_filter import start_at
@@ -29,7 +29,7 @@ EVERYTHING = "everything"  # the folder, with the shard's digest, of what follow
 SHORT = 16
 
 
-def load_model_basis(folder: Path, head: ModelHead) -> CommonBasis | None:
+def load_model_basis(folder: Path, head: ModelHead) -> Statistics | None:
     """The common basis of a kept model; `folder` has the models. DataError where it is missing: without it the model
     ranks otherwise."""
     basis = load_basis(folder.parent / FOLDER, head.basis) if head.basis else None

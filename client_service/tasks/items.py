@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from client_service.common_basis.statistics import catalogue_matrix, training_digest
 from client_service.data import Shard, load_shard
 from client_service.data.interaction_files import read_catalogue, with_places
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
@@ -28,14 +27,12 @@ from client_service.serving.refitting import Refit, load_model_basis
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import USERS, trial
 from client_service.tasks.task import (
-    CatalogueCounts,
     EventIntake,
     ModelStart,
     OpenedTask,
     Refitting,
     ReplicaTask,
     RunContext,
-    SummedDigests,
     Task,
 )
 from client_service.training.item_trainer import ItemTrainer, list_item_rows
@@ -76,11 +73,6 @@ def all_pairs(shard: Shard) -> Shard:
 def count_graph(shard: Shard) -> Counts:
     users, items = shard.train.shape
     return Counts(users=users, items=items, edges=shard.train.nnz)
-
-
-def digest_summed(shard: Shard) -> SummedDigests:
-    """Of the training pairs, and of the catalogue in which the shard's items have places."""
-    return SummedDigests(training_digest(shard), shard.catalogue)
 
 
 def begin_training(
@@ -205,6 +197,5 @@ ITEMS = Task(
     relate=relate_scores,
     summarise=summarise_items,
     refitting=Refitting(everything=all_pairs, refit=Refit),
-    counts=CatalogueCounts(matrix=catalogue_matrix, digests=digest_summed),
     events=EventIntake(open=open_lists, follow=follow_lists),
 )

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 import torch
-from scipy import sparse
 from torch import Tensor, nn
 
-from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.silo_sum import Statistics
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.event_log.database import FOLDER
 from client_service.event_log.service import EventLog
@@ -54,19 +53,11 @@ class RunContext:
     folder: Path
     kind: str = ""
     cache: Path | None = None
-    basis: CommonBasis | None = None
+    basis: Statistics | None = None
     versions: int = 3
     number: int = 0
     fit_everything: bool = False
     broadcasts: tuple[str, ...] = ()
-
-
-class SummedDigests(NamedTuple):
-    """Of what a silo adds to the sums of a basis run. training: of the pairs that are counted, the same as long as they
-    are; catalogue: of the list of items over which they are counted."""
-
-    training: str
-    catalogue: str
 
 
 class TaskShard(Protocol):
@@ -154,17 +145,6 @@ class Refitting(Generic[S]):
 
 
 @dataclass(frozen=True)
-class CatalogueCounts(Generic[S]):
-    """What a silo adds to the sums of a common basis.
-
-    matrix: X_c, the training pairs over the items of a common catalogue of that size. digests: of what is counted.
-    """
-
-    matrix: Callable[[S, int], sparse.csr_array]
-    digests: Callable[[S], SummedDigests]
-
-
-@dataclass(frozen=True)
 class EventIntake(Generic[S]):
     """How applications' events change answers.
 
@@ -203,7 +183,7 @@ class Task(Generic[S, T]):
     rows: the ids of a shard's rows, for models with a row for each user or item.
     relate: what the scores of a frozen model mean, by validation data; without it they are taken as they are.
     summarise: the fields of QualityOut that are known when training is over, of the served model and the training.
-    refitting, counts, events: see their classes. Where they are left out, what needs them is refused.
+    refitting, events: see their classes. Where they are left out, what needs them is refused.
     """
 
     name: str
@@ -223,7 +203,6 @@ class Task(Generic[S, T]):
     relate: Callable[[S, Any, Interrupt], Relevance] | None = None
     summarise: Callable[[RunContext, S, Any, T, Interrupt], dict[str, Any]] | None = None
     refitting: Refitting[S] | None = None
-    counts: CatalogueCounts[S] | None = None
     events: EventIntake[S] | None = None
 
     def read(self, settings: ClientSettings) -> S:
@@ -264,14 +243,6 @@ class Task(Generic[S, T]):
             self._refuse_refit()
         return self.refitting.refit(shard, folder, device)
 
-    def count_in_catalogue(self, shard: S, size: int) -> sparse.csr_array:
-        """X_c over a common catalogue of that size. SettingsError for a task without a common basis."""
-        return self._required_counts().matrix(shard, size)
-
-    def digest_summed(self, shard: S) -> SummedDigests:
-        """Digests of what is counted there. SettingsError for a task without a common basis."""
-        return self._required_counts().digests(shard)
-
     def meaning_of_scores(self, shard: S, served: Any, interrupt: Interrupt) -> Relevance:
         """What the scores of a frozen model mean, by validation data."""
         return UNFITTED if self.relate is None else self.relate(shard, served, interrupt)
@@ -288,11 +259,6 @@ class Task(Generic[S, T]):
         if self.events is not None:
             return self.events.follow(settings, shard)
         return ReplicaTask(self.answer(shard), lambda: False)
-
-    def _required_counts(self) -> CatalogueCounts[S]:
-        if self.counts is None:
-            self._refuse("method.basis", "'off'", "common basis", "another")
-        return self.counts
 
     def _refuse_refit(self) -> NoReturn:
         self._refuse("fit_everything", "false", "models that can be fitted again", "true")

@@ -12,7 +12,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from client_service.common_basis.basis import CommonBasis
+from client_service.common_basis.silo_sum import Statistics
 from client_service.data import Shard
 from client_service.models.encoder import Encoder
 from client_service.models.initial_filter import Filter
@@ -111,7 +111,7 @@ class ItemTrainer(Trainer):
         interrupt: Interrupt = NEVER,
         kind: str = "",
         recipe: Recipe | None = None,
-        basis: CommonBasis | None = None,
+        basis: Statistics | None = None,
     ) -> None:
         self.spectrum, self._given, self._basis = spectrum, Choice(start=start, recipe=recipe), basis
         super().__init__(shard, method, device, interrupt, kind)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from client_service.common_basis.basis import CommonBasis
-from client_service.common_basis.scorers import Places, common_scorers, common_spectrum, frame_of
-from client_service.common_basis.statistics import without_held_out
+from client_service.common_basis.registry import SILO_SUMS
+from client_service.common_basis.silo_sum import Statistics
 from client_service.data import Shard
 from client_service.models.closed_form.scorers import ClosedFormScorers
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
@@ -21,7 +20,6 @@ from client_service.models.score_fusion import Codes, Fusion, Recipe, Scorer, fu
 from client_service.runtime.interruption import Interrupt
 from client_service.training.filter_search import best_filter
 from client_service.training.fusion_search import best_recipe
-from shared.errors import DataError
 from shared.files import replace_file
 from shared.message import Message
 from shared.method.settings import MethodSettings
@@ -59,7 +57,7 @@ def begin_model(
     name: str,
     chosen: Choice,
     interrupt: Interrupt,
-    basis: CommonBasis | None = None,
+    basis: Statistics | None = None,
 ) -> TrainingStart:
     """The named model. Only one that begins at a filter (`start` = exact or common) is fused with closed-form scores,
     and with those of a common basis where there is one."""
@@ -70,7 +68,7 @@ def begin_model(
         began = common_start(basis, shard, method)
         start = chosen.start or (best_filter(shard, spectrum, interrupt).choice if began is None else COMMON_START)
     if start is not None and method.fusion:
-        common = () if basis is None else scorers_of(basis, shard)
+        common = () if basis is None else SILO_SUMS[basis.kind].scorers(basis, shard)
         directions = None if basis is None else basis.directions
         recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began, directions, made)
     frequencies = began or spectrum
@@ -80,27 +78,12 @@ def begin_model(
     return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train))
 
 
-def common_start(basis: CommonBasis | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:
+def common_start(basis: Statistics | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:
     """The frequencies of all silos' graph, where the model begins in them, without the shard's own held-out pairs, by
-    which the model is judged. DataError as `scorers_of` raises."""
+    which the model is judged. DataError for a shard without places in the common catalogue."""
     if basis is None or method.start != "common":
         return None
-    known = without_held_out(basis, shard)
-    frame = None if known is basis else frame_of(basis)
-    return common_spectrum(known, _places(shard), shard.train, method.cutoff, frame)
-
-
-def scorers_of(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
-    """What the basis says of the shard's items, without the shard's own held-out pairs, by which scores are judged.
-    DataError for a shard without places in the common catalogue."""
-    places = _places(shard)
-    return common_scorers(without_held_out(basis, shard), places, shard.train)
-
-
-def _places(shard: Shard) -> Places:
-    if shard.places is None:
-        raise DataError("expected the shard's items to have places in the common catalogue, they have none")
-    return shard.places
+    return SILO_SUMS[basis.kind].start(basis, shard, method)
 
 
 def load_choice(shard: Shard, cutoff: int, folder: Path, basis: str = "") -> Choice:

@@ -68,10 +68,14 @@ class AnchorSettings(Message):
     every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
 
 
+SumName = Literal["off", "exact", "iterated"]
+"""What is summed over the silos before a training run: nothing, or a sum of `shared.sums.SUMS`."""
+
+
 class BasisSettings(Message):
     """The common basis: statistics of the items, summed over the silos before a training run."""
 
-    kind: Literal["off", "exact", "iterated"] = Field(
+    kind: SumName = Field(
         "off", description="nothing; degrees and pairs of all items; or the lowest frequencies of the items' graph"
     )
     rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
@@ -96,19 +100,9 @@ class BasisSettings(Message):
     delta: float = Field(1e-5, gt=0, le=0.01, description="at which that epsilon holds")
 
     @property
-    def rounds_needed(self) -> int:
-        """Rounds of a basis run."""
-        return self.rounds if self.kind == "iterated" else 1
-
-    @property
     def directions(self) -> int:
         """iterated: from the products with how many the basis follows."""
         return self.rank if self.words is None else self.words * (2 * self.rounds - 1) - 1
-
-    @property
-    def sums_needed(self) -> int:
-        """The last so many rounds, from whose sums a basis follows."""
-        return self.rounds_needed if self.words is not None else min(2, self.rounds_needed)
 
 
 class ServerStepSettings(Message):

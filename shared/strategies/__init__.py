@@ -8,8 +8,6 @@ from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, Part
 from shared.method.settings import MethodSettings
 from shared.strategies.adaptive import fedadam, fedga, fedyogi
-from shared.strategies.common_basis import NAME as COMMON_BASIS
-from shared.strategies.common_basis import common_basis
 from shared.strategies.f2mf import f2mf
 from shared.strategies.fedavg import fedavg
 from shared.strategies.fedhgnn import fedhgnn
@@ -26,6 +24,8 @@ from shared.strategies.pfedrec import pfedrec
 from shared.strategies.robust_aggregation import robust
 from shared.strategies.server_optimisers import optimise
 from shared.strategies.strategy import Scalar, Strategy, read_own
+from shared.strategies.sum_strategy import strategy_of_sum, sum_strategy
+from shared.sums import is_sum, list_of_word
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "lpsfed": lpsfed,
@@ -60,8 +60,8 @@ def registered_scalars() -> dict[str, Scalar]:
 def find_strategy(declaration: Declaration) -> Strategy:
     """The strategy that a declaration names, with default settings: which of its scalars are visible and which come
     back is the same with all settings. ProtocolError for an unknown one."""
-    if declaration.strategy == COMMON_BASIS:
-        return common_basis(USUAL)
+    if is_sum(declaration):
+        return strategy_of_sum(list_of_word(declaration.strategy)[0], USUAL)
     if declaration.strategy not in STRATEGIES:
         raise ProtocolError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {declaration.strategy!r}")
     return STRATEGIES[declaration.strategy](USUAL)
@@ -77,5 +77,5 @@ def build_strategy(name: str, method: MethodSettings) -> Strategy:
 
 
 def strategy_of_part(part: Part, name: str, method: MethodSettings) -> Strategy:
-    """What a run of this part is held with: the named algorithm, or the sums of the common basis."""
-    return common_basis(method) if part == "basis" else build_strategy(name, method)
+    """What a run of this part is held with: the named algorithm, or a sum of statistics."""
+    return sum_strategy(method) if part == "basis" else build_strategy(name, method)

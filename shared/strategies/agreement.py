@@ -6,9 +6,9 @@ from shared.errors import SettingsError
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
-from shared.strategies.common_basis import declare_basis
 from shared.strategies.server_optimisers import magnitudes_for
 from shared.strategies.strategy import Strategy
+from shared.strategies.sum_strategy import declare_sum
 
 SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
 
@@ -16,7 +16,7 @@ SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
 def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bool) -> Declaration:
     """All that a federation's clients may send, in training runs and in basis runs. SettingsError for what cannot be
     secure."""
-    declaration, basis = strategy.declaration(method), declare_basis(method)
+    declaration, basis = strategy.declaration(method), declare_sum(method)
     if strategy.report is not None and not secure:
         words = "expected computed, because the aggregator sees the updates"
         raise SettingsError(f"server_step.magnitudes: {words}, got reported in a federation that is not secure")

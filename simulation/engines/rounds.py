@@ -22,6 +22,7 @@ from shared.method.parameters import Scalars, State, Update
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from shared.protocol.wire import check, decode, encode
 from shared.strategies import strategy_of_part
+from shared.sums import find_sum
 from simulation.engines.host import SiloReply, Verb
 from simulation.engines.silo import Terms
 
@@ -169,7 +170,7 @@ def hold_runs(plan: RunPlan, crew: Crew, note: Note = ignore_reply) -> HeldRun:
     require_plain_method(plan.request)
     method, name, spent = plan.request.method, "run-1", 0.0
     if method.basis.kind != "off":
-        request = plan.request.model_copy(update={"part": "basis", "rounds": method.basis.rounds_needed})
+        request = plan.request.model_copy(update={"part": "basis", "rounds": find_sum(method).rounds(method.basis)})
         spent = _EngineRun(replace(plan, request=request), crew, note, name).hold().seconds
         plan, name = replace(plan, request=plan.request.model_copy(update={"basis": name})), "run-2"
     held = _EngineRun(plan, crew, note, name).hold()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from client_service.boundary.policy import Policy
@@ -23,6 +23,7 @@ from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
 from shared.protocol.signing.members import write_registry
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
+from shared.sums import find_sum
 from shared.timeouts import ANSWER_SECONDS
 from simulation.partitioning.catalogue import write_catalogue
 
@@ -107,18 +108,14 @@ class Experiment:
         return build_strategy(self.strategy, self.method).shares_items(self.method)
 
     @property
-    def _allowed_basis(self) -> Literal["no", "noised", "secure", "open"]:
-        if self.method.basis.kind == "off":
-            return "no"
-        if not self.secure:
-            return "open"
-        return "secure" if self.method.basis.epsilon is None else "noised"
-
-    @property
-    def _basis_account(self) -> dict[str, float]:
-        """What a silo lets a noised sum spend: enough for the one that the run makes."""
+    def _sum_policy(self) -> dict[str, Any]:
+        """What a silo lets leave for the sum of the run, and spend on its noise: as much as the run takes."""
         basis = self.method.basis
-        return {} if basis.epsilon is None else {"basis_budget": basis.epsilon, "basis_delta": basis.delta}
+        if basis.kind == "off":
+            return {}
+        consent = "open" if not self.secure else "secure" if basis.epsilon is None else "noised"
+        spent = {} if basis.epsilon is None else {"basis_budget": basis.epsilon, "basis_delta": basis.delta}
+        return {find_sum(self.method).word: consent} | spent
 
     def run_request(self) -> RunIn:
         """The request by which the operator starts the run."""
@@ -180,9 +177,8 @@ class Experiment:
                 strategies=(self.strategy,),
                 item_tables=self._shares_items,
                 scalars=tuple(build_strategy(self.strategy, self.agreed_method).scalars),
-                common_basis=self._allowed_basis,
                 least_similarity=settle_similarity(self.method, secure=self.secure).similarity_floor,
-                **self._basis_account,
+                **self._sum_policy,
             ),
             "cache_directory": self.cache_of(shard),
             "device": self.device,

@@ -20,6 +20,7 @@ from shared.protocol.lengths import least_update
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import SHARES_ITEMS, build_strategy
 from shared.strategies.agreement import declare_federation
+from shared.sums import find_sum
 
 COMMENT = "# Written by `lpsfed join`. It is yours: the README lists what else a client can be told.\n"
 
@@ -113,17 +114,18 @@ def _needed_policy(federation: FederationOut, given: Mapping[str, Any]) -> dict[
     if not set(strategy.scalars) <= set(policy.scalars):
         needed["scalars"] = sorted(strategy.scalars)
     if basis.kind != "off":
-        needed |= _needed_for_basis(policy, basis, secure=federation.secure)
+        needed |= _needed_for_sum(policy, method, secure=federation.secure)
     parts = declare_federation(strategy, method, secure=federation.secure).parts
     if (least := max(map(least_update, parts))) > policy.max_upload_bytes:
         needed["max_upload_bytes"] = least
     return needed
 
 
-def _needed_for_basis(policy: Policy, basis: BasisSettings, *, secure: bool) -> dict[str, Any]:
+def _needed_for_sum(policy: Policy, method: MethodSettings, *, secure: bool) -> dict[str, Any]:
+    basis, word = method.basis, find_sum(method).word
     noised = secure and basis.epsilon is not None
     enough = ("open", "secure", "noised") if noised else ("open", "secure") if secure else ("open",)
-    needed: dict[str, Any] = {} if policy.common_basis in enough else {"common_basis": enough[-1]}
+    needed: dict[str, Any] = {} if getattr(policy, word) in enough else {word: enough[-1]}
     if noised and basis.epsilon is not None and basis.epsilon > policy.basis_budget:
         needed["basis_budget"] = basis.epsilon
     return needed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -13,7 +13,7 @@ from shared.errors import ConflictError, FederationError, ProtocolError, Setting
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings, validate_settings
 from shared.protocol.schemas import ENDED, MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
-from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
+from shared.sums import find_declared
 from shared.words import count_noun
 from simulation.operating import operator_calls
 from simulation.operating.operator_calls import Operator, call_as_operator
@@ -75,21 +75,15 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
     if declared is None:
         words = "expected a federation that declares a common basis (its setting METHOD__BASIS__KIND), got one without"
         raise SettingsError(f"--common-basis: {words}")
-    shapes = {spec.name: spec.shape for spec in declared.tensors}
-    kind = "exact" if PAIRS in shapes else "iterated"
-    if method.basis.kind != kind:
+    chosen = find_declared(declared)
+    if method.basis.kind != chosen.name:
         raise SettingsError(
-            f"--common-basis: expected {kind}, as this federation has declared, got {method.basis.kind}"
+            f"--common-basis: expected {chosen.name}, as this federation has declared, got {method.basis.kind}"
         )
-    basis = method.basis.model_copy(update=_declared_widths(method, shapes))
-    return method.model_copy(update={"catalogue": shapes[DEGREES][0], "basis": basis})
-
-
-def _declared_widths(method: MethodSettings, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """How much of an item an iterated round sends, unless it was asked for by name."""
-    tensors = {"rank": PRODUCTS, "words": PACKED}
-    chosen = method.basis.model_fields_set
-    return {name: shapes[key][1] for name, key in tensors.items() if key in shapes and name not in chosen}
+    sizes = chosen.sizes(method.basis, {spec.name: spec.shape for spec in declared.tensors})
+    own = {name.removeprefix("basis."): size for name, size in sizes.items() if name.startswith("basis.")}
+    others = {name: size for name, size in sizes.items() if not name.startswith("basis.")}
+    return method.model_copy(update={**others, "basis": method.basis.model_copy(update=own)})
 
 
 def fetch_declaration(operator: Operator) -> Declaration:

@@ -20,6 +20,7 @@ import torch
 from scipy import sparse
 
 from client_service.common_basis.basis import CommonBasis, basis_of_pairs
+from client_service.common_basis.registry import find_silo_sum
 from client_service.common_basis.statistics import catalogue_matrix, count_pairs
 from client_service.common_basis.storage import keep_basis
 from client_service.data import Shard, build_shard
@@ -102,9 +103,9 @@ def measure(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     forget_peak()
     before = peak_bytes()
     if part == "basis":
-        interactions = ITEMS.count_in_catalogue(ITEMS.everything(shard), method.catalogue)
-        summed = BasisRun(place, interactions, folder, 3, ITEMS.digest_summed(shard))
-        run_once(summed, strategy, method.basis.rounds_needed)
+        chosen, everything = find_silo_sum(method, ITEMS.name), ITEMS.everything(shard)
+        summed = BasisRun(place, chosen.count(everything, method), folder, 3, chosen.digests(everything))
+        run_once(summed, strategy, chosen.declared.rounds(method.basis))
     else:
         run = TrainingRun(place, ITEMS, shard, answers, CPU)
         run.begin(Parameters(strategy.start(method, 0)), 0)

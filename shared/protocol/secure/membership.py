@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shared.method.declaration import Declaration
 from shared.protocol.secure.messages import PublicKeys
-from shared.strategies.common_basis import NAME, WEIGHTED
+from shared.sums import NOISED, is_sum
 
 PRIMES = (2**31 - 1, 2**31 - 19)  # products of two residues fit into 64 bits
 
@@ -81,14 +81,9 @@ Stamps = Mapping[str, str]
 """The members of one sum, and the stamp of each one's data: the same for the same data, another for others."""
 
 
-def is_basis(declaration: Declaration) -> bool:
-    """Is what is summed statistics of the silos' data?"""
-    return declaration.strategy == NAME
-
-
 def needs_stamps(declaration: Declaration) -> bool:
     """Does it follow from the silos' data alone, without noise, the same in every run?"""
-    return is_basis(declaration) and all(spec.name != WEIGHTED for spec in declaration.tensors)
+    return is_sum(declaration) and all(spec.name not in NOISED for spec in declaration.tensors)
 
 
 def stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:

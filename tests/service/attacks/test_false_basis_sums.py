@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.common_basis import item_sums
 from client_service.common_basis.basis import (
     CommonBasis,
     basis_of_noised,
@@ -27,10 +28,9 @@ from client_service.common_basis.scorers import common_scorers, common_spectrum
 from client_service.common_basis.statistics import count_pairs
 from client_service.common_basis.storage import kept_head
 from client_service.common_basis.subspace_iteration import start_directions
-from client_service.federation import basis_run
 from shared.errors import ProtocolError
 from shared.method.settings import BasisSettings
-from shared.strategies.common_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED
+from shared.sums.item_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation
 from tests.support.misled import start
@@ -93,7 +93,7 @@ async def test_counts_that_wrap_around_in_one_silo_are_named_by_all_and_kept_by_
 ) -> None:
     one = secure_run(3)
     one = replace(one, method=one.method.model_copy(update={"basis": BasisSettings(kind="exact")}))
-    honest, liars = basis_run.count_pairs, list[Any]()
+    honest, liars = item_sums.count_pairs, list[Any]()
 
     def lie(interactions: sparse.csr_array) -> Sums:
         """The silo that is asked first adds 0 users of each item, less what all can have."""
@@ -102,7 +102,7 @@ async def test_counts_that_wrap_around_in_one_silo_are_named_by_all_and_kept_by_
             liars.append(interactions)
         return {**sums, DEGREES: sums[DEGREES] - np.uint32(1 << 20)} if interactions is liars[0] else sums
 
-    monkeypatch.setattr(basis_run, "count_pairs", lie)
+    monkeypatch.setattr(item_sums, "count_pairs", lie)
     async with open_federation(one) as federation:
         assert (await start(federation, one, part="basis")).status_code == 201
 

@@ -176,3 +176,100 @@ def test_a_route_is_answered_shown_and_in_both_python_clients(copy: Path) -> Non
         done = subprocess.run([sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert done.stdout == "[('a', 1.0)]\nTrue list_popular\n"
+
+
+SUM_PARTS = {  # of the recipe's code: the imports above it
+    "shared/sums/transitions.py": """
+import numpy as np
+from shared.method.parameters import Arrays
+from shared.method.settings import MethodSettings
+from shared.method.tensors import Tensor
+from shared.sums.sum import Sum, require_catalogue
+""",
+    "client_service/common_basis/transitions.py": """
+import hashlib
+from dataclasses import dataclass
+import numpy as np
+from client_service.common_basis.silo_sum import SiloSum, Statistics, SummedDigests, SumRound
+from client_service.data.sessions import TRAIN, SessionShard
+from shared.errors import ProtocolError
+from shared.method.settings import MethodSettings
+from shared.sums.sum import UInt32
+from shared.sums.transitions import COUNTS, TRANSITIONS
+""",
+}
+SUMMING = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+import numpy as np
+from client_service.common_basis.storage import kept_head, load_basis
+from client_service.common_basis.transitions import COUNTS, count_transitions
+from client_service.tasks.sessions import read_listed_sessions
+from shared.errors import PrivacyError
+from shared.method.settings import BasisSettings, method_settings
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import simulate_experiment
+from tests.support.visits import write_session_shards
+
+LEAST = 2
+basis = BasisSettings(kind="transitions", least_pairs=LEAST)
+method = method_settings("sessions", width=8, batch_size=50).model_copy(update={"basis": basis})
+shards = tuple(write_session_shards(Path("shards"), 3))
+for secure in (False, True):
+    one = Experiment(shards, Path(f"run-{secure}"), method, "fedavg", "sessions", rounds=1, device="cpu", secure=secure)
+    history = simulate_experiment(one, lambda _: None).history
+    silos = [one.make_client_settings(shard, aggregator_url="http://127.0.0.1:9") for shard in shards]
+    pooled = sum(count_transitions(read_listed_sessions(silo), one.agreed_method).astype(int) for silo in silos)
+    heads = [kept_head(silo.state_directory / "basis") for silo in silos]
+    found = [load_basis(silo.state_directory / "basis", head.digest) for silo, head in zip(silos, heads)]
+    ledger = (silos[0].state_directory / "ledger.jsonl").read_text().splitlines()
+    updates = [entry for entry in map(json.loads, ledger) if entry.get("call") == "update" and entry["run"] == "run-1"]
+    refused = []
+    for word in ("no", "noised", *(() if secure else ("secure",))):
+        strict = silos[0].policy.model_copy(update={"transitions": word, "common_basis": "open"})
+        try:
+            silos[0].model_copy(update={"policy": strict}).declaration()
+        except PrivacyError as error:
+            refused.append(str(error))
+    print(json.dumps({
+        "seen": int((pooled > 0).sum()),
+        "hidden": int(((pooled > 0) & (pooled < LEAST)).sum()),
+        "off": [float(np.abs(one.counts - np.where(pooled < LEAST, 0, pooled)).max()) for one in found],
+        "digests": len({head.digest for head in heads}),
+        "basis_of_training": history.request.basis,
+        "ledger": [COUNTS in json.dumps(entry) for entry in updates],
+        "declared": silos[0].declaration().basis.strategy,
+        "secure": silos[0].declaration().basis.secure,
+        "refused": refused,
+    }))
+"""
+
+
+def follow_sum(copy: Path) -> None:
+    parts = re.split(r"^# (\S+): .*\n", printed("Add a sum"), flags=re.M)[1:]
+    assert parts[::2] == [*SUM_PARTS]
+    for path, code in zip(parts[::2], parts[1::2], strict=True):
+        (copy / path).write_text(f"from __future__ import annotations\n{SUM_PARTS[path]}\n\n{code}", encoding="utf-8")
+    (field,) = re.findall(r"`(transitions: SumConsent[^`]+)`", CONTRIBUTING)
+    insert(copy / "client_service/boundary/policy.py", "    basis_changes: int", f"    {field}\n")
+    add_to_registry(copy / "shared/method/settings.py", "SumName = Literal[", '"transitions", ')
+    sums, silos = copy / "shared/sums/__init__.py", copy / "client_service/common_basis/registry.py"
+    insert(sums, "from shared.sums.sum import", "from shared.sums.transitions import TRANSITIONS\n")
+    add_to_registry(sums, "for one in (EXACT, ITERATED", ", TRANSITIONS")
+    insert(silos, "from shared.errors", "from client_service.common_basis.transitions import TRANSITIONS_SUM\n")
+    add_to_registry(silos, "for one in (EXACT_SUM, ITERATED_SUM", ", TRANSITIONS_SUM")
+
+
+def test_a_second_sum_is_declared_gated_masked_recorded_and_kept(copy: Path) -> None:
+    follow_sum(copy)
+    environment = os.environ | {"PYTHONPATH": f"{copy}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", SUMMING], cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for secure, line in zip((False, True), done.stdout.splitlines(), strict=True):
+        found = json.loads(line)
+        assert found["seen"] > found["hidden"] > 0  # rare counts are there, and handed out as none
+        assert found["off"] == [0.0] * 3 and found["digests"] == 1  # the federated sum is that of the pooled visits
+        assert found["basis_of_training"] == "run-1" and found["ledger"] == [True]
+        assert (found["declared"], found["secure"]) == ("transitions", secure)
+        assert all("policy: expected transitions = " in words for words in found["refused"]) and found["refused"]

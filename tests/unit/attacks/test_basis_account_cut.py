@@ -25,7 +25,7 @@ from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key
-from shared.strategies.common_basis import common_basis
+from shared.strategies.sum_strategy import sum_strategy
 
 KEY, BUDGET, DELTA = new_key(), 20.0, 1e-5
 FORGETS = "basis-account.jsonl: expected the charge of the last release that .*ledger.jsonl tells of"
@@ -41,10 +41,10 @@ def send_noised(state: Path, run: str) -> None:
         run=run,
         round=1,
         threshold=3,
-        declaration=common_basis(method).declaration(method),
+        declaration=sum_strategy(method).declaration(method),
         common=CommonTerms(**told, seed=0, rounds=1),
     )
-    guard.release(Parameters(weigh_pairs(sparse.csr_array(np.eye(6)))), terms, method.basis)
+    guard.release(Parameters(weigh_pairs(sparse.csr_array(np.eye(6)))), terms, method)
     ledger.append("masked", seal=True, run=run, noise=guard.permit())
     heads.save()
 

@@ -17,8 +17,9 @@ from scipy import sparse
 from client_service.common_basis.statistics import catalogue_matrix, weigh_pairs
 from client_service.data import Shard, load_shard
 from client_service.data.interaction_files import with_places
-from client_service.privacy.basis_guard import entry_deviations, noise_deviation
-from shared.strategies.common_basis import STEP, WEIGHTED
+from client_service.privacy.basis_guard import noise_deviation
+from shared.sums.item_basis import WEIGHTED, entry_deviations
+from shared.sums.sum import STEP
 from simulation.datasets.load import load_dataset
 from simulation.joining.join import SiloFolder, keep_shard
 

@@ -12,13 +12,12 @@ import pytest
 from scipy import sparse
 
 from client_service.boundary.policy import Policy, allowed_declaration
+from client_service.common_basis.item_sums import warn_of_rare_pairs
 from client_service.common_basis.statistics import count_pairs
-from client_service.federation.run_setup import warn_of_rare_pairs
 from shared.errors import PrivacyError
-from shared.method.parameters import State
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import build_strategy
-from shared.strategies.common_basis import PAIRS, hide_rare_pairs
+from shared.sums.item_basis import PAIRS, hide_rare_pairs
 
 LEAST = 3
 
@@ -33,10 +32,10 @@ def test_a_silo_that_lifts_its_own_counts_reads_all_rare_pairs_as_the_page_says(
     honest = [count_pairs(sparse.csr_array((draws.random((12, 40)) < 0.15).astype(float)))[PAIRS] for _ in range(3)]
     truth = np.sum(honest, axis=0)
     rare = (truth > 0) & (truth < LEAST)
-    handed = hide_rare_pairs(LEAST, State({PAIRS: truth.astype(np.uint32)})).arrays[PAIRS]
+    handed = hide_rare_pairs(method_of(least_pairs=LEAST), {PAIRS: truth.astype(np.uint32)})[PAIRS]
     assert rare.sum() > 100 and not handed[rare].any()
     lifted = (truth + LEAST).astype(np.uint32)
-    read = hide_rare_pairs(LEAST, State({PAIRS: lifted})).arrays[PAIRS] - np.uint32(LEAST)
+    read = hide_rare_pairs(method_of(least_pairs=LEAST), {PAIRS: lifted})[PAIRS] - np.uint32(LEAST)
     np.testing.assert_array_equal(read[rare], truth[rare])
 
 

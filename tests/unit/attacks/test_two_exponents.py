@@ -17,7 +17,8 @@ from client_service.common_basis.statistics import encode_sums, raw_products
 from client_service.federation.client_run import agree_method
 from shared.errors import PrivacyError
 from shared.method.settings import method_settings
-from shared.strategies.common_basis import PRODUCTS, decode_products
+from shared.sums.item_basis import PRODUCTS
+from shared.sums.sum import decode_fixed
 from tests.support.small import small_client
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def test_two_exponents_give_the_items_of_a_user_who_has_more_than_the_others() -
 
     def summed(exponent: float) -> np.ndarray:
         parts = [encode_sums(one, raw_products(one, np.eye(ITEMS), exponent), 3)[PRODUCTS] for one in silos]
-        return decode_products(np.sum(parts, axis=0, dtype=np.uint32))
+        return decode_fixed(np.sum(parts, axis=0, dtype=np.uint32))
 
     weights = np.array([[2.0 ** (-2 * e), BUSY ** (-2 * e)] for e in (0.25, 0.5)])
     apart = np.linalg.inv(weights)[1]

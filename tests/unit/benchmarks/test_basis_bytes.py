@@ -8,7 +8,7 @@ from scipy import sparse
 
 from benchmarks.speed.basis_bytes import FrequencyJudge, Iterations, deal_users, list_ways
 from shared.method.settings import method_settings
-from shared.strategies.common_basis import common_basis
+from shared.strategies.sum_strategy import sum_strategy
 
 ITEMS, RANK = 120, 8
 
@@ -33,7 +33,7 @@ def test_all_rounds_find_more_than_the_last_one_and_sixteen_bits_as_much_as_more
 def test_bytes_are_those_of_the_declared_tensors(train: sparse.csr_array, words: int, rounds: int) -> None:
     said = {"basis.kind": "iterated", "basis.words": words, "basis.rounds": rounds, "catalogue": 1000}
     method = method_settings(**said)
-    tensors = common_basis(method).declaration(method).tensors
+    tensors = sum_strategy(method).declaration(method).tensors
     ways = {way.name: way for way in list_ways(Iterations(deal_users(train, 4), 128)) if way.rounds == rounds}
     found = ways[f"**all rounds, basis.words = {words}**"]
     assert found.bytes == rounds * sum(spec.form.bytes for spec in tensors) / 1000

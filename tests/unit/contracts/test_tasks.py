@@ -190,7 +190,7 @@ def test_its_answers_open_in_the_client_and_in_a_replica(given: Given) -> None:
 def test_what_it_has_not_is_refused_by_the_name_of_the_setting(given: Given) -> None:
     """A task leaves out what it has not: nobody writes a refusal."""
     optional = {field.name for field in fields(Task) if field.default is None}
-    assert optional == {"relate", "summarise", "refitting", "counts", "events"}
+    assert optional == {"relate", "summarise", "refitting", "events"}
     task, settings, shard, folder = given.task, given.settings, given.shard, given.context.folder
     bare = Task(**{f.name: getattr(task, f.name) for f in fields(Task) if f.name not in optional})
     assert bare.read(settings).digest == shard.digest
@@ -200,8 +200,5 @@ def test_what_it_has_not_is_refused_by_the_name_of_the_setting(given: Given) -> 
             bare.read(settings.model_copy(update=changes))
     for ask in (lambda: bare.everything(shard), lambda: bare.refit(shard, folder, CPU)):
         with pytest.raises(SettingsError, match=f"^fit_everything: expected false with task '{task.name}'"):
-            ask()
-    for ask in (lambda: bare.count_in_catalogue(shard, 12), lambda: bare.digest_summed(shard)):
-        with pytest.raises(SettingsError, match=f"^method.basis: expected 'off' with task '{task.name}'"):
             ask()
     assert bare.open(settings, shard).feedback is None and bare.follow(settings, shard).follow() is False

@@ -14,7 +14,7 @@ from shared.method.settings import method_settings
 from shared.protocol.lengths import least_update
 from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
-from shared.strategies.common_basis import MOST_EXACT
+from shared.sums.item_basis import MOST_EXACT
 
 
 def test_a_limit_below_what_an_update_has_is_refused_with_both_numbers(tmp_path: Path) -> None:

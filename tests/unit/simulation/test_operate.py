@@ -14,7 +14,7 @@ from shared.errors import ConflictError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.problem import ProblemOut
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
-from shared.strategies.common_basis import DEGREES, PACKED, PAIRS, PRODUCTS
+from shared.sums.item_basis import DEGREES, PACKED, PAIRS, PRODUCTS
 from simulation.cli import app
 from simulation.operating import operator_calls as subject
 from simulation.reports import terminal

@@ -18,14 +18,16 @@ from client_service.common_basis.basis import basis_of_noised, symmetric_matrix
 from client_service.common_basis.statistics import weigh_pairs
 from client_service.common_basis.storage import kept_head
 from client_service.privacy.accounting import Charge, epsilon
-from client_service.privacy.basis_guard import ACCOUNT, BasisGuard, entry_deviations, noise_deviation
+from client_service.privacy.basis_guard import ACCOUNT, BasisGuard, noise_deviation
 from shared.errors import PrivacyError, SettingsError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
 from shared.protocol.signing.keys import new_key
-from shared.strategies.common_basis import NOISE, WEIGHTED, common_basis, decode_products
+from shared.strategies.sum_strategy import sum_strategy
+from shared.sums.item_basis import NOISE, WEIGHTED, entry_deviations
+from shared.sums.sum import decode_fixed
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import open_federation, simulate_experiment
 from tests.support.clock import LeapingClock
@@ -36,7 +38,7 @@ from tests.support.mortal import Killer, on_the_line
 from tests.support.questions import read, wait_until
 
 ITEMS, DELTA = 40, 1e-5
-BASIS = BasisSettings(kind="exact", epsilon=8.0, delta=DELTA)
+NOISED = MethodSettings(catalogue=ITEMS, basis=BasisSettings(kind="exact", epsilon=8.0, delta=DELTA))
 KEY = new_key()
 
 
@@ -48,7 +50,7 @@ def interactions() -> sparse.csr_array:
 
 
 def matrix_of(sums: dict[str, Any]) -> np.ndarray[Any, Any]:
-    return symmetric_matrix(decode_products(sums[WEIGHTED]), ITEMS)
+    return symmetric_matrix(decode_fixed(sums[WEIGHTED]), ITEMS)
 
 
 def terms(run: str = "run-1", threshold: int = 5) -> RoundTerms:
@@ -59,7 +61,7 @@ def terms(run: str = "run-1", threshold: int = 5) -> RoundTerms:
 
 def declared(kind: str) -> Declaration:
     method = MethodSettings(catalogue=ITEMS, basis=BasisSettings(kind=kind, rank=3, epsilon=8.0))
-    return common_basis(method).declaration(method)
+    return sum_strategy(method).declaration(method)
 
 
 def guard(folder: Path, budget: float = 8.0) -> BasisGuard:
@@ -101,9 +103,9 @@ def test_every_sum_that_can_be_uncovered_has_the_noise_beside_that_of_any_silo_i
     tmp_path: Path, interactions: sparse.csr_array
 ) -> None:
     update, needed = Parameters(weigh_pairs(interactions)), noise_deviation(8.0, DELTA) ** 2
-    parts = [guard(tmp_path / str(silo)).release(update, terms(), BASIS).arrays for silo in range(5)]
-    drawn = [decode_products(part[WEIGHTED]) - decode_products(update.arrays[WEIGHTED]) for part in parts]
-    said = [float(decode_products(part[NOISE])[0]) for part in parts]
+    parts = [guard(tmp_path / str(silo)).release(update, terms(), NOISED).arrays for silo in range(5)]
+    drawn = [decode_fixed(part[WEIGHTED]) - decode_fixed(update.arrays[WEIGHTED]) for part in parts]
+    said = [float(decode_fixed(part[NOISE])[0]) for part in parts]
     assert needed <= sum(said[1:]) < needed * 1.01
     others = np.sum(drawn[1:], axis=0) / entry_deviations(drawn[0].size, 1.0)
     assert np.var(others) == pytest.approx(needed, rel=0.2)
@@ -114,16 +116,16 @@ def test_a_part_that_is_asked_for_again_is_the_same_and_a_second_sum_beyond_the_
     tmp_path: Path, interactions: sparse.csr_array
 ) -> None:
     update = Parameters(weigh_pairs(interactions))
-    first = guard(tmp_path).release(update, terms(), BASIS)
+    first = guard(tmp_path).release(update, terms(), NOISED)
     again = guard(tmp_path)  # after a restart
-    assert again.release(update, terms(), BASIS).arrays[WEIGHTED].tobytes() == first.arrays[WEIGHTED].tobytes()
+    assert again.release(update, terms(), NOISED).arrays[WEIGHTED].tobytes() == first.arrays[WEIGHTED].tobytes()
     assert again.permit()["epsilon"] == pytest.approx(8.0, rel=1e-4)
     with pytest.raises(PrivacyError, match=r"policy.basis_budget = 8 at delta 1e-05, got epsilon 1\d.*; 8 is spent"):
-        again.release(update, terms("run-2"), BASIS)
+        again.release(update, terms("run-2"), NOISED)
     changed = Parameters(weigh_pairs(interactions[1:]))
     with pytest.raises(PrivacyError, match="basis_budget"):  # most of its users are those that were in the first sum
-        again.release(changed, terms(), BASIS)
-    larger = guard(tmp_path, budget=20.0).release(update, terms("run-2"), BASIS)
+        again.release(changed, terms(), NOISED)
+    larger = guard(tmp_path, budget=20.0).release(update, terms("run-2"), NOISED)
     assert larger.arrays[WEIGHTED].tobytes() != first.arrays[WEIGHTED].tobytes()
 
 
@@ -156,7 +158,7 @@ def test_noise_is_of_the_exact_kind_alone() -> None:
 @pytest.fixture
 def noised(silos: Silos, small: Any, tmp_path: Path) -> Callable[..., Experiment]:
     def describe(*, secure: bool = True) -> Experiment:
-        method = small.model_copy(update={"basis": BASIS})
+        method = small.model_copy(update={"basis": NOISED.basis})
         one = Experiment(silos(4), tmp_path / "run", method, rounds=1, seed=5, device="cpu")
         return replace(one, secure=secure)
 
@@ -232,10 +234,10 @@ def test_a_simulated_silo_agrees_to_noised_sums_alone_and_pays_for_one(
     assert (policy.common_basis, policy.basis_budget, policy.basis_delta) == ("noised", epsilon, 1e-6)
     account = BasisGuard(LedgerHeads(tmp_path, KEY), policy.basis_budget, policy.basis_delta)
     update = Parameters(weigh_pairs(interactions))
-    account.release(update, terms(), basis)
+    account.release(update, terms(), one.method)
     assert account.permit()["epsilon"] == pytest.approx(epsilon, rel=1e-4)
     with pytest.raises(PrivacyError, match=r"within policy\.basis_budget"):
-        account.release(update, terms("run-2"), basis)
+        account.release(update, terms("run-2"), one.method)
 
 
 def test_in_the_open_no_silo_sends_its_part_of_a_noised_sum(noised: Callable[..., Experiment]) -> None:

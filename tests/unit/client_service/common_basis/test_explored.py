@@ -23,14 +23,9 @@ from client_service.common_basis.subspace_iteration import (
 from shared.errors import SettingsError
 from shared.method.graph import degrees, normalise
 from shared.method.settings import BasisSettings, method_settings
-from shared.strategies.common_basis import (
-    DEGREES,
-    PACKED,
-    PRODUCTS,
-    UInt32,
-    common_basis,
-    decode_products,
-)
+from shared.strategies.sum_strategy import sum_strategy
+from shared.sums.item_basis import DEGREES, ITERATED, PACKED, PRODUCTS
+from shared.sums.sum import UInt32, decode_fixed
 
 ITEMS, USERS, EXPONENT, SEED, RANK = 150, (140, 90, 60, 30), 0.25, 7, 16
 Sums = dict[str, UInt32]
@@ -82,7 +77,7 @@ def last_round(silos: list[sparse.csr_array], rank: int, rounds: int) -> CommonB
     sums = summed([encode_sums(x, raw_products(x, directions, EXPONENT), 4) for x in silos])
     for number in range(2, rounds + 1):
         known = sums[DEGREES].astype(np.int64)
-        directions = next_directions(decode_products(sums[PRODUCTS]), known, EXPONENT, first=number == 2)
+        directions = next_directions(decode_fixed(sums[PRODUCTS]), known, EXPONENT, first=number == 2)
         sums = summed([encode_sums(x, normalised_products(x, directions, EXPONENT, known), 4) for x in silos])
     return basis_of_products(sums, directions, EXPONENT)
 
@@ -151,7 +146,7 @@ def test_frequencies_below_the_rounding_are_left_out(silos: list[sparse.csr_arra
 
 def test_the_declaration_has_the_words_of_an_item() -> None:
     method = method_settings(**{"basis.kind": "iterated", "basis.words": 4, "basis.rank": 16, "catalogue": 90})
-    tensors = {spec.name: (spec.dtype, spec.shape) for spec in common_basis(method).declaration(method).tensors}
+    tensors = {spec.name: (spec.dtype, spec.shape) for spec in sum_strategy(method).declaration(method).tensors}
     assert tensors == {DEGREES: ("U32", (90,)), PACKED: ("U32", (90, 4))}
 
 
@@ -161,10 +156,10 @@ def test_numbers_of_directions_that_cannot_be_are_refused(words: int, rank: int)
     with pytest.raises(
         SettingsError, match=r"basis\.words: expected from basis\.rank = 16 to catalogue = 90 directions"
     ):
-        common_basis(method).declaration(method)
+        sum_strategy(method).declaration(method)
 
 
 def test_settings_without_words_are_as_they_were() -> None:
     assert "words" not in BasisSettings(kind="iterated").model_dump()
-    assert BasisSettings(kind="iterated", rounds=5).sums_needed == 2
-    assert BasisSettings(kind="iterated", rounds=5, words=3).sums_needed == 5
+    assert ITERATED.sums_needed(BasisSettings(kind="iterated", rounds=5)) == 2
+    assert ITERATED.sums_needed(BasisSettings(kind="iterated", rounds=5, words=3)) == 5

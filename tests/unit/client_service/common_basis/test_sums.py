@@ -22,16 +22,9 @@ from shared.errors import DataError, ProtocolError, SettingsError
 from shared.method.graph import degrees, normalise
 from shared.method.parameters import State
 from shared.method.settings import MethodSettings, method_settings
-from shared.strategies.common_basis import (
-    DEGREES,
-    LIMIT,
-    PAIRS,
-    PRODUCTS,
-    STEP,
-    common_basis,
-    decode_products,
-    encode_products,
-)
+from shared.strategies.sum_strategy import sum_strategy
+from shared.sums.item_basis import DEGREES, PAIRS, PRODUCTS
+from shared.sums.sum import LIMIT, STEP, decode_fixed, encode_fixed
 
 ITEMS, USERS, EXPONENT = 40, (30, 25, 12), 0.25
 Sums = dict[str, NDArray[np.uint32]]
@@ -60,7 +53,7 @@ def iterate(silos: list[sparse.csr_array], rank: int, rounds: int) -> CommonBasi
     sums = summed([encode_sums(x, raw_products(x, directions, EXPONENT), 3) for x in silos])
     for number in range(2, rounds + 1):
         known = sums[DEGREES].astype(np.int64)
-        directions = next_directions(decode_products(sums[PRODUCTS]), known, EXPONENT, first=number == 2)
+        directions = next_directions(decode_fixed(sums[PRODUCTS]), known, EXPONENT, first=number == 2)
         sums = summed([encode_sums(x, normalised_products(x, directions, EXPONENT, known), 3) for x in silos])
     return basis_of_products(sums, directions, EXPONENT)
 
@@ -121,20 +114,20 @@ def test_directions_follow_from_the_seed() -> None:
 
 def test_products_are_in_fixed_point_and_negative_ones_too() -> None:
     values = np.array([[-1.5, 2.0**-17, 3.25], [0.0, -(2.0**-16), 7.0]])
-    back = decode_products(encode_products(values, 4))
+    back = decode_fixed(encode_fixed(values, 4, "sum"))
     assert np.abs(back - values).max() <= STEP / 2
-    total = encode_products(values, 4) + encode_products(-values, 4)
-    np.testing.assert_array_equal(decode_products(total), 0.0)
+    total = encode_fixed(values, 4, "sum") + encode_fixed(-values, 4, "sum")
+    np.testing.assert_array_equal(decode_fixed(total), 0.0)
 
 
 @pytest.mark.parametrize("wrong", [LIMIT, np.nan, -np.inf])
 def test_what_could_overflow_a_sum_is_refused_without_its_value(wrong: float) -> None:
     with pytest.raises(ProtocolError, match="expected values below 8192 in size, got 1 others"):
-        encode_products(np.array([0.0, wrong]), 4)
+        encode_fixed(np.array([0.0, wrong]), 4, "sum")
 
 
 def test_rare_pairs_are_handed_out_as_none() -> None:
-    strategy = common_basis(method_settings(**{"basis.kind": "exact", "catalogue": 3, "basis.least_pairs": 3}))
+    strategy = sum_strategy(method_settings(**{"basis.kind": "exact", "catalogue": 3, "basis.least_pairs": 3}))
     before = State({})
     sums = {DEGREES: np.array([5, 4, 1], np.uint32), PAIRS: np.array([4, 2, 3], np.uint32)}
     after = strategy.advance(before, State(sums))  # type: ignore[arg-type]
@@ -167,4 +160,4 @@ def test_items_are_counted_at_their_places_and_unlisted_ones_not_at_all() -> Non
 def test_a_basis_that_cannot_be_summed_is_refused(changes: dict[str, object], words: str) -> None:
     method: MethodSettings = method_settings(**changes)
     with pytest.raises(SettingsError, match=words):
-        common_basis(method).declaration(method)
+        sum_strategy(method).declaration(method)

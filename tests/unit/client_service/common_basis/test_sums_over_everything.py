@@ -30,7 +30,7 @@ from client_service.tasks.task import RunContext
 from client_service.training.start_choice import common_start
 from shared.method.parameters import Parameters
 from shared.method.settings import BasisSettings
-from shared.strategies.common_basis import DEGREES, PAIRS, WEIGHTED
+from shared.sums.item_basis import DEGREES, PAIRS, WEIGHTED
 from tests.support.small import SMALL, small_client
 
 OTHERS = 60  # users of other silos, two communities that the planted ones do not have

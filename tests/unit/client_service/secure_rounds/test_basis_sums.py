@@ -19,7 +19,7 @@ from shared.method.settings import method_settings
 from shared.protocol.secure import client
 from shared.protocol.secure.messages import CommonTerms, Roster, RoundTerms
 from shared.protocol.signing.keys import new_key
-from shared.strategies.common_basis import common_basis
+from shared.strategies.sum_strategy import sum_strategy
 
 NAMES = ("ada", "bob", "cyd", "dan", "eve", "fay", "gus")
 KEYS = {name: new_key() for name in NAMES}
@@ -30,7 +30,7 @@ ITERATED = {"basis.kind": "iterated", "basis.rank": 2, "catalogue": 6}
 
 def declared(**settings: object) -> Declaration:
     method = method_settings(**settings)  # type: ignore[arg-type]
-    return common_basis(method).declaration(method).model_copy(update={"secure": True})
+    return sum_strategy(method).declaration(method).model_copy(update={"secure": True})
 
 
 def stamp(data: str) -> str:

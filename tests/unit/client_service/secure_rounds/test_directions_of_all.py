@@ -23,7 +23,8 @@ from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.messages import CommonTerms, RoundTerms
-from shared.strategies.common_basis import DEGREES, PACKED, PRODUCTS, common_basis
+from shared.strategies.sum_strategy import sum_strategy
+from shared.sums.item_basis import DEGREES, PACKED, PRODUCTS
 
 pytestmark = pytest.mark.anyio
 OWN = "0a" * 32
@@ -32,7 +33,7 @@ OWN = "0a" * 32
 def terms(number: int, **settings: object) -> RoundTerms:
     """Of a round of a run whose members may change."""
     method = method_settings(**{"basis.kind": "iterated", "basis.rank": 2, "catalogue": 6, **settings})
-    declaration = common_basis(method).declaration(method).model_copy(update={"secure": True})
+    declaration = sum_strategy(method).declaration(method).model_copy(update={"secure": True})
     told = {"aggregator": OWN, "start": "0d" * 32, "method": "0b" * 32, "seed": 0, "rounds": 2, "anchor": "0c" * 32}
     common = CommonTerms.model_validate(told | {"changing_members": True})
     return RoundTerms(run="run-1", round=number, threshold=3, declaration=declaration, common=common)

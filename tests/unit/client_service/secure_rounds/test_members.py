@@ -15,7 +15,7 @@ from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.secure.client import begin
 from shared.protocol.secure.messages import CommonTerms, Roster, RoundTerms, least_threshold
 from shared.protocol.signing.keys import PrivateKey, new_key, raw_hex
-from shared.strategies.common_basis import NAME as COMMON_BASIS
+from shared.sums.item_basis import WORD as COMMON_BASIS
 
 KEYS: dict[str, PrivateKey] = {name: new_key() for name in ("ada", "bob", "cyd", "dan", "eve", "fay")}
 HEX = "ab" * 32

@@ -1,0 +1,216 @@
+"""The sums of the items at a silo: exact pairs and iterated frequencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.common_basis.basis import (
+    CommonBasis,
+    basis_of_noised,
+    basis_of_pairs,
+    basis_of_products,
+    basis_of_rounds,
+    require_possible,
+)
+from client_service.common_basis.scorers import Places, common_scorers, common_spectrum, frame_of
+from client_service.common_basis.silo_sum import FIXED_BYTES, Arrays, SiloSum, SummedDigests, SumRound, Sums
+from client_service.common_basis.statistics import (
+    begin_sums,
+    catalogue_matrix,
+    count_pairs,
+    encode_sums,
+    normalised_products,
+    pack_sums,
+    raw_products,
+    training_digest,
+    weigh_pairs,
+    without_held_out,
+)
+from client_service.common_basis.subspace_iteration import Explored, explore, first_directions, next_directions
+from client_service.common_basis.subspace_iteration import start_directions as draw_directions
+from client_service.data import Shard
+from client_service.models.initial_filter import CommonSpectrum
+from client_service.models.score_fusion import Scorer
+from shared.errors import DataError
+from shared.method.declaration import Counts
+from shared.method.run_memory import SPARSE, Cost
+from shared.method.settings import MethodSettings
+from shared.sums.item_basis import DEGREES, EXACT, ITERATED, PRODUCTS
+from shared.sums.sum import decode_fixed
+
+
+def count_in_catalogue(shard: Shard, method: MethodSettings) -> sparse.csr_array:
+    """X_c, the training pairs over the items of the catalogue, (M, N)."""
+    return catalogue_matrix(shard, method.catalogue)
+
+
+def digest_summed(shard: Shard) -> SummedDigests:
+    """Of the training pairs, and of the catalogue in which the shard's items have places."""
+    return SummedDigests(training_digest(shard), shard.catalogue)
+
+
+def add_pairs(at: SumRound) -> Sums:
+    """Degrees and pairs; with epsilon weighted pairs, which are not noised yet."""
+    return (count_pairs if at.method.basis.epsilon is None else weigh_pairs)(at.counted)
+
+
+def finish_pairs(at: SumRound) -> CommonBasis:
+    """The basis of the exact sums."""
+    sums, basis = at.sums[at.number], at.method.basis
+    if basis.epsilon is not None:
+        return require_possible(basis_of_noised(sums, at.method.catalogue, basis.rank))
+    return require_possible(basis_of_pairs(sums, basis.exponent))
+
+
+def add_products(at: SumRound) -> Sums:
+    """Degrees, and products with the round's directions."""
+    basis = at.method.basis
+    if basis.words is not None:
+        return _explore_further(at, basis.words)
+    directions = _find_directions(at)
+    if at.number == 1:
+        products = raw_products(at.counted, directions, basis.exponent)
+    else:
+        all_degrees = at.sums[min(at.sums)][DEGREES].astype(np.int64)
+        products = normalised_products(at.counted, directions, basis.exponent, all_degrees)
+    return encode_sums(at.counted, products, at.clients)
+
+
+def finish_products(at: SumRound) -> CommonBasis:
+    """The basis of the sums of the last rounds."""
+    basis, sums = at.method.basis, at.sums[at.number]
+    if basis.words is not None:
+        return require_possible(basis_of_rounds(_explored(at, at.number), sums[DEGREES], basis.rank))
+    return require_possible(basis_of_products(sums, _find_directions(at), basis.exponent))
+
+
+def _explore_further(at: SumRound, words: int) -> Sums:
+    """The same where the products of all rounds are kept."""
+    if at.number > 1:
+        return pack_sums(at.counted, _explored(at, at.number - 1))
+    start = first_directions(at.seed, at.method.catalogue, words)
+    return begin_sums(at.counted, start, at.method.basis.exponent, at.clients)
+
+
+def _explored(at: SumRound, last: int) -> Explored:
+    """What the sums up to a round tell."""
+    return explore([at.sums[number] for number in range(1, last + 1)], at.method.basis.exponent, at.seed)
+
+
+def _find_directions(at: SumRound) -> NDArray[np.float64]:
+    """What the round takes products with."""
+    if at.number == 1:
+        return draw_directions(at.seed, at.method.catalogue, at.method.basis.rank)
+    before = at.sums[at.number - 1]
+    products, all_degrees = decode_fixed(before[PRODUCTS]), before[DEGREES].astype(np.int64)
+    return next_directions(products, all_degrees, at.method.basis.exponent, first=at.number == 2)
+
+
+def read_basis(arrays: Arrays, described: Mapping[str, str]) -> CommonBasis:
+    """A basis from the disk."""
+    kind: Literal["exact", "iterated"] = "exact" if "pairs" in arrays else "iterated"
+    given: dict[str, Any] = dict(arrays)
+    return CommonBasis(kind, float(described["exponent"]), **given)
+
+
+def is_count(method: MethodSettings) -> bool:
+    """Are the sums counts, of which each silo can take its own away? Of directions none can, nor of noised pairs."""
+    return method.basis.epsilon is None
+
+
+def score_items(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
+    """What the basis says of the shard's items, without the shard's own held-out pairs, by which scores are judged.
+    DataError for a shard without places in the common catalogue."""
+    places = _require_places(shard)
+    return common_scorers(without_held_out(basis, shard), places, shard.train)
+
+
+def find_frequencies(basis: CommonBasis, shard: Shard, method: MethodSettings) -> CommonSpectrum:
+    """The frequencies of all silos' graph, without the shard's own held-out pairs, by which the model is judged.
+    DataError as `score_items` raises."""
+    known = without_held_out(basis, shard)
+    frame = None if known is basis else frame_of(basis)
+    return common_spectrum(known, _require_places(shard), shard.train, method.cutoff, frame)
+
+
+def _require_places(shard: Shard) -> Places:
+    if shard.places is None:
+        raise DataError("expected the shard's items to have places in the common catalogue, they have none")
+    return shard.places
+
+
+def cost_pairs(method: MethodSettings, shard: Counts) -> list[Cost]:
+    """Of a silo's part of the exact sums and of what is made of them: the sums first."""
+    del shard
+    items = float(method.catalogue)
+    square = (24.0 if method.basis.epsilon is None else 40.0) * items**2
+    return [
+        Cost("the sums", FIXED_BYTES + 4.0 * items**2),
+        Cost(f"pairs of {method.catalogue:,} items", square, 10.0 * items**2),
+    ]
+
+
+def cost_products(method: MethodSettings, shard: Counts) -> list[Cost]:
+    """The same of the iterated ones: what is kept of the rounds first."""
+    basis, items, columns = method.basis, float(method.catalogue), float(method.basis.directions)
+    kept = 4.0 * items * (basis.words or basis.rank) * ITERATED.sums_needed(basis)
+    words = f"{basis.directions:,} directions (basis.rank, basis.words, basis.rounds) of {method.catalogue:,} items"
+    held = 8.0 * (5.0 * items * columns + 3.0 * columns**2 + 2.0 * shard.users * (basis.words or basis.rank))
+    operations = SPARSE * 4.0 * shard.edges * columns + 8.0 * items * columns**2 + 10.0 * columns**3
+    return [Cost("the sums", FIXED_BYTES + kept), Cost(words, held, operations)]
+
+
+def bytes_of_directions(method: MethodSettings) -> float:
+    """Of what is computed from directions for scores and start."""
+    return 60.0 * float(method.catalogue) * method.basis.directions
+
+
+def bytes_of_pairs(method: MethodSettings) -> float:
+    """The same from pairs, and of taking the silo's own part out of them."""
+    return 72.0 * float(method.catalogue) ** 2 if is_count(method) else bytes_of_directions(method)
+
+
+def warn_of_rare_pairs(method: MethodSettings) -> tuple[str, ...]:
+    """A warning, where rare pairs are left out of a sum whose members' own counts nobody can check."""
+    basis = method.basis
+    if basis.epsilon is not None or basis.least_pairs == 1:
+        return ()
+    return (
+        f"a silo that lies about its own counts reads pairs of items that fewer than {basis.least_pairs} users have"
+        " too (basis.least_pairs): policy.common_basis = noised takes part in noised sums alone",
+    )
+
+
+EXACT_SUM = SiloSum(
+    declared=EXACT,
+    task="items",
+    count=count_in_catalogue,
+    digests=digest_summed,
+    add=add_pairs,
+    finish=finish_pairs,
+    load=read_basis,
+    everything=is_count,
+    scorers=score_items,
+    start=find_frequencies,
+    costs=cost_pairs,
+    use_bytes=bytes_of_pairs,
+    warnings=warn_of_rare_pairs,
+)
+ITERATED_SUM = SiloSum(
+    declared=ITERATED,
+    task="items",
+    count=count_in_catalogue,
+    digests=digest_summed,
+    add=add_products,
+    finish=finish_products,
+    load=read_basis,
+    scorers=score_items,
+    start=find_frequencies,
+    costs=cost_products,
+    use_bytes=bytes_of_directions,
+)

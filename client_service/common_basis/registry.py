@@ -1,0 +1,20 @@
+"""The sums at a silo, by their names. A new one is a file here and a line below."""
+
+from __future__ import annotations
+
+from client_service.common_basis.item_sums import EXACT_SUM, ITERATED_SUM
+from client_service.common_basis.silo_sum import SiloSum
+from shared.errors import SettingsError
+from shared.method.settings import MethodSettings
+from shared.sums import find_sum
+
+SILO_SUMS: dict[str, SiloSum] = {one.declared.name: one for one in (EXACT_SUM, ITERATED_SUM)}
+
+
+def find_silo_sum(method: MethodSettings, task: str) -> SiloSum:
+    """The sum that the settings choose. SettingsError for one of another task's data."""
+    chosen = SILO_SUMS[find_sum(method).name]
+    if chosen.task != task:
+        expected = f"expected 'off' with task {task!r}, or a sum of its data"
+        raise SettingsError(f"method.basis: {expected}, got {chosen.declared.name!r} of {chosen.task!r}")
+    return chosen

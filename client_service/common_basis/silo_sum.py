@@ -1,0 +1,154 @@
+"""A silo's half of a sum: what it adds, what the sums become, and how the silo uses that."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_service.models.initial_filter import CommonSpectrum
+from client_service.models.score_fusion import Scorer
+from shared.method.declaration import Counts
+from shared.method.run_memory import Cost
+from shared.method.settings import MethodSettings
+from shared.sums import find_sum
+from shared.sums.sum import Sum
+
+Sums = dict[str, NDArray[np.uint32]]
+Arrays = Mapping[str, NDArray[Any]]
+FIXED_BYTES = 40e6  # of code that the first run of a sum loads
+
+
+class SummedDigests(NamedTuple):
+    """Of what a silo adds to a sum. training: of the data that are counted, the same as long as they are; catalogue: of
+    the list over which they are counted, the same in all silos."""
+
+    training: str
+    catalogue: str
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What a sum has become: arrays, alike in every silo.
+
+    kind: the entry of SILO_SUMS that reads and uses it. everything: has this silo added its validation and test data
+    too? Each knows that of itself alone, and the digest is the same in all.
+    """
+
+    kind: str
+    everything: bool = field(default=False, kw_only=True)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays by name, without those that it does not have."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    def described(self) -> dict[str, str]:
+        """What is kept of it in words, beside its arrays."""
+        return {"kind": self.kind}
+
+    @property
+    def size(self) -> int:
+        """Rows of its first array: the items of the catalogue."""
+        return len(next(iter(self.arrays().values())))
+
+    @property
+    def directions(self) -> int | None:
+        """In how many directions the sums are known; None for all."""
+        return None
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over its content."""
+        total = hashlib.sha256(" ".join(self.described().values()).encode())
+        for name, value in sorted(self.arrays().items()):
+            total.update(f"{name}{value.shape}{value.dtype.str}".encode())
+            total.update(np.ascontiguousarray(value).data)
+        return total.hexdigest()
+
+
+class SumRound(NamedTuple):
+    """A round of a run that sums.
+
+    counted: what `SiloSum.count` has made of the shard. seed: of the run. clients: so many parts a sum has room for.
+    number: of the round at hand. sums: of rounds before, by their number; of the last rounds at the end of a run.
+    """
+
+    counted: Any
+    method: MethodSettings
+    seed: int
+    clients: int
+    number: int
+    sums: Mapping[int, Sums]
+
+
+def never(method: MethodSettings) -> bool:
+    """No: a silo cannot take its own part out of what the sums become."""
+    del method
+    return False
+
+
+def give_no_scorers(known: Any, shard: Any) -> tuple[Scorer, ...]:
+    """Nothing to fuse with the trained score."""
+    del known, shard
+    return ()
+
+
+def begin_at_own_graph(known: Any, shard: Any, method: MethodSettings) -> CommonSpectrum | None:
+    """No frequencies of all silos' graph."""
+    del known, shard, method
+    return None
+
+
+def warn_of_nothing(method: MethodSettings) -> tuple[str, ...]:
+    """Nothing to tell the silo's operator."""
+    del method
+    return ()
+
+
+def cost_of_tensors(method: MethodSettings, shard: Counts) -> list[Cost]:
+    """Of a few copies of what is sent."""
+    del shard
+    chosen = find_sum(method)
+    sent = sum(float(np.prod(one.shape)) for one in chosen.list_tensors(method))
+    kept = 4.0 * sent * chosen.sums_needed(method.basis)
+    return [Cost("the sums", FIXED_BYTES + kept), Cost(f"{chosen.tells} ({sent:,.0f} numbers)", 24.0 * sent, sent)]
+
+
+def no_memory(method: MethodSettings) -> float:
+    """Next to nothing."""
+    del method
+    return 0.0
+
+
+@dataclass(frozen=True)
+class SiloSum:
+    """The half of a sum that only a silo computes; `declared` is the other half.
+
+    task: whose shards are counted. count: (shard, settings) -> what every round's part follows from; slow. digests: of
+    what is counted. add: a round -> this silo's part, by the declared tensors. finish: the last round -> what the sums
+    become; ProtocolError for sums that no data can have. load: (arrays, described) -> the same from the disk.
+    everything: may a silo that fits its models on everything add its validation and test data too? Only where it can
+    take them out again. scorers: (statistics, shard) -> closed-form scorers, fused with the trained score. start:
+    (statistics, shard, settings) -> the frequencies where training begins. costs: of a run; use_bytes: of the use.
+    warnings: for the silo's operator before a run.
+    """
+
+    declared: Sum
+    task: str
+    count: Callable[[Any, MethodSettings], Any]
+    digests: Callable[[Any], SummedDigests]
+    add: Callable[[SumRound], Sums]
+    finish: Callable[[SumRound], Statistics]
+    load: Callable[[Arrays, Mapping[str, str]], Statistics]
+    everything: Callable[[MethodSettings], bool] = never
+    scorers: Callable[[Any, Any], tuple[Scorer, ...]] = give_no_scorers
+    start: Callable[[Any, Any, MethodSettings], CommonSpectrum | None] = begin_at_own_graph
+    costs: Callable[[MethodSettings, Counts], list[Cost]] = cost_of_tensors
+    use_bytes: Callable[[MethodSettings], float] = no_memory
+    warnings: Callable[[MethodSettings], tuple[str, ...]] = warn_of_nothing

@@ -1,0 +1,46 @@
+"""What holds a run that sums statistics: it sends no model and no scalar. Nobody chooses it by its name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shared.method.declaration import Declaration
+from shared.method.parameters import Parameters, State
+from shared.method.settings import MethodSettings
+from shared.method.tensors import EXCHANGES
+from shared.strategies.local_client import LocalClient
+from shared.strategies.strategy import Strategy
+from shared.sums import find_sum
+from shared.sums.sum import Sum
+
+
+def send_statistics(client: LocalClient, received: Parameters) -> Parameters:
+    """A client's half of a round: the sum of the round before -> its own part of the next one."""
+    client.load(received)
+    return Parameters(client.arrays())
+
+
+def strategy_of_sum(chosen: Sum, method: MethodSettings) -> Strategy:
+    """Holds a run of this sum."""
+
+    def hand_out(before: State, centre: State) -> State:
+        del before
+        return replace(centre, arrays=chosen.hand_out(method, centre.arrays))
+
+    return Strategy(
+        chosen.word,
+        shared=lambda name: not any(name in exchange.names for exchange in EXCHANGES.values()),
+        own_tensors=chosen.list_tensors,
+        fit=send_statistics,
+        step=hand_out,
+    )
+
+
+def sum_strategy(method: MethodSettings) -> Strategy:
+    """Holds a run of the sum that the settings choose. SettingsError where they choose none."""
+    return strategy_of_sum(find_sum(method), method)
+
+
+def declare_sum(method: MethodSettings) -> Declaration | None:
+    """What a run that sums may send with these settings; None where they choose no sum."""
+    return None if method.basis.kind == "off" else sum_strategy(method).declaration(method)

@@ -1,0 +1,124 @@
+"""The common basis of the items: sums from which each silo scores with all silos' data.
+
+exact: degrees d and the pairs of G = sum_c X_c^T X_c, in integers. iterated: the products of a subspace iteration on
+W = sum_c R_c^T R_c, R_c = D_u^-e X_c D_i^-e, in fixed point (Nicolas et al., arXiv 2501.16888, on users as clients).
+exact with epsilon: H = sum_c X_c^T D_u^-1 X_c in fixed point, to which every client adds its part of the noise, and the
+variance of that noise. A user adds x x^T / |x| to H, of Frobenius norm 1 however many items it has: nothing is clipped.
+The aggregator adds integers and knows nothing else of it: each client orthonormalises the sum by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from shared.errors import SettingsError
+from shared.method.parameters import Arrays, blocks
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.tensors import Tensor
+from shared.sums.sum import FRACTION_BITS, Float64, Shapes, Sum, SumNoise, require_catalogue
+
+WORD = "common_basis"
+DEGREES, PAIRS, PRODUCTS, PACKED = "basis.degrees", "basis.pairs", "basis.products", "basis.packed"
+WEIGHTED, NOISE = "basis.weighted", "basis.noise"
+MOST_EXACT = 8192  # items whose pairs are summed: 134 MB
+
+
+def exact_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
+    """Degrees and pairs, or what is noised. SettingsError without a catalogue, or with one too long for its pairs."""
+    items = require_catalogue(method)
+    if items > MOST_EXACT:
+        raise SettingsError(
+            f"basis.kind: expected 'iterated' for more than {MOST_EXACT} items, got 'exact' with {items}"
+        )
+    if method.basis.epsilon is not None:
+        weighted = Tensor(WEIGHTED, (items * (items + 1) // 2,), "zeros", dtype="U32")
+        return (Tensor(NOISE, (1,), "zeros", dtype="U32"), weighted)
+    return (_degrees(items), Tensor(PAIRS, (items * (items - 1) // 2,), "zeros", dtype="U32"))
+
+
+def exact_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
+    """The catalogue."""
+    del basis
+    if DEGREES in shapes:
+        return {"catalogue": shapes[DEGREES][0]}
+    return {"catalogue": count_columns(shapes[WEIGHTED][0])}
+
+
+def iterated_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
+    """Degrees and products. SettingsError without a catalogue, or with more directions than items."""
+    items, basis = require_catalogue(method), method.basis
+    if basis.rank > items:
+        raise SettingsError(f"basis.rank: expected at most catalogue = {items}, got {basis.rank}")
+    if basis.words is None:
+        return (_degrees(items), Tensor(PRODUCTS, (items, basis.rank), "zeros", dtype="U32"))
+    if not basis.rank <= basis.directions <= items:
+        words = f"expected from basis.rank = {basis.rank} to catalogue = {items} directions in all rounds"
+        raise SettingsError(f"basis.words: {words}, got {basis.directions} with {basis.words}")
+    return (_degrees(items), Tensor(PACKED, (items, basis.words), "zeros", dtype="U32"))
+
+
+def iterated_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
+    """The catalogue, and how much of an item a round sends, unless it was asked for by name."""
+    tensors = {"rank": PRODUCTS, "words": PACKED}
+    found = {name: shapes[key][1] for name, key in tensors.items() if key in shapes}
+    asked = basis.model_fields_set
+    return {"catalogue": shapes[DEGREES][0]} | {
+        f"basis.{name}": size for name, size in found.items() if name not in asked
+    }
+
+
+def _degrees(items: int) -> Tensor:
+    return Tensor(DEGREES, (items,), "zeros", dtype="U32")
+
+
+def hide_rare_pairs(method: MethodSettings, sums: Arrays) -> Arrays:
+    """The sums with 0 in place of each pair that fewer than `least_pairs` users have."""
+    if PAIRS not in sums:
+        return sums
+    pairs = np.array(sums[PAIRS])
+    for begin, end in blocks(pairs.size):
+        part = pairs[begin:end]
+        part[part < method.basis.least_pairs] = 0
+    return {**sums, PAIRS: pairs}
+
+
+def count_columns(entries: int) -> int:
+    """Columns of an upper triangle of so many entries with its diagonal."""
+    return (math.isqrt(8 * entries + 1) - 1) // 2
+
+
+def entry_deviations(entries: int, deviation: float) -> Float64:
+    """Of each entry of an upper triangle by rows, of so many entries with its diagonal."""
+    found = np.full(entries, deviation / math.sqrt(2.0))
+    found[np.cumsum(np.concatenate([[0], np.arange(count_columns(entries), 1, -1)]))] = deviation
+    return found
+
+
+EXACT = Sum(
+    name="exact",
+    word=WORD,
+    title="the common basis",
+    tells="statistics of its items",
+    tensors=exact_tensors,
+    own_names=frozenset({PAIRS, WEIGHTED, NOISE}),
+    sizes=exact_sizes,
+    fraction_bits={WEIGHTED: FRACTION_BITS, NOISE: FRACTION_BITS},
+    hand_out=hide_rare_pairs,
+    noise=SumNoise(WEIGHTED, NOISE, entry_deviations),
+)
+ITERATED = Sum(
+    name="iterated",
+    word=WORD,
+    title="the common basis",
+    tells="statistics of its items",
+    tensors=iterated_tensors,
+    own_names=frozenset({PRODUCTS, PACKED}),
+    sizes=iterated_sizes,
+    fraction_bits={PRODUCTS: FRACTION_BITS, PACKED: FRACTION_BITS},  # of the latter in the first round
+    rounds=lambda basis: basis.rounds,
+    sums_needed=lambda basis: min(2, basis.rounds) if basis.words is None else basis.rounds,
+    steady=("exponent",),
+)

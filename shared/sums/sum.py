@@ -1,0 +1,106 @@
+"""What a sum of statistics declares: what leaves a silo for it, and what is handed out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.errors import ProtocolError, SettingsError
+from shared.method.parameters import Arrays
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.tensors import Tensor
+
+UInt32 = NDArray[np.uint32]
+Float64 = NDArray[np.float64]
+Shapes = Mapping[str, tuple[int, ...]]
+FRACTION_BITS = 16
+STEP = 2.0**-FRACTION_BITS
+LIMIT = 2.0 ** (31 - FRACTION_BITS)  # a sum of this size or more has no place in 32 bits
+
+
+def keep_all(method: MethodSettings, sums: Arrays) -> Arrays:
+    """Hands a sum out as it is."""
+    del method
+    return sums
+
+
+def count_one(basis: BasisSettings) -> int:
+    """A sum of one round."""
+    del basis
+    return 1
+
+
+@dataclass(frozen=True)
+class SumNoise:
+    """How a silo's part of a sum is noised for each user (`basis.epsilon`).
+
+    tensor: what is noised; one user changes it by a norm of 1 at most, and its entries are multiples of STEP. variance:
+    the tensor of the noise's variance, (1,). deviations: (entries, deviation of noise for a norm of 1) -> the deviation
+    of each entry.
+    """
+
+    tensor: str
+    variance: str
+    deviations: Callable[[int, float], Float64]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One kind of statistics summed over silos: what both sides must know of it.
+
+    name: by which `basis.kind` chooses it. word: the policy's field that allows it; the declaration says it as its
+    strategy. title, tells: what it is and what leaves a silo, in words. tensors: what a silo sends in each round, by
+    the run's settings; U32, so that sums are modulo 2^32. SettingsError for sizes that it cannot have. own_names:
+    tensors that no other sum has. fraction_bits: of tensors that hold real numbers (`encode_fixed`). sizes: shapes of a
+    declaration -> the settings that follow from them. rounds: of a run. sums_needed: so many of the last rounds have to
+    stay available. hand_out: (settings, sums) -> what silos are given, for example without rare counts. steady:
+    settings of `basis` with which no two sums over the same data may differ. noise: None where it is never noised.
+    """
+
+    name: str
+    word: str
+    title: str
+    tells: str
+    tensors: Callable[[MethodSettings], tuple[Tensor, ...]]
+    own_names: frozenset[str]
+    sizes: Callable[[BasisSettings, Shapes], Mapping[str, int]]
+    fraction_bits: Mapping[str, int] = field(default_factory=dict)
+    rounds: Callable[[BasisSettings], int] = count_one
+    sums_needed: Callable[[BasisSettings], int] = count_one
+    hand_out: Callable[[MethodSettings, Arrays], Arrays] = keep_all
+    steady: tuple[str, ...] = ()
+    noise: SumNoise | None = None
+
+    def list_tensors(self, method: MethodSettings) -> tuple[Tensor, ...]:
+        """What a silo sends in a round. SettingsError for sizes or a noise that it cannot have."""
+        basis = method.basis
+        if basis.epsilon is not None and self.noise is None:
+            raise SettingsError(f"basis.epsilon: expected none with basis.kind = {self.name!r}, got {basis.epsilon:g}")
+        return self.tensors(method)
+
+
+def require_catalogue(method: MethodSettings) -> int:
+    """The number of items of the shared catalogue. SettingsError where there is none."""
+    if method.catalogue == 0:
+        raise SettingsError("catalogue: expected the size of a shared item catalogue (basis.kind), got 0")
+    return method.catalogue
+
+
+def encode_fixed(values: Float64, clients: int, name: str) -> UInt32:
+    """Nearest multiples of 2^-16, modulo 2^32. Error of each: at most 2^-17.
+
+    ProtocolError, without the values, where `clients` of that size could overflow a sum, or where one is not finite.
+    name: of the tensor, for the error.
+    """
+    bound = LIMIT / max(1, clients)
+    if outside := int(np.count_nonzero(~(np.abs(values) < bound))):
+        raise ProtocolError(f"{name}: expected values below {bound:g} in size, got {outside} others")
+    return np.rint(values * 2.0**FRACTION_BITS).astype(np.int64).astype(np.uint32)
+
+
+def decode_fixed(sums: UInt32) -> Float64:
+    """The real numbers of a sum."""
+    return np.asarray(sums).view(np.int32).astype(np.float64) * STEP

@@ -1,0 +1,212 @@
+"""What every sum of the registry must hold, open or masked, at a silo and in the aggregator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from client_service.boundary.policy import Policy, allowed_declaration
+from client_service.common_basis.registry import SILO_SUMS, find_silo_sum
+from client_service.common_basis.silo_sum import SiloSum, Statistics, SumRound, Sums
+from client_service.common_basis.storage import keep_basis, load_basis
+from client_service.data import Shard, shard_of_matrices
+from client_service.tasks import TASKS
+from shared.errors import PrivacyError, ProtocolError, SettingsError
+from shared.method.parameters import Parameters
+from shared.method.settings import MethodSettings, SumName, method_settings
+from shared.protocol.gate import pass_gate
+from shared.strategies import STRATEGIES, build_strategy, strategy_of_part
+from shared.strategies.sum_strategy import declare_sum, sum_strategy
+from shared.sums import NOISED, SUMS, find_declared
+from shared.sums.sum import LIMIT, Sum, decode_fixed, encode_fixed
+
+ITEMS, SILOS = 24, 3
+CASES: dict[str, dict[str, Any]] = {  # settings of `basis`; each sum is here at least once
+    "exact": {"kind": "exact", "least_pairs": 2},
+    "exact, noised": {"kind": "exact", "epsilon": 8.0},
+    "iterated": {"kind": "iterated", "rank": 4, "rounds": 3},
+    "iterated, all rounds": {"kind": "iterated", "rank": 4, "rounds": 3, "words": 3},
+}
+
+
+def item_shards() -> tuple[list[Shard], Shard]:
+    """Silos of users with all items of a catalogue, and the same users in one silo."""
+    generator = np.random.default_rng(3)
+    drawn = [sparse.csr_array((generator.random((20, ITEMS)) < 0.3).astype(float)) for _ in range(SILOS)]
+
+    def shard(name: str, train: sparse.csr_array) -> Shard:
+        none = sparse.csr_array(train.shape)
+        users, items = ([f"{place:03}" for place in range(size)] for size in train.shape)
+        return shard_of_matrices(name, users, items, (train, none, none), np.arange(ITEMS))
+
+    parts = [shard(f"silo-{place}", matrix) for place, matrix in enumerate(drawn)]
+    return parts, shard("pooled", sparse.csr_array(sparse.vstack(drawn)))
+
+
+SHARDS: dict[str, Callable[[], tuple[list[Any], Any]]] = {"items": item_shards}  # of a sum's task
+
+
+class Given:
+    """A sum with settings, and silos whose parts it adds."""
+
+    def __init__(self, name: str) -> None:
+        said = {f"basis.{field}": value for field, value in CASES[name].items()}
+        self.method: MethodSettings = method_settings(catalogue=ITEMS, **said)
+        self.silo_sum: SiloSum = SILO_SUMS[self.method.basis.kind]
+        self.sum: Sum = self.silo_sum.declared
+        self.parts, self.pooled = SHARDS[self.silo_sum.task]()
+
+    def at(self, shard: Any, number: int, sums: Mapping[int, Sums]) -> SumRound:
+        counted = self.silo_sum.count(shard, self.method)
+        return SumRound(counted, self.method, 5, SILOS, number, sums)
+
+    def add(self, shard: Any, number: int, sums: Mapping[int, Sums]) -> Sums:
+        return self.silo_sum.add(self.at(shard, number, sums))
+
+    def run(self) -> dict[int, Sums]:
+        """The sums of every round as they are handed out; where there is noise, with a variance of it."""
+        sums: dict[int, Sums] = {}
+        for number in range(1, self.sum.rounds(self.method.basis) + 1):
+            total = added([self.add(shard, number, sums) for shard in self.parts])
+            if self.sum.noise is not None and self.sum.noise.variance in total:
+                total[self.sum.noise.variance] = np.ones(1, np.uint32)
+            sums[number] = dict(self.sum.hand_out(self.method, total))
+        return sums
+
+    def finish(self, sums: Mapping[int, Sums]) -> Statistics:
+        return self.silo_sum.finish(self.at(self.parts[0], max(sums), sums))
+
+
+def added(parts: Sequence[Sums]) -> Sums:
+    """Modulo 2^32."""
+    return {name: np.sum([part[name] for part in parts], axis=0, dtype=np.uint32) for name in parts[0]}
+
+
+@pytest.fixture(params=CASES)
+def given(request: pytest.FixtureRequest) -> Given:
+    return Given(request.param)
+
+
+def test_both_halves_and_the_setting_have_the_same_names_and_each_is_tried_here() -> None:
+    assert get_args(SumName) == ("off", *SUMS) and list(SILO_SUMS) == list(SUMS)
+    assert {case["kind"] for case in CASES.values()} == set(SUMS)
+    for name, silo_sum in SILO_SUMS.items():
+        assert silo_sum.declared is SUMS[name] and silo_sum.task in TASKS
+    own = [one.own_names for one in SUMS.values()]
+    assert len(frozenset().union(*own)) == sum(map(len, own))
+    assert not {one.word for one in SUMS.values()} & set(STRATEGIES)
+
+
+def test_no_sum_leaves_a_silo_whose_policy_does_not_say_its_word(given: Given) -> None:
+    word, strategy = given.sum.word, build_strategy("lpsfed", given.method)
+    assert Policy.model_fields[word].default == "no"
+    noised = given.method.basis.epsilon is not None
+    enough = {"open", "secure", *(("noised",) if noised else ())}
+    for said in ("no", "noised", "secure", "open"):
+        policy = Policy.model_validate({word: said})
+        if said in enough:
+            declared = allowed_declaration(strategy, given.method, policy, secure=True).of_part("basis")
+            assert declared.strategy == word and declared.secure
+        else:
+            with pytest.raises(PrivacyError, match=f"^policy: expected {word} = 'secure' or 'open' .* got '{said}'"):
+                allowed_declaration(strategy, given.method, policy, secure=True)
+        if said != "open" and not noised:
+            with pytest.raises(PrivacyError, match=f"^policy: expected {word} = 'open', because nothing is masked"):
+                allowed_declaration(strategy, given.method, policy, secure=False)
+
+
+def test_what_is_declared_follows_from_the_sizes_and_says_them(given: Given) -> None:
+    declared = declare_sum(given.method)
+    assert declared is not None and find_declared(declared) is given.sum
+    assert declared.scalars == () and all(spec.dtype == "U32" for spec in declared.tensors)
+    shapes = {spec.name: spec.shape for spec in declared.tensors}
+    sizes = given.sum.sizes(given.method.basis.model_copy(), shapes)
+    assert sizes["catalogue"] == ITEMS
+    with pytest.raises(SettingsError, match=r"^catalogue: expected the size"):
+        declare_sum(given.method.model_copy(update={"catalogue": 0}))
+    assert not strategy_of_part("basis", "lpsfed", given.method).shares_items(given.method)
+
+
+def test_what_is_computed_is_what_was_declared_and_passes_the_gate(given: Given) -> None:
+    declared, sums = declare_sum(given.method), given.run()
+    assert declared is not None
+    expected = {spec.name: spec.shape for spec in declared.tensors}
+    for number in sums:
+        part = given.add(given.parts[0], number, {before: sums[before] for before in range(1, number)})
+        assert {name: value.shape for name, value in part.items()} == expected
+        assert all(value.dtype == np.uint32 for value in part.values())
+        pass_gate(declared, Parameters(part))
+    first = min(part)
+    for wrong in ({name: part[name] for name in part if name != first}, {**part, "another": part[first]}):
+        with pytest.raises(PrivacyError, match=r"expected \d declared tensors"):
+            pass_gate(declared, Parameters(wrong))
+
+
+def test_parts_add_up_to_what_one_silo_with_all_data_would_add(given: Given) -> None:
+    total = added([given.add(shard, 1, {}) for shard in given.parts])
+    for name, pooled in given.add(given.pooled, 1, {}).items():
+        off = np.abs((total[name] - pooled).view(np.int32))  # each part is rounded by half a step
+        assert off.max() <= ((SILOS + 1) / 2 if name in given.sum.fraction_bits else 0)
+
+
+def test_statistics_are_finite_alike_everywhere_and_the_same_from_the_disk(given: Given, tmp_path: Path) -> None:
+    sums = given.run()
+    found = given.finish(sums)
+    assert found.size == ITEMS and found.arrays()
+    assert all(np.isfinite(value).all() for value in found.arrays().values())
+    others = given.silo_sum.finish(given.at(given.parts[1], max(sums), sums))
+    keep_basis(tmp_path, "run-1", found)
+    kept = load_basis(tmp_path, found.digest)
+    assert kept is not None and kept.digest == others.digest == found.digest
+
+
+def test_a_run_needs_no_earlier_sums_than_it_says(given: Given) -> None:
+    """What is kept of the sums at the aggregator is enough for the statistics."""
+    basis, sums = given.method.basis, given.run()
+    needed = range(len(sums) - given.sum.sums_needed(basis) + 1, len(sums) + 1)
+    assert given.finish({number: sums[number] for number in needed}).digest == given.finish(sums).digest
+
+
+def test_the_ring_holds_the_largest_sum_and_a_sum_beyond_it_is_refused(given: Given) -> None:
+    sums = given.run()
+    for name in given.sum.fraction_bits:
+        most = np.array([np.nextafter(LIMIT / SILOS, 0.0), -np.nextafter(LIMIT / SILOS, 0.0)])
+        part = encode_fixed(most * (1 - 1e-9), SILOS, name)
+        np.testing.assert_allclose(decode_fixed(added([{name: part}] * SILOS)[name]), most * SILOS, rtol=1e-6)
+        with pytest.raises(ProtocolError, match=f"^{name}: expected values below"):
+            encode_fixed(most * 1.01, SILOS, name)
+    wrapped = {name: np.full_like(value, 2**32 - 1) for name, value in sums[max(sums)].items()}
+    with pytest.raises(ProtocolError):
+        given.finish({**sums, max(sums): wrapped})
+
+
+def test_noise_hides_one_user_and_what_has_none_refuses_it(given: Given) -> None:
+    noise, basis = given.sum.noise, given.method.basis
+    if noise is None:
+        with pytest.raises(SettingsError, match=f"^basis.epsilon: expected none with basis.kind = '{given.sum.name}'"):
+            declare_sum(given.method.model_copy(update={"basis": basis.model_copy(update={"epsilon": 1.0})}))
+        return
+    assert noise.tensor in NOISED
+    if basis.epsilon is not None:
+        size = given.add(given.parts[0], 1, {})[noise.tensor].size
+        deviations = noise.deviations(size, 2.0)
+        assert deviations.shape == (size,) and (deviations > 0).all() and deviations.max() == 2.0
+
+
+def test_digests_are_the_same_as_long_as_what_is_counted_is(given: Given) -> None:
+    again = SHARDS[given.silo_sum.task]()[0]
+    digests = [given.silo_sum.digests(shard).training for shard in given.parts]
+    assert [given.silo_sum.digests(shard).training for shard in again] == digests and len({*digests}) == SILOS
+
+
+def test_a_sum_is_of_one_tasks_data(given: Given) -> None:
+    assert find_silo_sum(given.method, given.silo_sum.task) is given.silo_sum
+    for other in {*TASKS} - {given.silo_sum.task}:
+        with pytest.raises(SettingsError, match=f"^method.basis: expected 'off' with task '{other}'"):
+            find_silo_sum(given.method, other)
+    assert sum_strategy(given.method).name == given.sum.word
