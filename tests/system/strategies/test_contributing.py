@@ -205,7 +205,7 @@ from pathlib import Path
 import numpy as np
 from client_service.common_basis.storage import kept_head, load_basis
 from client_service.common_basis.transitions import COUNTS, count_transitions
-from client_service.tasks.sessions import read_listed_sessions
+from client_service.tasks import TASKS
 from shared.errors import PrivacyError
 from shared.method.settings import BasisSettings, method_settings
 from simulation.experiments.experiment import Experiment
@@ -220,7 +220,7 @@ for secure in (False, True):
     one = Experiment(shards, Path(f"run-{secure}"), method, "fedavg", "sessions", rounds=1, device="cpu", secure=secure)
     history = simulate_experiment(one, lambda _: None).history
     silos = [one.make_client_settings(shard, aggregator_url="http://127.0.0.1:9") for shard in shards]
-    pooled = sum(count_transitions(read_listed_sessions(silo), one.agreed_method).astype(int) for silo in silos)
+    pooled = sum(count_transitions(TASKS["sessions"].read(silo), one.agreed_method).astype(int) for silo in silos)
     heads = [kept_head(silo.state_directory / "basis") for silo in silos]
     found = [load_basis(silo.state_directory / "basis", head.digest) for silo, head in zip(silos, heads)]
     ledger = (silos[0].state_directory / "ledger.jsonl").read_text().splitlines()
