@@ -60,6 +60,17 @@ def _variant_cases() -> list[Case]:
         _lpsfed_case("trimmed mean", "aggregate=trimmed_mean", "tolerated=1", clients=5),
         _lpsfed_case("krum", "aggregate=krum", "tolerated=1", "krum_kept=2", clients=5),
         _lpsfed_case("clipped", "clip_factor=1", "quarantine_factor=50"),
+        *_sum_cases(),
+    ]
+
+
+def _sum_cases() -> list[Case]:
+    """A run that sums statistics, and the training run that uses them."""
+    iterated = ("--common-basis", "iterated", "--rank", "8", "--basis-rounds", "2")
+    return [
+        Case("exact basis", ("--common-basis", "exact")),
+        Case("iterated basis", iterated),
+        Case("iterated basis of all rounds", (*iterated, "--set", "basis.words=8")),
     ]
 
 

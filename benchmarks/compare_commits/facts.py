@@ -14,7 +14,7 @@ OF_A_ROUND = ("recall", "ndcg", "loss", "saturated", "rho", "margin")
 
 
 def read_facts(folder: Path, *, secure: bool) -> Facts:
-    """Digests of shards, updates as uploaded (open mode), the aggregator's states and the served models; all figures.
+    """Digests of shards, updates as uploaded (open mode), the states, kept sums and served models; all figures.
 
     Masked updates are as random as their masks, so that of a secure run only what follows from their sum is told.
     """
@@ -26,6 +26,8 @@ def read_facts(folder: Path, *, secure: bool) -> Facts:
     facts |= {
         f"model {path.parts[-3]}": _file_digest(path) for path in sorted(folder.glob("*/model/model-*.safetensors"))
     }
+    heads = {path.parts[-3]: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*/basis/basis.json"))}
+    facts |= {f"basis {name}": head["digest"] for name, head in heads.items()}
     report = json.loads((folder / "report.json").read_text("utf-8"))
     return facts | {"shared parameters": report["digest"]} | dict(_figure_facts(folder, report))
 
