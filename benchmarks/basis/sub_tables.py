@@ -24,7 +24,7 @@ from client_service.data.interaction_files import with_places
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.federation.best_model import load_model
-from client_service.joining_value.comparison import alone_lists
+from client_service.joining_value.comparison import local_lists
 from client_service.serving.model_store import Served, load_head
 from client_service.tasks.items import ITEMS
 from shared.errors import DataError
@@ -205,7 +205,7 @@ def _lists_of(folder: Path, path: Path) -> tuple[Shard, tuple[TopItems, TopItems
     if served is None:
         raise DataError(f"{models}: expected a model of {path}, got another shard's")
     assert isinstance(served, Served)
-    return shard, (alone_lists(shard, head.method.cutoff, models), served.ranker.top)
+    return shard, (local_lists(shard, head.method.cutoff, models), served.ranker.top)
 
 
 def _groups(records: NDArray[np.floating[Any]], bounds: Bounds) -> list[tuple[str, NDArray[np.bool_]]]:

@@ -17,7 +17,7 @@ from client_service.data import Shard, load_shard
 from client_service.data.interactions import shard_of_matrices
 from client_service.evaluation.ranking import CHUNK, evaluate
 from client_service.evaluation.ranking import TopItems as Top
-from client_service.joining_value.comparison import own_choice, own_lists
+from client_service.joining_value.comparison import choose_local, lists_of_choice
 from client_service.joining_value.forecast import DRAWS, estimate_worth
 from client_service.models.ranker import Rows
 from shared.method.settings import method_settings
@@ -47,7 +47,7 @@ def _spread(pairs: sparse.csr_array, shard: Shard, place: dict[str, int]) -> spa
 def lists_of(shard: Shard) -> Top:
     """Of the shard's own closed-form start."""
     spectrum = low_spectrum(shard.train, method_settings().cutoff)
-    return own_lists(shard, spectrum, own_choice(shard, spectrum))
+    return lists_of_choice(shard, spectrum, choose_local(shard, spectrum))
 
 
 def quality(first: Shard, pooled: Shard, top: Top) -> float:

@@ -105,7 +105,7 @@ class UserHistory:
     meetings: Mapping[int, LatestEvent]
 
     @cached_property
-    def since(self) -> LatestEvents:
+    def latest(self) -> LatestEvents:
         """The same object, as long as nothing new has come."""
         rows = np.array(sorted(self.meetings), dtype=np.int64)
         liked = np.array([self.meetings[row].liked for row in rows.tolist()], dtype=bool)
@@ -136,7 +136,7 @@ class Overlay:
         """None for a user of whom nothing has come that could change an answer; else the same object until more has
         come of him."""
         later = self._later.get(user)
-        return None if later is None else later.since
+        return None if later is None else later.latest
 
     def user_row(self, user: str) -> int | None:
         """The user's row in the shard; None for somebody who is not there, or erased since."""

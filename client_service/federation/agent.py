@@ -166,7 +166,7 @@ class Agent:
                         silo = rebuilt.silo
                     finally:  # an opening that was told to give way is of no use even where nothing has changed
                         self._switch_silo(silo)
-                    return await self._in_worker(rebuilt.settle)
+                    return await self._in_worker(rebuilt.finish)
         finally:
             overdue.cancel()
 

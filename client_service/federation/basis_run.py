@@ -121,7 +121,7 @@ class BasisRun:
         update = strategy.fit(self, received)  # type: ignore[arg-type]  # of a client's verbs it needs two
         return update, time.perf_counter() - began
 
-    def keep_fitted(self, number: int) -> None:
+    def save_fitted(self, number: int) -> None:
         """What a round sends follows from the sums of those before, which are kept."""
 
     def resume_fitted(self, number: int) -> bool:

@@ -146,7 +146,7 @@ class Recovery:
         LOGGER.info("training_resumed", run=self._place.run, round=kept.round)
         return kept.round
 
-    def keep_fitted(self, number: int, memory: Arrays) -> None:
+    def save_fitted(self, number: int, memory: Arrays) -> None:
         """Write training as it stands after the local epochs of round `number`, beside the checkpoint.
 
         memory: the client memory that these epochs gave.

@@ -72,11 +72,11 @@ class RefreshResult:
 
 @dataclass(frozen=True)
 class RebuildResult:
-    """The silo as it goes on, and what is left to do once it does: `settle` clears the log, and says what the refresh
+    """The silo as it goes on, and what is left to do once it does: `finish` clears the log, and says what the refresh
     did. It is slow; where it fails it is done by the next refresh."""
 
     silo: Silo
-    settle: Callable[[], RefreshResult]
+    finish: Callable[[], RefreshResult]
 
 
 def basis_folder(settings: ClientSettings) -> Path:
@@ -189,11 +189,11 @@ class ClientRun(Protocol):
     def fit(self, strategy: Strategy, moment: RoundContext, received: Parameters) -> tuple[Parameters, float]:
         """The client's half of a round, and the seconds that it took."""
 
-    def keep_fitted(self, number: int) -> None:
+    def save_fitted(self, number: int) -> None:
         """Keep what round `number` was fitted with, for a process that applies it later."""
 
     def resume_fitted(self, number: int) -> bool:
-        """Be as `keep_fitted` left off; False where nothing of that round is kept."""
+        """Be as `save_fitted` left off; False where nothing of that round is kept."""
 
     def remember(self, received: Parameters, number: int) -> None:
         """Have the parameters of a missing round at hand."""

@@ -129,13 +129,13 @@ class TrainingRun:
             self._fitted = self._train(strategy, moment, received)
         return self._fitted.update, self._fitted.seconds
 
-    def keep_fitted(self, number: int) -> None:
+    def save_fitted(self, number: int) -> None:
         """Keep what training has given round `number`: another process may apply the round."""
         assert self._fitted is not None and self._fitted.round == number, "expected a round that was fitted"
-        self._recovery.keep_fitted(number, self._fitted.memory)
+        self._recovery.save_fitted(number, self._fitted.memory)
 
     def resume_fitted(self, number: int) -> bool:
-        """Be where `keep_fitted` left off, before the round is applied; False where nothing of it is kept."""
+        """Be where `save_fitted` left off, before the round is applied; False where nothing of it is kept."""
         return self._recovery.resume_fitted(number)
 
     def apply(self, received: Parameters, costs: RoundCosts) -> None:

@@ -41,38 +41,38 @@ from shared.method.spectrum import Spectrum
 
 
 @dataclass(frozen=True)
-class OwnChoice:
+class LocalChoice:
     """The filter and the recipe that a shard's validation items prefer."""
 
     start: Filter
     recipe: Recipe
 
 
-def own_choice(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> OwnChoice:
+def choose_local(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> LocalChoice:
     """Chosen as a run without a common basis chooses them."""
     start = best_filter(shard, spectrum, interrupt).choice
-    return OwnChoice(start, best_recipe(shard, spectrum, start, interrupt))
+    return LocalChoice(start, best_recipe(shard, spectrum, start, interrupt))
 
 
-def load_own_choice(
+def load_local_choice(
     shard: Shard, spectrum: Spectrum, cutoff: int, folder: Path, interrupt: Interrupt = NEVER
-) -> OwnChoice:
+) -> LocalChoice:
     """The same, with what a run without a common basis keeps of it beside the spectrum; what is missing is kept now."""
     known = load_choice(shard, cutoff, folder)
     if known.start is not None and known.recipe is not None:
-        return OwnChoice(known.start, known.recipe)
-    chosen = own_choice(shard, spectrum, interrupt)
+        return LocalChoice(known.start, known.recipe)
+    chosen = choose_local(shard, spectrum, interrupt)
     save_choice(shard, cutoff, folder, Choice(start=chosen.start, recipe=chosen.recipe))
     return chosen
 
 
-def alone_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = NEVER) -> TopItems:
+def local_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = NEVER) -> TopItems:
     """Of the silo's own fused start. folder: where a run keeps what follows from the shard alone."""
     spectrum = cached_spectrum(shard, cutoff, folder)
-    return own_lists(shard, spectrum, load_own_choice(shard, spectrum, cutoff, folder, interrupt))
+    return lists_of_choice(shard, spectrum, load_local_choice(shard, spectrum, cutoff, folder, interrupt))
 
 
-def own_lists(shard: Shard, spectrum: Spectrum, chosen: OwnChoice) -> TopItems:
+def lists_of_choice(shard: Shard, spectrum: Spectrum, chosen: LocalChoice) -> TopItems:
     """Lists of the filter and what the recipe fuses with it, for the shard's own users."""
     fusion = fuse(chosen.recipe, shard.train, spectrum)
     base, codes = filter_scores(chosen.start, spectrum, shard.train), fusion.encoded(shard.train)
@@ -128,9 +128,9 @@ def compare_with_alone(
 def _own_tops(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt) -> dict[str, TopItems | None]:
     """What the silo has without anybody, by name; None for what takes too long to compute."""
     spectrum = cached_spectrum(shard, cutoff, folder)
-    chosen = load_own_choice(shard, spectrum, cutoff, folder, interrupt)
+    chosen = load_local_choice(shard, spectrum, cutoff, folder, interrupt)
     closed = closed_form_tops(shard, spectrum, chosen.start, ease_side=EASE_SIDE, interrupt=interrupt)
-    return {"popularity": popularity_top(shard), **closed, "alone": own_lists(shard, spectrum, chosen)}
+    return {"popularity": popularity_top(shard), **closed, "alone": lists_of_choice(shard, spectrum, chosen)}
 
 
 def mean_interval(values: Float64, floor: float | None = None) -> FigureOut:

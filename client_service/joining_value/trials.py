@@ -18,7 +18,7 @@ from client_service.data import Shard
 from client_service.data.interactions import shard_of_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, K
 from client_service.evaluation.ranking import CHUNK, TopItems, list_hits
-from client_service.joining_value.comparison import OwnChoice, own_choice, own_lists
+from client_service.joining_value.comparison import LocalChoice, choose_local, lists_of_choice
 from client_service.models.ranker import Rows
 from shared.method.spectrum import low_spectrum
 
@@ -103,13 +103,13 @@ def _train_level(
 ) -> tuple[SubSilo, ...]:
     """Parts of one size. The first one's validation items choose for all of them, which saves most of the time."""
     parts: list[SubSilo] = []
-    chosen: OwnChoice | None = None
+    chosen: LocalChoice | None = None
     for rows in map(np.sort, cut):
         part = _part_shard(shard, rows, choosing)
         spectrum = low_spectrum(part.train, cutoff)
-        chosen = chosen or own_choice(part, spectrum)
+        chosen = chosen or choose_local(part, spectrum)
         items = np.flatnonzero(np.bincount(shard.train[rows].indices, minlength=shard.train.shape[1]))
-        parts.append(SubSilo(rows, items, part, own_lists(part, spectrum, chosen)))
+        parts.append(SubSilo(rows, items, part, lists_of_choice(part, spectrum, chosen)))
         observe(f"{len(rows)} users")
     return tuple(parts)
 

@@ -75,10 +75,10 @@ class Encoder(nn.Module, ABC):
     def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
         """Rows of `embedding`, (B, q), for users with these items (B, N) of whom nothing else is known."""
 
-    def settle(self) -> None:
+    def prepare_inference(self) -> None:
         """Called once on a copy that nothing changes any more: what each basket needs can be computed now."""
 
-    def keep_baskets_alone(self) -> None:
+    def drop_training_state(self) -> None:
         """Called once on a copy that is asked for baskets and for nothing else: what these do not need can go."""
 
     def finish_training(self) -> None:

@@ -226,15 +226,15 @@ class LowPass(Encoder):
         degree = np.maximum(np.diff(baskets.indptr), 1)[:, None] ** self.normalising[0]
         return torch.from_numpy((baskets @ step) / degree).to(self.embedding) @ self.coefficients()[0]
 
-    def settle(self) -> None:
+    def prepare_inference(self) -> None:
         with torch.no_grad():
             self._settled = self.coefficients()
 
     @torch.no_grad()
-    def keep_baskets_alone(self) -> None:
+    def drop_training_state(self) -> None:
         if self._first_item == 0:
             return
-        self.settle()
+        self.prepare_inference()
         self.edge_step, self._first_item = self.edge_step[self._first_item :].clone(), 0
         nothing = self.edge_step.new_empty(0)
         self.basis, self.origin, self.embedding = nothing, nothing, nn.Parameter(nothing, requires_grad=False)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import expit
 
-from client_service.models.score_fusion import Codes, Fusion, take_codes
+from client_service.models.score_fusion import Codes, Fusion, deviation, take_codes
 from client_service.models.top_items import inner_products, top_columns
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
@@ -175,3 +175,33 @@ def _dense(seen: sparse.csr_array) -> NDArray[np.bool_]:
 
 def _blocks(length: int, step: int) -> list[Rows]:
     return [np.arange(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+@runtime_checkable
+class BasketSum(Protocol):
+    """A scorer whose scores of a basket are sums over its items."""
+
+    def contributions(self, basket: Rows, columns: Rows) -> Float32:
+        """What each item of a basket (b,) adds to the scores of the items `columns` (n,), (b, n)."""
+        ...
+
+
+def contributions(ranker: Ranker, user: Side, basket: Rows, columns: Rows) -> Float32 | None:
+    """The same of all such parts as loud as they are in the score of this user (one row), (b, n).
+
+    basket: the items of which `user` has its codes. None where the score has no such part, or the basket no item.
+    """
+    parts = [
+        (loudness, part, code)
+        for (loudness, part), code in zip(ranker.fusion.parts, user.codes, strict=True)
+        if isinstance(part, BasketSum)
+    ]
+    if not ranker.residual or not parts or len(basket) == 0:
+        return None
+    spread = float(deviation(user.embedding @ ranker.items.embedding.T)[0, 0]) or 1.0  # as the fusion itself has it
+    total = np.zeros((len(basket), len(columns)), dtype=np.float32)
+    for loudness, part, code in parts:
+        size = float(deviation(part.decode(code))[0, 0])
+        if size > 0:
+            total += np.float32(loudness * spread / size) * part.contributions(basket, columns)
+    return total

@@ -163,7 +163,7 @@ def rebuild_silo(silo: Silo, feedback: EventLog, publish: Publish) -> RebuildRes
         else:
             _write(settings, absorbed)
             after = silo
-    return RebuildResult(after, partial(_settle, after, feedback, absorbed, changed=moves))
+    return RebuildResult(after, partial(_finish, after, feedback, absorbed, changed=moves))
 
 
 def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: EventLog, publish: Publish) -> Silo:
@@ -203,7 +203,7 @@ def _write(settings: ClientSettings, absorbed: Absorbed) -> None:
         save_shard(settings.shard, absorbed.after)
 
 
-def _settle(silo: Silo, feedback: EventLog, absorbed: Absorbed, *, changed: bool) -> RefreshResult:
+def _finish(silo: Silo, feedback: EventLog, absorbed: Absorbed, *, changed: bool) -> RefreshResult:
     digest, store = silo.shard.digest, feedback.store
     feedback.forget_absorbed(absorbed.handed, silo.shard.lists_digest, absorbed.kept)
     delete_outdated_files(silo.settings, store, digest, erased=store.erasures.are_open())

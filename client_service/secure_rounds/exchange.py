@@ -123,21 +123,21 @@ class SecureExchange:
         identity = self._own.identity
         members = self._own.members.of(roster, self._own.name, identity.public_key())
         self._memory.require_renewable(roster, roster.names, self._least)
-        return self._keep(client.share(state, roster, members, identity))
+        return self._save(client.share(state, roster, members, identity))
 
     async def _check(self, terms: RoundTerms, state: Sharing) -> Checked:
         await self._aggregator.relay("shares", state.message)
         checked = client.check(state, await self._ask("delivery", Delivery, terms), self._own.identity)
         for dealer in checked.message.complaints:
             LOGGER.warning("shares_refused", run=terms.run, round=terms.round, dealer=dealer)
-        return self._keep(checked)
+        return self._save(checked)
 
     async def _mask(self, terms: RoundTerms, state: Checked | Ready, update: Parameters) -> ReceiptOut:
         if isinstance(state, Checked):
             await self._aggregator.relay("checks", state.message)
         sharers = await self._ask("sharers", Sharers, terms)
         ready, body = await asyncio.get_running_loop().run_in_executor(self._worker, mask_body, state, sharers, update)
-        self._keep(ready)
+        self._save(ready)
         receipt = await self._aggregator.upload(terms.run, terms.round, body)
         await self._uncover(terms, ready)
         return receipt
@@ -148,7 +148,7 @@ class SecureExchange:
         self._own.members.require_enough(request.survivors, terms.run)
         self._memory.require_hidden(state.roster, request.survivors, state.proven, self._least)
         agreed, consent = client.consent(state, request, self._own.identity)
-        self._keep(agreed)
+        self._save(agreed)
         self._memory.remember_sum(state.roster, request.survivors, state.proven)
         await self._aggregator.relay("consents", consent)
         answer = client.unmask(agreed, await self._ask("signatures", Consents, terms))
@@ -162,6 +162,6 @@ class SecureExchange:
             if found is not None:
                 return found
 
-    def _keep(self, state: S) -> S:
+    def _save(self, state: S) -> S:
         self._secrets.save(state)
         return state

@@ -122,8 +122,8 @@ def _build(path: Path, ranker: Ranker, interrupt: Interrupt, threads: int) -> No
         interrupt.check()
         index.add(np.arange(first, min(first + BLOCK, len(items))), items[first : first + BLOCK], threads=threads)
         if count % SETTLED == 0:
-            _keep(index, begun)
-    _keep(index, begun)
+            _save(index, begun)
+    _save(index, begun)
     put_in_place(begun, path)
 
 
@@ -138,7 +138,7 @@ def _begun_index(begun: Path, ranker: Ranker) -> Index:
     return index
 
 
-def _keep(index: Index, begun: Path) -> None:
+def _save(index: Index, begun: Path) -> None:
     with open_replacement(begun) as partial:
         try:
             index.save(partial)

@@ -183,5 +183,5 @@ def freeze(version: str, training: ItemTrainer) -> Served:
     model = training.model
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
-    frozen.encoder.settle()
+    frozen.encoder.prepare_inference()
     return Served(version, frozen, ranker=frozen.freeze().fused(training.fusion, training.codes))

@@ -238,7 +238,7 @@ def fill(lists: PrecomputedLists, shard: Shard, interrupt: Interrupt, threads: i
                 lists.scores[block.start : block.stop] = scores
                 lists.ready = block.stop
                 if count % SETTLED == 0 or block.stop == len(lists.items):
-                    _settle(lists, progress)
+                    _save_progress(lists, progress)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -252,7 +252,7 @@ def _known_items(shard: Shard, rows: Rows) -> Mask:
     return known
 
 
-def _settle(lists: PrecomputedLists, progress: Path) -> None:
+def _save_progress(lists: PrecomputedLists, progress: Path) -> None:
     """The rows first, then how many there are."""
     for array in (lists.items, lists.scores):
         assert isinstance(array.base, np.memmap)

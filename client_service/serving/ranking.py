@@ -32,14 +32,14 @@ class ListKey(NamedTuple):
 
     user: str
     row: int | None
-    since: LatestEvents | None
+    latest: LatestEvents | None
     by_row: bool
     hidden: Mask | None
     met: Rows
 
     def agrees_with(self, other: ListKey) -> bool:
         """Is the same known? By identity: it is the same object until more has come."""
-        return self.row == other.row and self.since is other.since and self.hidden is other.hidden
+        return self.row == other.row and self.latest is other.latest and self.hidden is other.hidden
 
 
 class _Recent(NamedTuple):
@@ -128,13 +128,13 @@ class Exclusions:
         excluded = self.forbidden(limits)
         if limits.exclude_seen:
             excluded[self.known_items(asked)] = True
-            if asked.since is not None:
-                excluded[asked.since.seen] = True
+            if asked.latest is not None:
+                excluded[asked.latest.seen] = True
         return excluded
 
     def forbid_met(self, asked: ListKey, limits: ListRequest) -> ListRequest:
         """With what the user has met among the forbidden items: his basket holds the training items alone."""
-        if not limits.exclude_seen or (asked.since is None and not len(self.known_items(asked))):
+        if not limits.exclude_seen or (asked.latest is None and not len(self.known_items(asked))):
             return limits
         return replace(limits, forbidden=self.of_user(asked, limits))
 
@@ -151,21 +151,21 @@ def history_rows(shard: Shard, overlay: Overlay, user: str) -> Rows:
 
     Validation and test items are left out: they judge the list.
     """
-    row, since = overlay.user_row(user), overlay.of(user)
-    liked = np.zeros(0, dtype=np.int64) if since is None else since.liked
-    return np.concatenate([liked, np.setdiff1d(basket_since(shard, row, since), liked)])
+    row, latest = overlay.user_row(user), overlay.of(user)
+    liked = np.zeros(0, dtype=np.int64) if latest is None else latest.liked
+    return np.concatenate([liked, np.setdiff1d(recent_basket(shard, row, latest), liked)])
 
 
-def basket_since(shard: Shard, row: int | None, since: LatestEvents | None) -> Rows:
+def recent_basket(shard: Shard, row: int | None, latest: LatestEvents | None) -> Rows:
     """Rows of all items that a user likes, ascending: those of his row, and what has come since, of which the latest
     counts."""
     trained = items_of_row(shard.train, row)
-    return trained if since is None else np.union1d(np.setdiff1d(trained, since.disliked), since.liked)
+    return trained if latest is None else np.union1d(np.setdiff1d(trained, latest.disliked), latest.liked)
 
 
-def changes_basket(shard: Shard, row: int, since: LatestEvents) -> bool:
+def changes_basket(shard: Shard, row: int, latest: LatestEvents) -> bool:
     """Does the user like other items than those of his row? What he has seen alone changes nothing of that."""
-    return len(since.liked) > 0 or bool(np.isin(since.disliked, items_of_row(shard.train, row)).any())
+    return len(latest.liked) > 0 or bool(np.isin(latest.disliked, items_of_row(shard.train, row)).any())
 
 
 Begun = tuple[ListKey, BegunList | None]
@@ -220,7 +220,8 @@ class ListRanking:
         plain = limits.exclude_seen and limits.forbidden is None
         wide = replace(limits, k=max(limits.k, LENGTH - limits.offset)) if plain else limits
         baskets = [
-            (basket_since(self._shard, one.row, one.since), self._exclusions.forbid_met(one, wide)) for one, _ in asked
+            (recent_basket(self._shard, one.row, one.latest), self._exclusions.forbid_met(one, wide))
+            for one, _ in asked
         ]
         found = self.rank_baskets(served, baskets, [begun for _, begun in asked])
         for (one, _), (items, scores) in zip(asked, found, strict=True):

@@ -22,9 +22,9 @@ from client_service.serving.ranking import (
     ListKey,
     ListRanking,
     RecentLists,
-    basket_since,
     changes_basket,
     history_rows,
+    recent_basket,
 )
 from client_service.serving.requests import Basket, Listed, ListRequest, Mask
 from client_service.settings import ClientSettings
@@ -63,7 +63,7 @@ class Recommender(ModelServer):
     @served.setter
     def served(self, served: Served | None) -> None:
         if served is not None:
-            served.model.encoder.keep_baskets_alone()
+            served.model.encoder.drop_training_state()
         self._served = served
         if self._keeper is not None and served is not None:
             self._keeper.begin(served.ranker)
@@ -182,13 +182,13 @@ class Recommender(ModelServer):
 
     def _ask_for(self, user: str) -> ListKey:
         """All that is known of a user, once a request: meanwhile he may be erased, or do something."""
-        row, since = self._overlay.user_row(user), self._overlay.of(user)
-        by_row = row is not None and (since is None or not changes_basket(self._shard, row, since))
+        row, latest = self._overlay.user_row(user), self._overlay.of(user)
+        by_row = row is not None and (latest is None or not changes_basket(self._shard, row, latest))
         met = NO_ROWS if row is not None else self._overlay.met_rows(user)
-        return ListKey(user, row, since, by_row, self._overlay.hidden, met)
+        return ListKey(user, row, latest, by_row, self._overlay.hidden, met)
 
     def _look_up(self, served: Served | None, asked: ListKey, limits: ListRequest) -> RecommendationsOut | None:
-        if served is None or not (asked.by_row or len(basket_since(self._shard, asked.row, asked.since))):
+        if served is None or not (asked.by_row or len(recent_basket(self._shard, asked.row, asked.latest))):
             reason: Fallback = "no model yet" if served is None else "unknown user"
             return self._popular(reason, self._exclusions.of_user(asked, limits), limits, user=asked.user)
         found = self._find_list(served, asked, limits)
@@ -211,9 +211,9 @@ class Recommender(ModelServer):
         lists = self._lists()
         if asked.row is None or lists is None or lists.ranker is not served.ranker:
             return None
-        if asked.since is not None:
+        if asked.latest is not None:
             forbidden = np.zeros_like(self._popularity, dtype=bool) if forbidden is None else forbidden.copy()
-            forbidden[asked.since.seen] = True
+            forbidden[asked.latest.seen] = True
         return lists.begin(asked.row, forbidden)
 
     def _lists(self) -> PrecomputedLists | None:
@@ -242,7 +242,7 @@ class Recommender(ModelServer):
 
     def _asker(self, served: Served, asked: ListKey) -> Query:
         """A user as the model sees him: by his row, or with later interactions by a basket of all that he has."""
-        basket = basket_since(self._shard, asked.row, asked.since)
+        basket = recent_basket(self._shard, asked.row, asked.latest)
         if not asked.by_row:
             return self._asker_of_basket(served, basket)
         return Query(served, served.ranker.users[np.array([asked.row])], basket)

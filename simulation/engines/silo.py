@@ -85,14 +85,14 @@ class SiloRun:
         self._sent = Sent(round=number, size=len(body), scalars=dict(update.scalars), seconds=seconds)
         return body
 
-    def keep_fitted(self, number: int) -> Sent:
+    def save_fitted(self, number: int) -> Sent:
         """Leave a fitted round to another process, which is handed what this returns."""
         assert self._sent is not None, "expected a round that was fitted"
-        self._running()[0].keep_fitted(number)
+        self._running()[0].save_fitted(number)
         return self._sent
 
     def resume_fitted(self, sent: Sent) -> None:
-        """Be where `keep_fitted` left off. DataError where nothing of that round is kept."""
+        """Be where `save_fitted` left off. DataError where nothing of that round is kept."""
         if not self._running()[0].resume_fitted(sent.round):
             raise DataError(f"{self._settings.name}: expected the training of round {sent.round}, it is not kept")
         self._sent = sent

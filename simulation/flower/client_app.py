@@ -61,7 +61,7 @@ def _begin(silo: SiloRun, words: dict[str, Any], body: bytes, state: RecordDict)
 def _fit(silo: SiloRun, words: dict[str, Any], body: bytes, state: RecordDict) -> tuple[dict[str, Any], bytes]:
     del body
     update = silo.fit(words["number"])
-    state[SENT] = write_records(silo.keep_fitted(words["number"]).model_dump()).config_records["words"]
+    state[SENT] = write_records(silo.save_fitted(words["number"]).model_dump()).config_records["words"]
     return {}, update
 
 

@@ -113,7 +113,7 @@ class ForgetfulCrew:
                 silo.resume_fitted(self._sent[name])
             value = getattr(silo, verb)(*arguments)
             if verb == "fit":
-                self._sent[name] = silo.keep_fitted(*arguments)
+                self._sent[name] = silo.save_fitted(*arguments)
             self.digests[name] = silo.status.shared_digest or ""
             yield SiloReply(name, value)
 

@@ -15,7 +15,7 @@ from client_service.data import Shard
 from client_service.evaluation.metrics import LABELS
 from client_service.evaluation.ranking import on_test
 from client_service.federation.messages import EarlierRun, QualityOut
-from client_service.joining_value.comparison import alone_lists, compare_with_alone, mean_interval
+from client_service.joining_value.comparison import compare_with_alone, local_lists, mean_interval
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.pages.charts import NAMES, comparison_chart, runs_table, worth_notices
 from client_service.pages.routes import TEMPLATE
@@ -48,11 +48,11 @@ def test_all_three_are_judged_on_the_same_users_and_the_gain_is_the_difference(t
     assert (whole.name, whole.users, found.users, found.few, found.measure) == ("all users", 40, 40, True, "ndcg@20")
     assert whole.federated == whole.popularity
     assert whole.popularity.mean == pytest.approx(on_test(planted, popularity_top(planted)).primary_value)
-    assert whole.alone.mean == pytest.approx(on_test(planted, alone_lists(planted, 12, tmp_path)).primary_value)
+    assert whole.alone.mean == pytest.approx(on_test(planted, local_lists(planted, 12, tmp_path)).primary_value)
     assert whole.gain.mean == pytest.approx(whole.federated.mean - whole.alone.mean)
     assert whole.gain.low < whole.gain.mean < whole.gain.high < 0
     assert found.validation_gain is not None and found.validation_gain.mean < 0
-    assert compared(tmp_path, planted, alone_lists(planted, 12, tmp_path)).groups[0].gain == FigureOut(
+    assert compared(tmp_path, planted, local_lists(planted, 12, tmp_path)).groups[0].gain == FigureOut(
         mean=0, low=0, high=0
     )
 

@@ -19,8 +19,7 @@ from client_service.models.closed_form.ease import UserWeights, ease, ease_weigh
 from client_service.models.closed_form.full_spectrum import FullSpectrum, quarter_spectrum
 from client_service.models.closed_form.least_squares import Weighting, least_squares
 from client_service.models.closed_form.scorers import item_frequency
-from client_service.models.explanations import BasketSum, contributions
-from client_service.models.ranker import Ranker
+from client_service.models.ranker import BasketSum, Ranker, contributions
 from client_service.models.score_fusion import Fusion, Recipe, standard_scores, take_codes
 from client_service.serving.messages import MOST_REASONS, ItemOut, RecommendationsOut
 from client_service.serving.model_store import freeze
