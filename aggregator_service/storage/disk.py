@@ -25,6 +25,7 @@ from anyio import to_thread
 from sqlalchemy.exc import SQLAlchemyError
 
 from shared.errors import DataError, FederationError, StorageFullError, TooLargeError, UnavailableError, UnsettledError
+from shared.files import sync_path
 
 FULL = frozenset({"ENOSPC", "EDQUOT", "EFBIG", "SQLITE_FULL", "DiskFull"})
 
@@ -70,15 +71,6 @@ def _name(error: Exception) -> str:
         return errno.errorcode.get(error.errno or 0, type(error).__name__)
     cause = getattr(error, "orig", None) or error
     return getattr(cause, "sqlite_errorname", type(cause).__name__)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make durable which files are in it."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 PART, WHOLE = ".part", ".safetensors"
@@ -135,7 +127,7 @@ class Spool:
             self._file.flush()
             os.fsync(self._file.fileno())
             os.rename(self._part, self._whole)
-            sync_directory(self._directory)
+            sync_path(self._directory)
         self._durable = True
         return Blob(self._name, self._hash.hexdigest(), self.size)
 
@@ -148,7 +140,7 @@ class Blobs:
         self._sound: dict[str, tuple[int, int]] = {}  # size and time of change of the files that were found sound
         with disk.translate_refusal("a directory for blobs"):
             directory.mkdir(parents=True, exist_ok=True)
-            sync_directory(directory.parent)
+            sync_path(directory.parent)
 
     def path(self, name: str) -> str:
         """DataError for what is no name of a body: a row that somebody else wrote could lead anywhere."""

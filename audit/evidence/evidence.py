@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from shared.errors import DataError, SettingsError
+from shared.files import open_replacement
 from shared.message import Message
 from shared.method.declaration import Declaration
 from shared.protocol.schemas import ArrivalOut, ClientName, RunHistoryOut
@@ -70,14 +70,10 @@ def utc_now() -> str:
 
 def write_evidence(evidence: PartEvidence, path: Path) -> None:
     """The file is there whole, or as it was before. SettingsError where it cannot be written."""
-    partial = path.with_name(f"{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(evidence.model_dump_json())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        with open_replacement(path) as partial:
+            partial.write_text(evidence.model_dump_json(), encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"{path}: expected a place that can be written ({error.strerror})") from None
 

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from audit.evidence.evidence import Role
 from shared.errors import DataError, SettingsError, UnavailableError
+from shared.files import open_replacement
 from shared.message import Message
 from shared.protocol.schemas import ClientName
 
@@ -85,11 +86,10 @@ async def _wait_for_files(files: Sequence[Path], seconds: float) -> list[Path]:
 
 def _write_part(folder: Path, own: SystemPart) -> None:
     """Write the part's file as a whole, so that no reader sees half of it."""
-    partial = folder / f"{own.name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        partial.write_text(own.model_dump_json(), encoding="utf-8")
-        partial.replace(folder / f"{own.name}.json")
+        with open_replacement(folder / f"{own.name}.json") as partial:
+            partial.write_text(own.model_dump_json(), encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"{folder}: expected a folder that can be written ({error.strerror})") from None
 

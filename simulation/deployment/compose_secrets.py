@@ -36,7 +36,7 @@ def make_secrets(clients: Sequence[str], root: Path = Path("/")) -> None:
 
 def write_members(aggregator: Path, keys: Path, members: Path) -> None:
     """Write the file that every client pins, as a whole: no reader sees half of it."""
-    write_registry(members.with_suffix(".partial"), aggregator, registered_files(keys)).replace(members)
+    write_registry(members, aggregator, registered_files(keys))
 
 
 def make_certificate(own: Path, public: Path) -> None:

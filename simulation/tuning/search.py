@@ -20,6 +20,7 @@ from client_service.federation.messages import QualityOut
 from client_service.runtime.device import DeviceWish
 from client_service.tasks import task_named
 from shared.errors import FederationError, SettingsError
+from shared.files import open_replacement
 from shared.method.settings import MethodSettings, override
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation, conduct_run, ignore_progress
@@ -211,9 +212,8 @@ def summarise_search(plan: Search, study: optuna.Study) -> dict[str, Any]:
 def write_best_settings(folder: Path, best: dict[str, Any]) -> Path:
     """best.json, whole or not at all."""
     path = folder / "best.json"
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    with open_replacement(path) as partial:
+        partial.write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
     return path
 
 

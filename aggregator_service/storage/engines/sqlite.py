@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, create_engine, event, inspect, text
 
-from aggregator_service.storage.disk import sync_directory
 from shared.errors import DamagedError, SettingsError
+from shared.files import sync_path
 from shared.timeouts import DATABASE_SECONDS
 
 NAME = "aggregator.sqlite"
@@ -75,7 +75,7 @@ class SQLite:
         part = kept.with_name(kept.name + PART)
         _write_copy(connection, part)
         part.rename(kept)
-        sync_directory(file.parent)
+        sync_path(file.parent)
         for older in set(file.parent.glob(f"{file.name}{COPY}*")) - {kept}:
             older.unlink()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from shared.errors import SettingsError
+from shared.files import PUBLIC, replace_file
 from shared.message import Message
 from shared.protocol.schemas import ClientName
 from shared.protocol.signing.keys import PublicKey, public_key, raw_hex, read_public
@@ -54,7 +55,7 @@ def write_registry(path: Path, aggregator: Path, clients: Iterable[Path]) -> Pat
     """The file of these public keys, each in a `<name>.pub`; what was there before is replaced. The file's path."""
     found = {file.stem: read_public(file) for file in clients}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(Registry(read_public(aggregator), found).to_toml(), encoding="utf-8")
+    replace_file(path, Registry(read_public(aggregator), found).to_toml().encode(), PUBLIC)
     return path
 
 
