@@ -10,17 +10,17 @@ from fastapi import FastAPI
 
 from aggregator_service.coordinator import Coordinator
 from aggregator_service.http import enrolment, routes
-from aggregator_service.http.audit_log import Recorded
+from aggregator_service.http.audit_log import ArrivalRecorder
 from aggregator_service.http.request_heads import Heads
 from aggregator_service.http.routes import secure
-from aggregator_service.http.signatures import Signed, SignedAnswers
+from aggregator_service.http.signatures import SignatureMiddleware, SignedAnswers
 from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings
 from shared.web import openapi, problems
-from shared.web.access_log import Observed, Timed
+from shared.web.access_log import AccessLog, BodyTimeout
 from shared.web.openapi import new_app
-from shared.web.rate_limit import Buckets, Paced
+from shared.web.rate_limit import Buckets, RateLimit
 from shared.web.routes import DecodedTargets, HeadAsGet, build
 
 ABOUT = """
@@ -66,13 +66,13 @@ def create_app(settings: AggregatorSettings, *, clock: Clock = time.time) -> Fas
     build(app)
     app.add_middleware(HeadAsGet)
     app.add_middleware(DecodedTargets)
-    app.add_middleware(Timed, seconds=settings.longest_body_seconds)
+    app.add_middleware(BodyTimeout, seconds=settings.longest_body_seconds)
     heads = Heads(settings.trusted_proxies)
-    app.add_middleware(Signed, coordinator=coordinator, heads=heads)
-    app.add_middleware(Recorded, coordinator=coordinator, heads=heads)
-    app.add_middleware(Paced, buckets=Buckets(settings.pace))
+    app.add_middleware(SignatureMiddleware, coordinator=coordinator, heads=heads)
+    app.add_middleware(ArrivalRecorder, coordinator=coordinator, heads=heads)
+    app.add_middleware(RateLimit, buckets=Buckets(settings.pace))
     app.add_middleware(SignedAnswers, coordinator=coordinator)
-    app.add_middleware(Observed, requests=coordinator.metrics.requests, logger=LOGGER)
+    app.add_middleware(AccessLog, requests=coordinator.metrics.requests, logger=LOGGER)
     return app
 
 

@@ -17,10 +17,10 @@ from client_service.pages import routes as pages
 from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings
 from shared.web import openapi, problems
-from shared.web.access_log import Addressed, Limited, Observed, Timed
+from shared.web.access_log import AccessLog, BodyLimit, BodyTimeout, HostCheck
 from shared.web.calling import Calling, ProxyTransport
 from shared.web.openapi import new_app
-from shared.web.rate_limit import Buckets, Paced
+from shared.web.rate_limit import Buckets, RateLimit
 from shared.web.routes import DecodedTargets, HeadAsGet, build
 from shared.web.tls import Identity
 
@@ -102,11 +102,11 @@ def _finish(app: FastAPI, settings: ClientSettings) -> FastAPI:
     build(app)
     app.add_middleware(HeadAsGet)
     app.add_middleware(DecodedTargets)
-    app.add_middleware(Limited)
-    app.add_middleware(Timed)
-    app.add_middleware(Paced, buckets=Buckets(settings.pace), who=keys.who)
-    app.add_middleware(Addressed, allowed=settings.allowed_hosts)
-    app.add_middleware(Observed, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
+    app.add_middleware(BodyLimit)
+    app.add_middleware(BodyTimeout)
+    app.add_middleware(RateLimit, buckets=Buckets(settings.pace), who=keys.who)
+    app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
+    app.add_middleware(AccessLog, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
     if settings.allowed_origins:
         app.add_middleware(CrossOrigin, origins=settings.allowed_origins, routes=app.routes)
     return app

@@ -41,7 +41,7 @@ class Body:
         finally:
             self.close()
 
-    def whole(self) -> bytes | None:
+    def read_small(self) -> bytes | None:
         """All of a body that is small, and then nothing is left of it; None where it should be streamed."""
         if self.size > LONGEST_IN_MEMORY:
             return None

@@ -38,7 +38,7 @@ ROUND: TypeAdapter[int] = TypeAdapter(RoundPath)
 
 
 @dataclass(frozen=True)
-class Recorded:
+class ArrivalRecorder:
     """Records what it wraps. It stands outside of whatever cuts a body short, so that all that came is counted."""
 
     app: ASGIApp

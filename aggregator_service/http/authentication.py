@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 
 from aggregator_service.coordinator import Coordinator
 from shared.errors import AuthenticationError, ForbiddenError
-from shared.protocol.lengths import longest_join, longest_message, with_room
+from shared.protocol.lengths import add_room, longest_join, longest_message
 from shared.protocol.secure.messages import FromClient
 from shared.protocol.signing.requests import HEADERS
 from shared.web.connection_limits import vouch
@@ -117,7 +117,7 @@ async def longest_body(request: Request, service: Coordinator) -> int:
     """Of JSON. AuthenticationError, ForbiddenError or NotFoundError for whoever has nothing to say here."""
     kind = _body_type(request)
     if issubclass(kind, FromClient):
-        return with_room(longest_message(kind, await _count_clients(request, service)))
+        return add_room(longest_message(kind, await _count_clients(request, service)))
     return longest_join(service.declaration)
 
 

@@ -223,7 +223,7 @@ async def read_metrics(service: Service) -> Response:
 
 def _parameters_response(body: Body) -> Response:
     """Parameters: a large body is read from its file as the caller takes it."""
-    if (content := body.whole()) is not None:
+    if (content := body.read_small()) is not None:
         return Response(content, media_type=MEDIA_TYPE, headers=PRIVATE)
     known = {"Content-Length": str(body.size), DIGEST: body_digest(bytes.fromhex(body.digest))}
     return StreamingResponse(body.stream(), media_type=MEDIA_TYPE, headers=PRIVATE | known)

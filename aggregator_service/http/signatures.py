@@ -43,7 +43,7 @@ ANOTHER_BODY = "content-digest: expected the sha256 of the body that came, got a
 
 
 @dataclass(frozen=True)
-class Signed:
+class SignatureMiddleware:
     """Leaves in the request's state the client's name, as `client`, and the signature's `claim`. A request that claims
     nothing passes without."""
 
@@ -73,7 +73,7 @@ class Signed:
             await problems.answer(UnavailableError(TOO_MANY))(scope, receive, send)
             return
         with self._count_under_way(claim.name):
-            await self.app(scope, _Digested(receive, claim.digest), send)
+            await self.app(scope, _DigestCheck(receive, claim.digest), send)
 
     @contextmanager
     def _count_under_way(self, client: str) -> Iterator[None]:
@@ -88,7 +88,7 @@ class Signed:
                 del self.under_way[client]
 
 
-class _Digested:
+class _DigestCheck:
     """A body as it comes. Where it ends as another one than was signed, its end is an error instead."""
 
     def __init__(self, receive: Receive, expected: str) -> None:

@@ -109,7 +109,7 @@ class ArrivalRow:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ArrivalsPage:
     """One page of the record; `older` and `newer` are where to go on, where there is more."""
 
     rows: tuple[ArrivalRow, ...]
@@ -124,12 +124,12 @@ def window(total: int, before: int | None) -> tuple[int, int]:
     return max(0, last - SHOWN), max(1, min(SHOWN, last))
 
 
-def arrivals_page(found: ArrivalsOut, chosen: str | None) -> Arrived:
+def arrivals_page(found: ArrivalsOut, chosen: str | None) -> ArrivalsPage:
     """`chosen`: the run that the page is asked for, which its links keep."""
     entries = found.entries
     first, last = (entries[0].sequence, entries[-1].sequence) if entries else (1, 0)
     keep = "" if chosen is None else f"run={chosen}&"
-    return Arrived(
+    return ArrivalsPage(
         rows=tuple(ArrivalRow(one, _outcome(one)) for one in entries[::-1]),
         total=found.total,
         older=f"./?{keep}before={first}#arrivals" if first > 1 else None,

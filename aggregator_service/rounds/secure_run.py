@@ -32,7 +32,7 @@ from shared.protocol.secure.messages import CommonTerms, Hex32, Names, PublicKey
 from shared.protocol.secure.server import Phase, SecureRound
 
 
-class Summed(Message):
+class SumRecord(Message):
     """One set of members whose sum was uncovered in this run; `bearing`: see `MemberSum`."""
 
     members: Names
@@ -60,7 +60,7 @@ class Pledge(Message):
     aggregator: Hex32
     start: Hex32
     threshold: int | None = None
-    sums: tuple[Summed, ...] = ()
+    sums: tuple[SumRecord, ...] = ()
     proven: tuple[ClientName, ...] = ()
     earlier: Names | None = None
     basis: BasisPledge | None = Field(None, exclude_if=lambda basis: basis is None)
@@ -138,7 +138,7 @@ def record_stamps(pledge: Pledge, exchange: SecureRound) -> Pledge:
 def record_sum(pledge: Pledge, exchange: SecureRound) -> Pledge:
     """The pledge once the sum of a round is known."""
     new = _member_sum(exchange, exchange.survivors)
-    summed = Summed(members=tuple(sorted(new.members)), bearing=tuple(sorted(new.bearing)))
+    summed = SumRecord(members=tuple(sorted(new.members)), bearing=tuple(sorted(new.bearing)))
     sums = pledge.sums if summed in pledge.sums else (*pledge.sums, summed)
     proven = tuple(sorted({*pledge.proven, *exchange.expelled}))
     return pledge.model_copy(update={"sums": sums, "proven": proven})

@@ -19,7 +19,7 @@ from client_service.boundary.ledger_heads import ADOPTED
 from client_service.boundary.secure_bodies import MESSAGES
 from shared.method.declaration import Counts, Declaration
 from shared.method.parameters import Form
-from shared.protocol.masked_wire import beside, forms, size
+from shared.protocol.masked_wire import forms, readable_scalars, size
 from shared.protocol.schemas import JoinIn
 from shared.protocol.secure.messages import MaskedHeader
 from shared.protocol.wire import body_size
@@ -162,7 +162,7 @@ def _has_form(tensor: Mapping[str, Any], form: Form) -> bool:
 
 def _scalar_faults(declaration: Declaration, attempt: Attempt) -> Iterator[str]:
     for name, value in attempt.scalars.items():
-        if name not in beside(declaration):
+        if name not in readable_scalars(declaration):
             yield f"undeclared scalar {name!r}"
         elif not math.isfinite(value):
             yield f"scalar {name!r} that is no finite number"

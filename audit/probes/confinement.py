@@ -11,7 +11,7 @@ from pathlib import Path
 
 from audit.evidence.evidence import ProbeResult, make_result
 from audit.probes.containers import Mount, is_from_kernel, list_places
-from audit.probes.expected import Expected, is_among
+from audit.probes.expected import ExpectedMounts, is_among
 from audit.probes.files import SeenEntry
 from shared.words import count_noun
 
@@ -43,7 +43,7 @@ class DeviceObserver:
 
 
 def probe_confinement(
-    process: Path, mounts: Sequence[Mount], expected: Expected, devices: DeviceObserver
+    process: Path, mounts: Sequence[Mount], expected: ExpectedMounts, devices: DeviceObserver
 ) -> list[ProbeResult]:
     """`process`: /proc/N of the part; all processes that are seen beside it are held to the same."""
     statuses = read_statuses(process)
@@ -64,7 +64,7 @@ def read_statuses(process: Path) -> list[Status]:
     return [status for status in read if status]
 
 
-def writable_mounts(mounts: Iterable[Mount], expected: Expected) -> list[str]:
+def writable_mounts(mounts: Iterable[Mount], expected: ExpectedMounts) -> list[str]:
     """Places of mounts that this part can write and is not expected to, apart from the root, which has a probe of its
     own."""
     may = ("/", *ENGINE_WRITES, *expected.write)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.evidence.evidence import ProbeResult, make_result
-from audit.probes.expected import Expected, is_among
+from audit.probes.expected import ExpectedMounts, is_among
 from shared.words import count_noun
 
 ESCAPED = re.compile(r"\\([0-7]{3})")  # a space, a tab, a line's end and a backslash
@@ -53,7 +53,7 @@ KERNEL_S = {
 MOST_NAMES = 5
 
 
-def probe_mounts(mounts: Sequence[Mount], expected: Expected) -> list[ProbeResult]:
+def probe_mounts(mounts: Sequence[Mount], expected: ExpectedMounts) -> list[ProbeResult]:
     """Private keys, shards and sockets reach a container by mounts: every mount beyond the expected ones is named."""
     known = (*expected.read, *expected.write)
     more = [mount.place for mount in mounts if not is_from_engine(mount) and not is_among(mount.place, known)]

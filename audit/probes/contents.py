@@ -12,7 +12,7 @@ from pathlib import Path
 
 from audit.evidence.evidence import ProbeResult, make_result
 from audit.probes.containers import ENGINE_S, list_places
-from audit.probes.expected import Expected
+from audit.probes.expected import ExpectedMounts
 from audit.probes.files import SeenEntry, WalkResult
 from shared.words import count_noun
 
@@ -102,7 +102,7 @@ class ContentObserver:
     """Opens every file beneath a mount and reads its first bytes. It records the kind of content and the mount, never a
     name."""
 
-    expected: Expected
+    expected: ExpectedMounts
     found: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     read: int = 0
     closed: int = 0

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "expected"
 PRIVATE_KEY = "private key"
 
 
-class Expected(Message):
+class ExpectedMounts(Message):
     """Mounts that are read and that are written, and where in them which kind of content may lie: patterns of places.
 
     `own`: files among which anything may be but a private key. `devices`, `sockets`: those
@@ -43,7 +43,7 @@ def is_among(place: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(place, pattern) for pattern in patterns)
 
 
-def read_expected(role: Role, deployments: str, name: str) -> Expected:
+def read_expected(role: Role, deployments: str, name: str) -> ExpectedMounts:
     """All of `compose`, or of `compose,gpu`. SettingsError where nobody has written down what such a part may have."""
     path = FOLDER / f"{role}.toml"
     sections = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -52,20 +52,20 @@ def read_expected(role: Role, deployments: str, name: str) -> Expected:
         raise SettingsError(f"{path.name}: expected of {', '.join(sections)}, got {unknown[0]!r}")
     try:
         return _fill_in_name(
-            reduce(_merge_expected, (Expected.model_validate(sections[section]) for section in wanted)), name
+            reduce(_merge_expected, (ExpectedMounts.model_validate(sections[section]) for section in wanted)), name
         )
     except ValidationError as error:
         raise SettingsError(f"{path.name}: expected lists of places, got others ({error.error_count()})") from None
 
 
-def _merge_expected(first: Expected, second: Expected) -> Expected:
+def _merge_expected(first: ExpectedMounts, second: ExpectedMounts) -> ExpectedMounts:
     lists = {
         key: (*getattr(first, key), *getattr(second, key)) for key in ("read", "write", "own", "devices", "sockets")
     }
     return first.model_copy(update={**lists, "contents": {**first.contents, **second.contents}})
 
 
-def _fill_in_name(expected: Expected, name: str) -> Expected:
+def _fill_in_name(expected: ExpectedMounts, name: str) -> ExpectedMounts:
     contents = {kind: _fill_in_places(places, name) for kind, places in expected.contents.items()}
     return expected.model_copy(update={"own": _fill_in_places(expected.own, name), "contents": contents})
 

@@ -12,7 +12,7 @@ from audit.probes import confinement, containers, files
 from audit.probes.confinement import DeviceObserver
 from audit.probes.containers import Mount, read_mounts
 from audit.probes.contents import ContentObserver
-from audit.probes.expected import Expected
+from audit.probes.expected import ExpectedMounts
 from audit.probes.files import NameObserver, walk_entries
 from audit.probes.sockets import SocketObserver
 
@@ -27,7 +27,7 @@ class PartLocation:
 
     root: Path
     own: tuple[Path, ...]
-    expected: Expected | None = None
+    expected: ExpectedMounts | None = None
     process: Path = Path("/proc/self")
     brought: tuple[str, ...] = ()
 
@@ -49,7 +49,7 @@ def probe_location(here: PartLocation) -> list[ProbeResult]:
 
 
 def _walk_probes(
-    here: PartLocation, expected: Expected, names: NameObserver, there: Sequence[Mount], root: Path
+    here: PartLocation, expected: ExpectedMounts, names: NameObserver, there: Sequence[Mount], root: Path
 ) -> Iterator[ProbeResult]:
     """All of it in one walk."""
     contents = ContentObserver(expected)

@@ -37,7 +37,7 @@ TABLE = "basis"
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A simulation's folder."""
 
     folder: Path
@@ -113,7 +113,7 @@ def pairs_digest(shards: Sequence[Path]) -> list[str]:
 
 def adopt_run(folder: Path, bench: Bench, cells: Sequence[Cell], known: KnownLines) -> str:
     """Put a finished simulation into the table, and say which cell it is. DataError where it is none, or is there."""
-    run = Finished(folder)
+    run = FinishedRun(folder)
     by_cell = {cell.name: run.differences(cell) for cell in cells}
     fitting = [cell for cell in cells if not by_cell[cell.name]]
     if not fitting:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-from benchmarks.guard.measuring import Prepared, Preparing, TimedWork, matrix_product
+from benchmarks.guard.measuring import PreparedWork, Preparing, TimedWork, matrix_product
 from benchmarks.guard.silo import CPU, METHOD, GeneratedSilo, keep_first_model, matrix_mib
 from client_service.data import load_shard
 from client_service.training.item_trainer import ItemTrainer
@@ -31,7 +31,7 @@ async def prepare_first_model(silo: GeneratedSilo, folder: Path) -> Preparing:
         keep_first_model(silo.shard, folder / str(next(numbers)))
 
     timed = TimedWork("first model", work, matrix_product(), PRODUCT, repetitions=3)
-    yield Prepared((timed,), matrix_mib(load_shard(silo.shard)), MATRIX)
+    yield PreparedWork((timed,), matrix_mib(load_shard(silo.shard)), MATRIX)
 
 
 @asynccontextmanager
@@ -48,7 +48,7 @@ async def prepare_epoch(silo: GeneratedSilo, folder: Path) -> Preparing:
 
     name = f"{PAIRS} pairs of an epoch"
     timed = TimedWork(name, work, matrix_product(), PRODUCT, repetitions=4, count=pairs / PAIRS)
-    yield Prepared((timed,), matrix_mib(training.shard), MATRIX)
+    yield PreparedWork((timed,), matrix_mib(training.shard), MATRIX)
 
 
 def _begin_training(silo: GeneratedSilo) -> ItemTrainer:

@@ -75,7 +75,7 @@ class TimedWork:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedWork:
     """All that one process measures. mib: the memory by which its own is told, which `memory_unit` says in words."""
 
     timed: tuple[TimedWork, ...]
@@ -89,10 +89,10 @@ class GuardedPart:
     folder of its own."""
 
     name: str
-    prepare: Callable[[GeneratedSilo, Path], AbstractAsyncContextManager[Prepared]]
+    prepare: Callable[[GeneratedSilo, Path], AbstractAsyncContextManager[PreparedWork]]
 
 
-Preparing = AsyncIterator[Prepared]
+Preparing = AsyncIterator[PreparedWork]
 
 
 async def measure_time(timed: TimedWork) -> Figure:

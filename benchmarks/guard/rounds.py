@@ -18,7 +18,7 @@ from aggregator_service.storage.disk import Blobs
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import JoinedClient, Receipt, StoredUpdate
 from aggregator_service.storage.run_store import add_state, add_update
-from benchmarks.guard.measuring import Prepared, Preparing, TimedWork, hashing
+from benchmarks.guard.measuring import PreparedWork, Preparing, TimedWork, hashing
 from benchmarks.guard.silo import MIB, GeneratedSilo
 from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
@@ -46,7 +46,7 @@ async def prepare_round(silo: GeneratedSilo, folder: Path) -> Preparing:
             hold_round(archive, f"run-{next(numbers)}", update, LARGE)
 
         timed = TimedWork("round of 4 clients", work, hashing(), HASHED, repetitions=10)
-        yield Prepared((timed,), size / MIB, UPDATE)
+        yield PreparedWork((timed,), size / MIB, UPDATE)
 
 
 @contextmanager

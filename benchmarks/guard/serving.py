@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from starlette.types import Message, Scope
 
 from benchmarks.guard.learning import MATRIX
-from benchmarks.guard.measuring import Prepared, Preparing, TimedWork, Work
+from benchmarks.guard.measuring import PreparedWork, Preparing, TimedWork, Work
 from benchmarks.guard.silo import METHOD, NAME, GeneratedSilo, matrix_mib
 from client_service.app import create_app
 from client_service.data import Shard, load_shard
@@ -133,7 +133,7 @@ async def prepare_serving(silo: GeneratedSilo, folder: Path) -> Preparing:
             TimedWork(name, asking(app, one), asking(empty, known), ROUTE, REPETITIONS, len(one), len(known))
             for name, one in kinds.items()
         )
-        yield Prepared(timed, matrix_mib(shard), MATRIX)
+        yield PreparedWork(timed, matrix_mib(shard), MATRIX)
 
 
 def asking(app: FastAPI, questions: Sequence[AskedRequest]) -> Work:

@@ -160,7 +160,7 @@ class UpdateSender:
             return given
         strategy, masking = self._strategy(run_part), self._masking
         mixing = strategy.mixing
-        mean = given if mixing is None else mixing.without_told(given)
+        mean = given if mixing is None else mixing.drop_server_scalars(given)
         run, whole = run_part.place.run, strategy.report is not None
         await self._in_worker(lambda: masking.remember_start(run, number + 1, mean, whole=whole))
         if number == 0:

@@ -21,7 +21,7 @@ from shared.protocol.problem import ProblemOut
 from shared.web.connection_limits import vouch
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.openapi import MARK, describe_refusal
-from shared.web.rate_limit import by_address
+from shared.web.rate_limit import address_key
 from shared.web.routes import DeclaredRoute
 
 Role = Literal["application", "operator"]
@@ -67,7 +67,7 @@ class CallerKeys:
             holder = self.holder(operator_secret(Headers(scope=scope).get("authorization")))
         except AuthenticationError:
             holder = None
-        return by_address(scope) if holder is None else f"the {holder}"
+        return address_key(scope) if holder is None else f"the {holder}"
 
     def _key_of(self, role: Role) -> str | None:
         return self.application if role == "application" else self.operator

@@ -11,7 +11,7 @@ from typing import Any
 from client_service.boundary.call_attempts import Attempt, attempts
 from client_service.boundary.ledger import GENESIS, Ledger, follow_chain
 from shared.method.declaration import Declaration
-from shared.protocol.masked_wire import beside, forms
+from shared.protocol.masked_wire import forms, readable_scalars
 from shared.web.pages import Verdict, shape
 
 REFUSED = 400  # the least status of a refusal
@@ -67,7 +67,7 @@ def as_declared(one: Attempt, declaration: Declaration) -> bool:
     part = declaration.with_tensors(one.tensor_names)
     ours = {(name, form.dtype, form.shape) for name, form in forms(part).items()}
     theirs = [(field.get("name"), field.get("dtype"), tuple(field.get("shape", ()))) for field in one.tensors]
-    return len(theirs) == len(ours) and set(theirs) == ours and set(one.scalars) <= set(beside(part))
+    return len(theirs) == len(ours) and set(theirs) == ours and set(one.scalars) <= set(readable_scalars(part))
 
 
 def _outcome(one: Attempt) -> Verdict:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from client_service.boundary.call_attempts import Attempt
 from client_service.pages.ledger_view import RecordTotal, SentUpdate, Summary, sent_update
 from shared.method.declaration import Declaration
-from shared.web.pages import NOTHING, Declared, Verdict, declared_out
+from shared.web.pages import NOTHING, DeclaredFields, Verdict, declared_out
 from shared.words import count_noun
 
 SHOWN, EARLIER = 6, 24  # updates that are listed, and those folded away beneath them
@@ -55,7 +55,7 @@ class UpdatesReport:
     """Newest first. `earlier` are older updates, which the page folds away."""
 
     verdicts: tuple[Verdict, ...]
-    declared: Declared
+    declared: DeclaredFields
     counts: str
     updates: tuple[SentUpdate, ...]
     earlier: tuple[SentUpdate, ...]

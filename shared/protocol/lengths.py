@@ -27,14 +27,14 @@ HEX = "0" * 2 * BYTES
 GREATEST, LONGEST_NUMBER = (1 << 40) - 1, -2.2250738585072014e-308
 
 
-def with_room(length: int) -> int:
+def add_room(length: int) -> int:
     return ROOM_FACTOR * length + ROOM_BYTES
 
 
 def longest_join(declaration: Declaration) -> int:
     """Of a client that also tells its counts."""
     counts = Counts(users=GREATEST, items=GREATEST, edges=GREATEST)
-    return with_room(len(JoinIn(client=LONGEST_NAME, declaration=declaration, counts=counts).model_dump_json()))
+    return add_room(len(JoinIn(client=LONGEST_NAME, declaration=declaration, counts=counts).model_dump_json()))
 
 
 def longest_update(declaration: Declaration) -> int:
@@ -51,7 +51,7 @@ def least_update(declaration: Declaration) -> int:
 def longest_head(declaration: Declaration) -> int:
     """Of a safetensors body of these parameters: names, types, shapes, places, and the scalars."""
     scalars = scalars_text(dict.fromkeys(declaration.scalars, LONGEST_NUMBER))
-    return with_room(len(head_of(forms(declaration), {"scalars": scalars})))
+    return add_room(len(head_of(forms(declaration), {"scalars": scalars})))
 
 
 def require_head(declaration: Declaration, path: str | Path) -> None:

@@ -36,7 +36,7 @@ def forms(declaration: Declaration) -> dict[str, Form]:
     return layout(declaration)
 
 
-def beside(declaration: Declaration) -> tuple[str, ...]:
+def readable_scalars(declaration: Declaration) -> tuple[str, ...]:
     """The scalars that anybody can read who has an update's body."""
     return tuple(sorted(visible_scalars(declaration))) if declaration.secure else declaration.scalars
 

@@ -106,9 +106,9 @@ class Mixing:
                 expected = f"expected a {name} from {bounds.least:g} to {bounds.most:g} with the mean"
                 raise ProtocolError(f"{expected}, got another or none")
         told = {name: value for name, value in given.scalars.items() if name in self.told}
-        return told, self.without_told(given)
+        return told, self.drop_server_scalars(given)
 
-    def without_told(self, given: Parameters) -> Parameters:
+    def drop_server_scalars(self, given: Parameters) -> Parameters:
         """The mean by itself, as all clients are given it."""
         return Parameters(given.arrays, {n: value for n, value in given.scalars.items() if n not in self.told})
 

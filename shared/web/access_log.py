@@ -34,7 +34,7 @@ EXPECTED = "an IP address, a name without a dot, a name that ends in " + ", ".jo
 
 
 @dataclass(frozen=True)
-class Observed:
+class AccessLog:
     """Measures and logs what it wraps, under an id of its own for each request.
 
     `requests` has the labels method, route, status. `callers_ids`: may a caller say which id?
@@ -50,7 +50,7 @@ class Observed:
             await self.app(scope, receive, send)
             return
         identity = request_ids.choose_request_id(scope, callers_own=self.callers_ids)
-        with request_ids.during(identity):
+        with request_ids.bind_request_id(identity):
             await self._observed(scope, receive, send, identity)
 
     async def _observed(self, scope: Scope, receive: Receive, send: Send, identity: str) -> None:
@@ -98,7 +98,7 @@ class HeldBytes:
 
 
 @dataclass(frozen=True)
-class Limited:
+class BodyLimit:
     """Ends the reading of a JSON message that is too long, or packed: a small body could unpack to a huge one.
 
     It is cut where the limit is passed, announced or not. The aggregator's routes have limits of their own. All bodies
@@ -138,7 +138,7 @@ class Limited:
 
 
 @dataclass(frozen=True)
-class Timed:
+class BodyTimeout:
     """Ends the reading of a body that is not whole in time, however its bytes trickle in."""
 
     app: ASGIApp
@@ -169,7 +169,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Addressed:
+class HostCheck:
     """Refuses what was sent to a name that is not this service's own.
 
     A page elsewhere can point its own name at this service's address and read, through somebody's browser, whatever

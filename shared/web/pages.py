@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from shared.errors import NotFoundError
 from shared.method.declaration import Declaration
-from shared.protocol.masked_wire import beside, forms
+from shared.protocol.masked_wire import forms, readable_scalars
 from shared.web.routes import DeclaredRoute
 from shared.words import count_noun
 
@@ -27,7 +27,7 @@ class DeclaredField:
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredFields:
     """Every field that an update may hold, and in words how much that is together; then what only comes down."""
 
     caption: str
@@ -35,7 +35,7 @@ class Declared:
     fields: tuple[DeclaredField, ...]
 
 
-def declared_out(declaration: Declaration) -> Declared:
+def declared_out(declaration: Declaration) -> DeclaredFields:
     """What may leave: tensors of 4-byte numbers, or masked in a secure federation, then float32 as 8-byte numbers with
     the hidden scalars among them; and scalars as decimal text in the body's header. With a common basis the sums too.
     """
@@ -43,19 +43,19 @@ def declared_out(declaration: Declaration) -> Declared:
     own = _declared_part(declaration)
     if basis is None:
         return own
-    return Declared(
+    return DeclaredFields(
         own.caption, f"{own.sentence} In a basis run instead: {basis.sentence}", (*own.fields, *basis.fields)
     )
 
 
-def _declared_part(declaration: Declaration) -> Declared:
+def _declared_part(declaration: Declaration) -> DeclaredFields:
     sizes = forms(declaration)
     kinds = {"U64": "masked tensor", "F32": "float32 tensor", "U32": "uint32 tensor"}
     leaving = dict.fromkeys(kinds, "masked tensor") if declaration.secure else kinds
     tensors = [
         DeclaredField(name, leaving[one.dtype], shape(one.shape), f"{one.bytes:,}") for name, one in sizes.items()
     ]
-    scalars = [DeclaredField(name, "scalar", "one number", "in the header") for name in beside(declaration)]
+    scalars = [DeclaredField(name, "scalar", "one number", "in the header") for name in readable_scalars(declaration)]
     total = size(sum(one.bytes for one in sizes.values()))
     much = f"{count_noun(len(tensors), 'tensor')} of {total} and {count_noun(len(scalars), 'scalar')}"
     much += ", masked so that only the sum of all clients’ can be read" if declaration.secure else ""
@@ -65,7 +65,7 @@ def _declared_part(declaration: Declaration) -> Declared:
         for spec in declaration.broadcasts
     ]
     more = f" {count_noun(len(down), 'tensor')} more can only come down, the same to every client." if down else ""
-    return Declared(
+    return DeclaredFields(
         caption=f"All that an update may hold under strategy {declaration.strategy}",
         sentence=(f"{much}, and nothing else." if tensors or scalars else none) + more,
         fields=(*tensors, *scalars, *down),

@@ -48,7 +48,7 @@ class Buckets:
 UNLIMITED = Buckets(0.0)
 
 
-def by_address(scope: Scope) -> str:
+def address_key(scope: Scope) -> str:
     """The caller's address; of IPv6 the network, in which a caller may take any address."""
     return address_of((scope.get("client") or ("",))[0])
 
@@ -66,14 +66,14 @@ def address_of(host: str) -> str:
     return str(ipaddress.ip_network((address, SUBNET), strict=False))
 
 
-class Paced:
+class RateLimit:
     """Refuses with 429 what comes too fast; nothing of it is read.
 
     `/health` has buckets of its own, by address, of HEALTH_AT_LEAST a second or more: what a caller asks otherwise
     must not make a service look dead to whoever watches it from the same address. On loopback it has none.
     """
 
-    def __init__(self, app: ASGIApp, buckets: Buckets, who: Who = by_address, health: Buckets | None = None) -> None:
+    def __init__(self, app: ASGIApp, buckets: Buckets, who: Who = address_key, health: Buckets | None = None) -> None:
         self.app, self.buckets, self.who = app, buckets, who
         rate = buckets.rate and max(buckets.rate, HEALTH_AT_LEAST)
         self.health = Buckets(rate) if health is None else health
@@ -94,7 +94,7 @@ class Paced:
         """Where a request counts, and as whose."""
         if not scope["path"].startswith(HEALTH):
             return self.buckets, self.who(scope)
-        address = by_address(scope)
+        address = address_key(scope)
         return (UNLIMITED, "") if _is_loopback(address) else (self.health, address)
 
 

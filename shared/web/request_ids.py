@@ -27,7 +27,7 @@ def choose_request_id(scope: Scope, *, callers_own: bool) -> str:
     return os.urandom(16).hex()
 
 
-def during(identity: str) -> AbstractContextManager[object]:
+def bind_request_id(identity: str) -> AbstractContextManager[object]:
     """While this lasts, every log line of this task and of the threads that it asks has the id."""
     return structlog.contextvars.bound_contextvars(**{FIELD: identity})
 

@@ -131,7 +131,7 @@ def _is_utf8(scope: Scope) -> bool:
 SLASH = "\ud800"  # in the place of one within a segment: no UTF-8 decodes to it
 
 
-class BySegments(APIRoute):
+class SegmentRoute(APIRoute):
     """A route whose parameters are whole segments of a path."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -166,7 +166,7 @@ def build(app: FastAPI) -> None:
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class DeclaredRoute(BySegments):
+class DeclaredRoute(SegmentRoute):
     """A route that refuses what it has not declared: a query, a body, or a body of another kind."""
 
     def get_route_handler(self) -> Handler:

@@ -116,7 +116,7 @@ class PostgreSQL:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        with self._alone():
+        with self._hold_turn():
             if self._owner is None:
                 raise ConnectionError("the connection that owned the database was lost")
             try:
@@ -126,7 +126,7 @@ class PostgreSQL:
                     self._let_go()
 
     def resume(self) -> None:
-        with self._alone():
+        with self._hold_turn():
             if self._owner is None:
                 self._owner = self._take()
 
@@ -146,7 +146,7 @@ class PostgreSQL:
         """The revision says it."""
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _hold_turn(self) -> Iterator[None]:
         if not self._turn.acquire(timeout=DATABASE_SECONDS):
             raise TimeoutError("another transaction has not ended")
         try:

@@ -85,7 +85,7 @@ class Invitation(Message):
     members: tuple[ClientName, ...] = Field((), max_length=10_000)
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _require_federation(self) -> Self:
         if self.format != "lpsfed-invitation/1" and self.federation is None:
             raise ValueError("federation: expected what its runs are, got none")
         return self

@@ -20,7 +20,7 @@ from starlette.types import Message
 from client_service.http.answering import THREADS, stream_lists
 from client_service.serving.messages import RecommendationsOut
 from shared.web import access_log
-from shared.web.access_log import Limited
+from shared.web.access_log import BodyLimit
 
 pytestmark = pytest.mark.anyio
 LARGE, SMALL = b"x" * 100_000, b"x" * 1000
@@ -40,7 +40,7 @@ class Bodies:
             await self.taken.wait()
             return "done"
 
-        self.limited = Limited(inner)
+        self.limited = BodyLimit(inner)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.limited), base_url="http://silo")
 
     async def under_way(self, count: int) -> None:

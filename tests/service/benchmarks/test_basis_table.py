@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.basis.adopt import Finished, adopt_run
+from benchmarks.basis.adopt import FinishedRun, adopt_run
 from benchmarks.basis.run import (
     TARGETS,
     UNTRAINED,
@@ -285,15 +285,15 @@ def require_counted_once(clients: list[dict[str, Any]], shards: tuple[Path, ...]
 def refuse_what_differs(folder: Path, bench: Bench, cell: Cell) -> None:
     """Other settings, another cut, other shards, and a run in the open are no such cell."""
     other = replace(cell, method=method_settings(**SMALL, **{"basis.least_pairs": 2}))
-    assert Finished(folder).differences(other) == ["settings"]
-    assert Finished(folder).differences(replace(cell, rounds=2, seed=1)) == ["rounds", "seed"]
+    assert FinishedRun(folder).differences(other) == ["settings"]
+    assert FinishedRun(folder).differences(replace(cell, rounds=2, seed=1)) == ["rounds", "seed"]
     with pytest.raises(DataError, match="nearest and differs in rounds, seed"):
         adopt_run(folder, bench, [replace(cell, rounds=2, seed=1)], KnownLines())
     rename_items([folder / "shards" / "client-1"], Block(data=("x",), overlap=0.5))
     with pytest.raises(DataError, match="expected the shards that"):
         adopt_run(folder, bench, [cell], KnownLines())
     (folder / "members.toml").unlink()
-    assert Finished(folder).differences(cell) == ["masks"]
+    assert FinishedRun(folder).differences(cell) == ["masks"]
 
 
 def test_a_run_without_floors_is_no_cell(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import pytest
 from fastapi import Body, FastAPI
 
 from shared.web import connection, problems
-from shared.web.access_log import LONGEST_MESSAGE, Limited, Timed
+from shared.web.access_log import LONGEST_MESSAGE, BodyLimit, BodyTimeout
 from shared.web.calling import Calling
 from shared.web.listening import Listening
-from shared.web.rate_limit import HEALTH_AT_LEAST, Buckets, Paced
+from shared.web.rate_limit import HEALTH_AT_LEAST, Buckets, RateLimit
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def app() -> FastAPI:
         return {"status": "live"}
 
     problems.install(app)
-    app.add_middleware(Limited)
+    app.add_middleware(BodyLimit)
     return app
 
 
@@ -159,7 +159,7 @@ def test_a_head_that_is_too_long_is_refused(app: FastAPI, served: Served) -> Non
 
 def test_a_body_that_trickles_in_is_cut_off(app: FastAPI, served: Served) -> None:
     head = b"POST /json HTTP/1.1\r\nHost: silo\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
-    app.add_middleware(Timed, seconds=0.3)
+    app.add_middleware(BodyTimeout, seconds=0.3)
     with served(app) as url, connected(url) as line:
         line.sendall(head + b'{"a": "')
         answer = read_to_end(line)
@@ -235,7 +235,7 @@ def test_who_never_shakes_hands_is_cut_off(
 
 
 def test_who_comes_too_fast_is_told_when_to_come_again(app: FastAPI, served: Served) -> None:
-    app.add_middleware(Paced, buckets=Buckets(2.0, clock=lambda: 0.0))  # a clock that stands: nothing comes back
+    app.add_middleware(RateLimit, buckets=Buckets(2.0, clock=lambda: 0.0))  # a clock that stands: nothing comes back
     with served(app) as url:
         answers = [httpx.get(url) for _ in range(6)]
         health = [httpx.get(f"{url}/health/live").status_code for _ in range(6)]
@@ -245,7 +245,7 @@ def test_who_comes_too_fast_is_told_when_to_come_again(app: FastAPI, served: Ser
 
 def test_a_flood_of_health_checks_is_told_to_wait_and_takes_nothing_from_others(app: FastAPI, served: Served) -> None:
     still = Buckets(1.0, clock=lambda: 0.0)  # two at once: a clock that stands
-    app.add_middleware(Paced, buckets=Buckets(0.5, clock=lambda: 0.0), health=still)
+    app.add_middleware(RateLimit, buckets=Buckets(0.5, clock=lambda: 0.0), health=still)
     with served(app, Listening(trusted_proxies=("127.0.0.1",))) as url:
 
         def ask(path: str, address: str) -> int:
@@ -262,14 +262,14 @@ def test_probes_get_more_than_whoever_may_ask_little(given: float, of_health: fl
     async def nothing(*_: object) -> None:
         """It is never asked."""
 
-    assert Paced(nothing, Buckets(given)).health.rate == of_health
+    assert RateLimit(nothing, Buckets(given)).health.rate == of_health
 
 
 @pytest.mark.parametrize(("trusted", "told_apart"), [((), False), (("127.0.0.0/8",), True), (("10.0.0.1",), False)])
 def test_an_address_that_a_proxy_tells_is_believed_of_a_trusted_one_alone(
     app: FastAPI, served: Served, trusted: tuple[str, ...], told_apart: bool
 ) -> None:
-    app.add_middleware(Paced, buckets=Buckets(0.5, clock=lambda: 0.0))
+    app.add_middleware(RateLimit, buckets=Buckets(0.5, clock=lambda: 0.0))
     with served(app, Listening(trusted_proxies=trusted)) as url:
         answers = [httpx.get(url, headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in (1, 2)]
     assert answers == [200, 200 if told_apart else 429]

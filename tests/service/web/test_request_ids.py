@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from shared.errors import ConflictError
 from shared.web import problems, request_ids
-from shared.web.access_log import Observed
+from shared.web.access_log import AccessLog
 from shared.web.logs import logger
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ def served(*, callers_ids: bool = False) -> httpx.AsyncClient:
 
     problems.install(app)
     requests = Histogram("s", "s", ["method", "route", "status"], registry=CollectorRegistry())
-    app.add_middleware(Observed, requests=requests, logger=log, callers_ids=callers_ids)
+    app.add_middleware(AccessLog, requests=requests, logger=log, callers_ids=callers_ids)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
 
 

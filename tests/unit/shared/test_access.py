@@ -7,7 +7,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from shared.web.access_log import Addressed
+from shared.web.access_log import HostCheck
 
 ALLOWED = ("Silo.Example.org", "dotted.example.org.")
 OWN = (
@@ -80,7 +80,7 @@ async def ask(*hosts: str) -> httpx.Response:
 
     headers = [(b"host", host.encode("latin-1")) for host in hosts]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": headers}
-    await Addressed(inside, allowed=ALLOWED)(scope, nothing, send)
+    await HostCheck(inside, allowed=ALLOWED)(scope, nothing, send)
     return httpx.Response(sent[0]["status"], headers=sent[0]["headers"], content=sent[1]["body"])
 
 
@@ -113,5 +113,5 @@ async def test_what_is_no_request_comes_through() -> None:
     async def app(scope: Scope, *_: object) -> None:
         came.append(scope["type"])
 
-    await Addressed(app)({"type": "lifespan"}, nothing, ignored)
+    await HostCheck(app)({"type": "lifespan"}, nothing, ignored)
     assert came == ["lifespan"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.web import rate_limit as subject
-from shared.web.rate_limit import Buckets, by_address
+from shared.web.rate_limit import Buckets, address_key
 
 
 class Clock:
@@ -82,4 +82,4 @@ def test_the_table_is_bounded_and_the_one_that_has_been_silent_for_longest_is_fo
     ],
 )
 def test_a_caller_is_an_address_and_of_ipv6_a_network(client: tuple[str, int] | None, who: str) -> None:
-    assert by_address({"type": "http", "client": client}) == who
+    assert address_key({"type": "http", "client": client}) == who

@@ -101,7 +101,7 @@ class Masking:
         key = self.federation.app.state.coordinator.signing_key
         common = CommonTerms(
             aggregator=raw_hex(key.public_key()),
-            start=digest_start(mixing(0.0).without_told(decode(given.content)[1])),
+            start=digest_start(mixing(0.0).drop_server_scalars(decode(given.content)[1])),
             method=digest_method(run.method),
             seed=run.seed,
             rounds=run.rounds,

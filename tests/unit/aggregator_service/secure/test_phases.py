@@ -9,7 +9,7 @@ import pytest
 from aggregator_service.rounds import transitions
 from aggregator_service.rounds.history import run_for_client
 from aggregator_service.rounds.run import Run
-from aggregator_service.rounds.secure_run import PARTS, Pledge, Summed
+from aggregator_service.rounds.secure_run import PARTS, Pledge, SumRecord
 from aggregator_service.storage.records import Receipt
 from shared.errors import NotFoundError, RoundClosedError
 from shared.method.declaration import Declaration, TensorSpec
@@ -110,11 +110,11 @@ def test_a_round_of_an_open_run_has_no_phases() -> None:
 # --- whose sums may be uncovered in one run
 
 
-def summed(members: str, bearing: str = "") -> Summed:
-    return Summed(members=tuple(members.split()), bearing=tuple(bearing.split()))
+def summed(members: str, bearing: str = "") -> SumRecord:
+    return SumRecord(members=tuple(members.split()), bearing=tuple(bearing.split()))
 
 
-def second_round(count: int, *sums: Summed, changing_members: bool = False, **changed: object) -> Run:
+def second_round(count: int, *sums: SumRecord, changing_members: bool = False, **changed: object) -> Run:
     """A run whose second round is open; these sums were uncovered in it before."""
     run = begun(count)
     request = run.request.model_copy(update={"changing_members": changing_members})

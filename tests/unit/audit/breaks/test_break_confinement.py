@@ -114,7 +114,7 @@ def test_a_root_that_is_closed_to_the_probe_is_said(part: Made, tmp_path: Path) 
 
 
 def test_without_another_process_the_probe_looks_at_itself() -> None:
-    expected = standing.Expected()
+    expected = standing.ExpectedMounts()
     own = [
         one
         for one in standing.probe_location(PartLocation(Path("/nowhere"), (), expected))
