@@ -31,9 +31,9 @@ from benchmarks.attacks.noise import gaussian_area
 from benchmarks.attacks.population import all_matrices
 from benchmarks.attacks.scores import area_under_curve
 from benchmarks.common import locate_data, render_table
-from client_service.common_basis.statistics import normalised_products, raw_products
-from client_service.common_basis.subspace_iteration import next_directions, start_directions
 from client_service.privacy.basis_guard import noise_deviation
+from client_service.sums.statistics import normalised_products, raw_products
+from client_service.sums.subspace_iteration import next_directions, start_directions
 from shared.method.graph import degrees, power
 
 Float64 = NDArray[np.float64]

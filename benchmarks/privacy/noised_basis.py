@@ -19,11 +19,11 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks.population import all_matrices
 from benchmarks.common import locate_data, render_table
-from client_service.common_basis.basis import basis_of_noised
-from client_service.common_basis.statistics import weigh_pairs
 from client_service.evaluation.ranking import evaluate, ranked_by, validation_users
 from client_service.models.closed_form.ease import ease_scores
 from client_service.privacy.basis_guard import noise_deviation
+from client_service.sums.basis import basis_of_noised
+from client_service.sums.statistics import weigh_pairs
 from shared.sums.item_basis import NOISE, WEIGHTED, entry_deviations
 from shared.sums.sum import STEP
 

@@ -25,10 +25,11 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.attacks.population import all_matrices
 from benchmarks.common import locate_data, render_table
-from client_service.common_basis.basis import CommonBasis
-from client_service.common_basis.scorers import common_scorers
-from client_service.common_basis.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
-from client_service.common_basis.subspace_iteration import (
+from client_service.evaluation.ranking import evaluate, ranked_by, validation_users
+from client_service.sums.basis import CommonBasis
+from client_service.sums.scorers import common_scorers
+from client_service.sums.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
+from client_service.sums.subspace_iteration import (
     Explored,
     explore,
     finish_basis,
@@ -36,7 +37,6 @@ from client_service.common_basis.subspace_iteration import (
     next_directions,
     start_directions,
 )
-from client_service.evaluation.ranking import evaluate, ranked_by, validation_users
 from shared.method.graph import degrees, normalise
 from shared.sums.item_basis import PRODUCTS
 from shared.sums.sum import UInt32, decode_fixed, encode_fixed

@@ -29,9 +29,9 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.speed.secure_round import calibrate_processor
-from client_service.common_basis.basis import CommonBasis, basis_of_pairs, basis_of_products, basis_of_rounds
-from client_service.common_basis.statistics import begin_sums, count_pairs, encode_sums, pack_sums, raw_products
-from client_service.common_basis.subspace_iteration import explore, first_directions, start_directions
+from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_products, basis_of_rounds
+from client_service.sums.statistics import begin_sums, count_pairs, encode_sums, pack_sums, raw_products
+from client_service.sums.subspace_iteration import explore, first_directions, start_directions
 from shared.method.declaration import Declaration
 from shared.method.parameters import Array, Arrays, Parameters
 from shared.method.settings import MethodSettings, method_settings

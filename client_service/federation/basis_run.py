@@ -15,10 +15,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from client_service.common_basis.registry import SILO_SUMS
-from client_service.common_basis.silo_sum import Statistics, SummedDigests, SumRound, Sums
-from client_service.common_basis.storage import added_everything, keep_basis, note_everything
 from client_service.federation.messages import RoundCosts
+from client_service.sums.registry import SILO_SUMS
+from client_service.sums.silo_sum import Statistics, SummedDigests, SumRound, Sums
+from client_service.sums.storage import added_everything, keep_basis, note_everything
 from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext
 from shared.errors import ProtocolError

@@ -11,9 +11,6 @@ import torch
 
 from client_service.boundary.anchors import KnownAnchors
 from client_service.boundary.policy import allowed_declaration
-from client_service.common_basis.registry import find_silo_sum
-from client_service.common_basis.silo_sum import SummedDigests
-from client_service.common_basis.storage import FOLDER
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.messages import RoundCosts
 from client_service.metrics import ClientMetrics
@@ -24,6 +21,9 @@ from client_service.secure_rounds.masking import Masking
 from client_service.serving.model_server import ModelServer
 from client_service.serving.model_versions import number_of_run
 from client_service.settings import ClientSettings
+from client_service.sums.registry import find_silo_sum
+from client_service.sums.silo_sum import SummedDigests
+from client_service.sums.storage import FOLDER
 from client_service.tasks.task import RunContext, Task, TaskShard
 from client_service.training.training_state import RoundContext
 from shared.errors import PrivacyError

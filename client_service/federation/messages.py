@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, computed_field, model_validator
 
-from client_service.common_basis.storage import BasisOut
 from client_service.evaluation.metrics import MeasureValues, nest_values
 from client_service.joining_value.messages import ComparisonOut
 from client_service.privacy.accounting import PrivacyOut
 from client_service.serving.messages import Version
+from client_service.sums.storage import BasisOut
 from shared.message import Message
 from shared.protocol.schemas import Digest
 

@@ -11,10 +11,10 @@ An estimate of memory is an upper bound of what a run takes beside what the proc
 from __future__ import annotations
 
 from client_service.boundary.policy import Policy
-from client_service.common_basis.registry import SILO_SUMS
 from client_service.evaluation.ranking import VALIDATION_USERS
 from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
 from client_service.models.closed_form.scorers import MOST_PAIRS
+from client_service.sums.registry import SILO_SUMS
 from client_service.training.fusion_search import MOST_SCORES, ONE_RIDGE_SIDE
 from client_service.training.margins import ALL_SCORED_NUMBERS, BLOCK_PAIRS, SCORED_NUMBERS
 from shared.errors import SettingsError

@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
-from client_service.common_basis.registry import SILO_SUMS
-from client_service.common_basis.silo_sum import Statistics
-from client_service.common_basis.storage import kept_head, load_basis
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun, Silo, agree_method, basis_folder, open_basis_run, place_run
 from client_service.federation.run_cost import require_affordable
@@ -18,6 +15,9 @@ from client_service.federation.training_run import TrainingRun
 from client_service.privacy.settings import PrivacySettings
 from client_service.runtime.interruption import RoundDeadline
 from client_service.settings import ClientSettings
+from client_service.sums.registry import SILO_SUMS
+from client_service.sums.silo_sum import Statistics
+from client_service.sums.storage import kept_head, load_basis
 from client_service.tasks.task import RunContext
 from shared.method.declaration import Declaration, Part
 from shared.method.parameters import Parameters

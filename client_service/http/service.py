@@ -16,7 +16,6 @@ from client_service.boundary.anchors import KnownAnchors
 from client_service.boundary.gate import Boundary, GateTransport
 from client_service.boundary.gate_self_test import GateOut, check_gate, code_digests
 from client_service.boundary.ledger_heads import HeadedLedger
-from client_service.common_basis.storage import BasisOut, kept_at, kept_head
 from client_service.federation.agent import Agent, AgentStatus
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
 from client_service.federation.messages import QualityOut, SpectrumOut, StatusOut
@@ -38,6 +37,7 @@ from client_service.secure_rounds.round_memory import RoundMemory
 from client_service.serving.model_server import FrozenModel
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
+from client_service.sums.storage import BasisOut, kept_at, kept_head
 from client_service.tasks.task import TaskShard
 from shared.errors import ConflictError, UnavailableError
 from shared.files import lock_directory

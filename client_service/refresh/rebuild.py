@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from client_service.common_basis.storage import load_basis
 from client_service.data import Shard, hold_shard, save_shard
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
@@ -25,6 +24,7 @@ from client_service.serving.model_store import REFRESH, ModelHead, load_head, lo
 from client_service.serving.model_versions import next_number, save_version
 from client_service.serving.recommender import Recommender, open_recommender
 from client_service.settings import ClientSettings
+from client_service.sums.storage import load_basis
 from client_service.tasks.items import answering_shard, list_shard, listed_items
 from client_service.tasks.task import RunContext, Task, TaskShard, Training
 from shared.errors import DataError, FederationError

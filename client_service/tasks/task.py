@@ -12,7 +12,6 @@ from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from client_service.common_basis.silo_sum import Statistics
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.event_log.database import FOLDER
 from client_service.event_log.service import EventLog
@@ -24,6 +23,7 @@ from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.serving.model_server import FrozenModel, ModelServer
 from client_service.serving.model_store import ModelHead
 from client_service.settings import ClientSettings
+from client_service.sums.silo_sum import Statistics
 from client_service.tasks.page_texts import Nouns, Question, Trial
 from client_service.training.trainer import Figures
 from client_service.training.training_state import RoundContext, TrainingState

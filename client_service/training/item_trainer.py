@@ -12,7 +12,6 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from client_service.common_basis.silo_sum import Statistics
 from client_service.data import Shard
 from client_service.models.encoder import Encoder
 from client_service.models.initial_filter import Filter
@@ -30,6 +29,7 @@ from client_service.models.popularity_angle import PopularityTables
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.sums.silo_sum import Statistics
 from client_service.training.client_measures import MEASURES, compared_kernels, more_active
 from client_service.training.losses import bce, bpr, contrastive
 from client_service.training.margins import Margins, fit_tables, is_level

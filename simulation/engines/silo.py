@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from client_service.common_basis.storage import kept_head, load_basis
 from client_service.federation.client_run import ClientRun, agree_method, basis_folder, open_basis_run, place_run
 from client_service.federation.messages import QualityOut, RoundCosts, StatusOut
 from client_service.federation.run_records import load_quality
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import choose_device
 from client_service.settings import ClientSettings
+from client_service.sums.storage import kept_head, load_basis
 from client_service.tasks import task_named
 from client_service.training.training_state import RoundContext
 from shared.errors import DataError, PrivacyError

@@ -19,10 +19,6 @@ import polars as pl
 import torch
 from scipy import sparse
 
-from client_service.common_basis.basis import CommonBasis, basis_of_pairs
-from client_service.common_basis.registry import find_silo_sum
-from client_service.common_basis.statistics import catalogue_matrix, count_pairs
-from client_service.common_basis.storage import keep_basis
 from client_service.data import Shard, build_shard
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.federation.basis_run import BasisRun
@@ -32,6 +28,10 @@ from client_service.federation.run_cost import estimate_costs, total_bytes
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.memory import return_free_memory
 from client_service.serving.recommender import Recommender
+from client_service.sums.basis import CommonBasis, basis_of_pairs
+from client_service.sums.registry import find_silo_sum
+from client_service.sums.statistics import catalogue_matrix, count_pairs
+from client_service.sums.storage import keep_basis
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext

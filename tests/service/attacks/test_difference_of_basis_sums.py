@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from client_service.common_basis.statistics import catalogue_matrix
-from client_service.common_basis.storage import kept_head, load_basis
+from client_service.sums.statistics import catalogue_matrix
+from client_service.sums.storage import kept_head, load_basis
 from client_service.tasks.items import load_listed_shard
 from shared.method.parameters import Float32
 from shared.method.settings import BasisSettings

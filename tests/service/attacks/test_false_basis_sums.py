@@ -16,18 +16,18 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.common_basis import item_sums
-from client_service.common_basis.basis import (
+from client_service.sums import item_sums
+from client_service.sums.basis import (
     CommonBasis,
     basis_of_noised,
     basis_of_pairs,
     basis_of_products,
     require_possible,
 )
-from client_service.common_basis.scorers import common_scorers, common_spectrum
-from client_service.common_basis.statistics import count_pairs
-from client_service.common_basis.storage import kept_head
-from client_service.common_basis.subspace_iteration import start_directions
+from client_service.sums.scorers import common_scorers, common_spectrum
+from client_service.sums.statistics import count_pairs
+from client_service.sums.storage import kept_head
+from client_service.sums.subspace_iteration import start_directions
 from shared.errors import ProtocolError
 from shared.method.settings import BasisSettings
 from shared.sums.item_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from client_service.common_basis.statistics import catalogue_matrix
 from client_service.settings import ClientSettings
+from client_service.sums.statistics import catalogue_matrix
 from client_service.tasks.items import load_listed_shard
 from shared.method.settings import BasisSettings
 from simulation.experiments.experiment import Experiment

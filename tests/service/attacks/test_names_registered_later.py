@@ -14,9 +14,9 @@ import httpx
 import numpy as np
 import pytest
 
-from client_service.common_basis.statistics import catalogue_matrix
-from client_service.common_basis.storage import kept_head, load_basis
 from client_service.settings import ClientSettings
+from client_service.sums.statistics import catalogue_matrix
+from client_service.sums.storage import kept_head, load_basis
 from client_service.tasks.items import load_listed_shard
 from shared.method.settings import BasisSettings
 from tests.support.federation import Federation, run_federation

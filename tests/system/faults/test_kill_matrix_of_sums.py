@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from client_service.common_basis.storage import kept_head
+from client_service.sums.storage import kept_head
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
 from tests.system.faults.federation import LONGEST_SECONDS

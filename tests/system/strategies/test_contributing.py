@@ -186,11 +186,11 @@ from shared.method.settings import MethodSettings
 from shared.method.tensors import Tensor
 from shared.sums.sum import Sum, require_catalogue
 """,
-    "client_service/common_basis/transitions.py": """
+    "client_service/sums/transitions.py": """
 import hashlib
 from dataclasses import dataclass
 import numpy as np
-from client_service.common_basis.silo_sum import SiloSum, Statistics, SummedDigests, SumRound
+from client_service.sums.silo_sum import SiloSum, Statistics, SummedDigests, SumRound
 from client_service.data.sessions import TRAIN, SessionShard
 from shared.errors import ProtocolError
 from shared.method.settings import MethodSettings
@@ -203,8 +203,8 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from client_service.common_basis.storage import kept_head, load_basis
-from client_service.common_basis.transitions import COUNTS, count_transitions
+from client_service.sums.storage import kept_head, load_basis
+from client_service.sums.transitions import COUNTS, count_transitions
 from client_service.tasks import TASKS
 from shared.errors import PrivacyError
 from shared.method.settings import BasisSettings, method_settings
@@ -254,10 +254,10 @@ def follow_sum(copy: Path) -> None:
     (field,) = re.findall(r"`(transitions: SumConsent[^`]+)`", CONTRIBUTING)
     insert(copy / "client_service/boundary/policy.py", "    basis_changes: int", f"    {field}\n")
     add_to_registry(copy / "shared/method/settings.py", "SumName = Literal[", '"transitions", ')
-    sums, silos = copy / "shared/sums/__init__.py", copy / "client_service/common_basis/registry.py"
+    sums, silos = copy / "shared/sums/__init__.py", copy / "client_service/sums/registry.py"
     insert(sums, "from shared.sums.sum import", "from shared.sums.transitions import TRANSITIONS\n")
     add_to_registry(sums, "for one in (EXACT, ITERATED", ", TRANSITIONS")
-    insert(silos, "from shared.errors", "from client_service.common_basis.transitions import TRANSITIONS_SUM\n")
+    insert(silos, "from shared.errors", "from client_service.sums.transitions import TRANSITIONS_SUM\n")
     add_to_registry(silos, "for one in (EXACT_SUM, ITERATED_SUM", ", TRANSITIONS_SUM")
 
 

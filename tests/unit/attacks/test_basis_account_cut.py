@@ -17,9 +17,9 @@ from scipy import sparse
 
 from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import NAME, HeadedLedger, LedgerHeads
-from client_service.common_basis.statistics import weigh_pairs
 from client_service.privacy.basis_guard import ACCOUNT, SECRET, BasisGuard
 from client_service.refresh.record_check import adopt_records, verify_records
+from client_service.sums.statistics import weigh_pairs
 from shared.errors import DataError
 from shared.method.parameters import Parameters
 from shared.method.settings import method_settings

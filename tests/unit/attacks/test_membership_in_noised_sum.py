@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.common_basis.statistics import catalogue_matrix, weigh_pairs
 from client_service.data import Shard, load_shard
 from client_service.data.interaction_files import with_places
 from client_service.privacy.basis_guard import noise_deviation
+from client_service.sums.statistics import catalogue_matrix, weigh_pairs
 from shared.sums.item_basis import WEIGHTED, entry_deviations
 from shared.sums.sum import STEP
 from simulation.datasets.load import load_dataset

@@ -12,8 +12,8 @@ import pytest
 from scipy import sparse
 
 from client_service.boundary.policy import Policy, allowed_declaration
-from client_service.common_basis.item_sums import warn_of_rare_pairs
-from client_service.common_basis.statistics import count_pairs
+from client_service.sums.item_sums import warn_of_rare_pairs
+from client_service.sums.statistics import count_pairs
 from shared.errors import PrivacyError
 from shared.method.settings import MethodSettings, method_settings
 from shared.strategies import build_strategy

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.common_basis.statistics import encode_sums, raw_products
 from client_service.federation.client_run import agree_method
+from client_service.sums.statistics import encode_sums, raw_products
 from shared.errors import PrivacyError
 from shared.method.settings import method_settings
 from shared.sums.item_basis import PRODUCTS

@@ -11,10 +11,10 @@ import pytest
 from scipy import sparse
 
 from client_service.boundary.policy import Policy, allowed_declaration
-from client_service.common_basis.registry import SILO_SUMS, find_silo_sum
-from client_service.common_basis.silo_sum import SiloSum, Statistics, SumRound, Sums
-from client_service.common_basis.storage import keep_basis, load_basis
 from client_service.data import Shard, shard_of_matrices
+from client_service.sums.registry import SILO_SUMS, find_silo_sum
+from client_service.sums.silo_sum import SiloSum, Statistics, SumRound, Sums
+from client_service.sums.storage import keep_basis, load_basis
 from client_service.tasks import TASKS
 from shared.errors import PrivacyError, ProtocolError, SettingsError
 from shared.method.parameters import Parameters

@@ -15,7 +15,6 @@ import polars as pl
 import pytest
 
 from client_service.boundary.call_attempts import Attempt
-from client_service.common_basis.storage import BasisOut
 from client_service.data import write_shard
 from client_service.evaluation.metrics import LABELS
 from client_service.federation.messages import QualityOut, RoundQuality, SpectrumOut, StatusOut
@@ -25,6 +24,7 @@ from client_service.pages.ledger_view import RecordTotal, Summary
 from client_service.pages.overview import sizes, standing
 from client_service.pages.privacy_report import EARLIER, SHOWN, report
 from client_service.settings import ClientSettings
+from client_service.sums.storage import BasisOut
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.settings import MethodSettings

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.common_basis.scorers import _narrow_filter
 from client_service.data import Shard
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import Overlay
@@ -25,6 +24,7 @@ from client_service.serving.messages import MOST_REASONS, ItemOut, Recommendatio
 from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
+from client_service.sums.scorers import _narrow_filter
 from client_service.training.item_trainer import ItemTrainer
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings

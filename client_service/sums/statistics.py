@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.common_basis.basis import CommonBasis
-from client_service.common_basis.subspace_iteration import Explored, pack
 from client_service.data import Shard
 from client_service.data.digests import content_digest
+from client_service.sums.basis import CommonBasis
+from client_service.sums.subspace_iteration import Explored, pack
 from shared.errors import DataError
 from shared.method.graph import degrees, power
 from shared.method.parameters import Float32

@@ -11,8 +11,8 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
-from client_service.common_basis.registry import SILO_SUMS
-from client_service.common_basis.silo_sum import Statistics
+from client_service.sums.registry import SILO_SUMS
+from client_service.sums.silo_sum import Statistics
 from shared.errors import DataError
 from shared.files import replace_file
 from shared.message import Message

@@ -10,9 +10,6 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.common_basis.basis import CommonBasis
-from client_service.common_basis.scorers import RIDGE, common_scorers, definite_ease, fill_hidden, shared_pairs
-from client_service.common_basis.storage import keep_basis
 from client_service.data import Shard
 from client_service.evaluation.ranking import ranked_by
 from client_service.federation.best_model import BestModel
@@ -23,6 +20,9 @@ from client_service.runtime.interruption import NEVER
 from client_service.serving.model_store import freeze, load_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
+from client_service.sums.basis import CommonBasis
+from client_service.sums.scorers import RIDGE, common_scorers, definite_ease, fill_hidden, shared_pairs
+from client_service.sums.storage import keep_basis
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import RunContext
 from client_service.training.start_choice import Choice, load_choice, save_choice

@@ -11,20 +11,20 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.common_basis.basis import CommonBasis, basis_of_pairs
-from client_service.common_basis.statistics import (
+from client_service.data import Shard, build_shard, save_shard
+from client_service.federation.basis_run import Sums
+from client_service.federation.client_run import basis_folder, open_basis_run, place_run
+from client_service.runtime.interruption import NEVER
+from client_service.serving.model_store import freeze
+from client_service.sums.basis import CommonBasis, basis_of_pairs
+from client_service.sums.statistics import (
     catalogue_matrix,
     count_pairs,
     training_digest,
     weigh_pairs,
     without_held_out,
 )
-from client_service.common_basis.storage import keep_basis, load_basis
-from client_service.data import Shard, build_shard, save_shard
-from client_service.federation.basis_run import Sums
-from client_service.federation.client_run import basis_folder, open_basis_run, place_run
-from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import freeze
+from client_service.sums.storage import keep_basis, load_basis
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists
 from client_service.tasks.task import RunContext
 from client_service.training.start_choice import common_start

@@ -11,13 +11,13 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.linalg import eigsh
 
-from client_service.common_basis.basis import CommonBasis
-from client_service.common_basis.subspace_iteration import fix_signs
 from client_service.models.closed_form.ease import ItemWeights, ease_of_pairs
 from client_service.models.closed_form.full_spectrum import COMPONENTS, DENSE_ITEMS, MOST_OWN, FullSpectrum
 from client_service.models.closed_form.least_squares import SIZE, LeastSquares, Weighting
 from client_service.models.initial_filter import CommonSpectrum
 from client_service.models.score_fusion import Scorer
+from client_service.sums.basis import CommonBasis
+from client_service.sums.subspace_iteration import fix_signs
 from shared.method.graph import Float64, degrees, power
 from shared.method.parameters import Float32
 

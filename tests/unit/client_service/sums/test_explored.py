@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.common_basis.basis import CommonBasis, basis_of_products, basis_of_rounds
-from client_service.common_basis.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
-from client_service.common_basis.subspace_iteration import (
+from client_service.sums.basis import CommonBasis, basis_of_products, basis_of_rounds
+from client_service.sums.statistics import begin_sums, encode_sums, normalised_products, pack_sums, raw_products
+from client_service.sums.subspace_iteration import (
     Explored,
     explore,
     first_directions,

@@ -10,10 +10,6 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.common_basis.basis import CommonBasis
-from client_service.common_basis.scorers import common_spectrum
-from client_service.common_basis.storage import keep_basis
-from client_service.common_basis.subspace_iteration import fix_signs
 from client_service.data import Shard
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
@@ -24,6 +20,10 @@ from client_service.models.model import Ingredients
 from client_service.runtime.interruption import NEVER
 from client_service.serving.model_store import load_head
 from client_service.serving.recommender import Recommender
+from client_service.sums.basis import CommonBasis
+from client_service.sums.scorers import common_spectrum
+from client_service.sums.storage import keep_basis
+from client_service.sums.subspace_iteration import fix_signs
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import RunContext
 from client_service.training.filter_search import filter_scores

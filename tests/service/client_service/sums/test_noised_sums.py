@@ -14,11 +14,11 @@ import pytest
 from scipy import sparse
 
 from client_service.boundary.ledger_heads import LedgerHeads
-from client_service.common_basis.basis import basis_of_noised, symmetric_matrix
-from client_service.common_basis.statistics import weigh_pairs
-from client_service.common_basis.storage import kept_head
 from client_service.privacy.accounting import Charge, epsilon
 from client_service.privacy.basis_guard import ACCOUNT, BasisGuard, noise_deviation
+from client_service.sums.basis import basis_of_noised, symmetric_matrix
+from client_service.sums.statistics import weigh_pairs
+from client_service.sums.storage import kept_head
 from shared.errors import PrivacyError, SettingsError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from client_service.common_basis.item_sums import EXACT_SUM, ITERATED_SUM
-from client_service.common_basis.silo_sum import SiloSum
+from client_service.sums.item_sums import EXACT_SUM, ITERATED_SUM
+from client_service.sums.silo_sum import SiloSum
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from shared.sums import find_sum

@@ -7,17 +7,17 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.common_basis.basis import CommonBasis, basis_of_pairs, basis_of_products
-from client_service.common_basis.statistics import (
+from client_service.data import Shard
+from client_service.data.interactions import shard_of_matrices
+from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_products
+from client_service.sums.statistics import (
     catalogue_matrix,
     count_pairs,
     encode_sums,
     normalised_products,
     raw_products,
 )
-from client_service.common_basis.subspace_iteration import finish_basis, next_directions, start_directions
-from client_service.data import Shard
-from client_service.data.interactions import shard_of_matrices
+from client_service.sums.subspace_iteration import finish_basis, next_directions, start_directions
 from shared.errors import DataError, ProtocolError, SettingsError
 from shared.method.graph import degrees, normalise
 from shared.method.parameters import State
@@ -71,7 +71,7 @@ def test_pairs_of_all_silos_are_those_of_the_pooled_data(
 def test_pairs_are_the_same_however_many_rows_are_counted_at_a_time(
     silos: list[sparse.csr_array], rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.common_basis.statistics.ROWS", rows)
+    monkeypatch.setattr("client_service.sums.statistics.ROWS", rows)
     above = np.triu_indices(ITEMS, 1)
     np.testing.assert_array_equal(count_pairs(silos[0])[PAIRS], (silos[0].T @ silos[0]).toarray()[above])
 

@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.common_basis.basis import (
+from client_service.data import Shard
+from client_service.models.initial_filter import CommonSpectrum
+from client_service.models.score_fusion import Scorer
+from client_service.sums.basis import (
     CommonBasis,
     basis_of_noised,
     basis_of_pairs,
@@ -17,9 +20,9 @@ from client_service.common_basis.basis import (
     basis_of_rounds,
     require_possible,
 )
-from client_service.common_basis.scorers import Places, common_scorers, common_spectrum, frame_of
-from client_service.common_basis.silo_sum import FIXED_BYTES, Arrays, SiloSum, SummedDigests, SumRound, Sums
-from client_service.common_basis.statistics import (
+from client_service.sums.scorers import Places, common_scorers, common_spectrum, frame_of
+from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, SummedDigests, SumRound, Sums
+from client_service.sums.statistics import (
     begin_sums,
     catalogue_matrix,
     count_pairs,
@@ -31,11 +34,8 @@ from client_service.common_basis.statistics import (
     weigh_pairs,
     without_held_out,
 )
-from client_service.common_basis.subspace_iteration import Explored, explore, first_directions, next_directions
-from client_service.common_basis.subspace_iteration import start_directions as draw_directions
-from client_service.data import Shard
-from client_service.models.initial_filter import CommonSpectrum
-from client_service.models.score_fusion import Scorer
+from client_service.sums.subspace_iteration import Explored, explore, first_directions, next_directions
+from client_service.sums.subspace_iteration import start_directions as draw_directions
 from shared.errors import DataError
 from shared.method.declaration import Counts
 from shared.method.run_memory import SPARSE, Cost

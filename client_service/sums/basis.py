@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
-from client_service.common_basis.silo_sum import Statistics
-from client_service.common_basis.subspace_iteration import Explored, finish_basis
+from client_service.sums.silo_sum import Statistics
+from client_service.sums.subspace_iteration import Explored, finish_basis
 from shared.errors import ProtocolError
 from shared.sums.item_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED
 from shared.sums.sum import decode_fixed

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.common_basis.basis import CommonBasis
-from client_service.common_basis.statistics import catalogue_matrix
-from client_service.common_basis.storage import BasisHead, kept_head, load_basis
 from client_service.settings import ClientSettings
+from client_service.sums.basis import CommonBasis
+from client_service.sums.statistics import catalogue_matrix
+from client_service.sums.storage import BasisHead, kept_head, load_basis
 from client_service.tasks.items import load_listed_shard
 from shared.errors import DataError, PrivacyError
 from simulation.experiments.experiment import Experiment

@@ -1,1 +1,0 @@
-"""The common basis: a silo's part of its sums, and what a silo computes from it."""
