@@ -20,7 +20,7 @@ from aggregator_service.storage.migrations import r0009_base
 from aggregator_service.storage.tables import METADATA
 from shared.errors import DamagedError, SettingsError, StorageFullError
 
-HERE = Path(__file__).parent
+WRITTEN = Path(__file__).parents[3] / "service" / "aggregator_service" / "storage"  # by that revision
 NEWEST = "0010"
 NEXT = """
 from alembic import op
@@ -72,7 +72,7 @@ def schema(connection: sqlite3.Connection) -> set[str]:
 def test_the_first_revision_makes_the_tables_that_a_database_of_it_holds(name: str) -> None:
     with closing(sqlite3.connect(":memory:")) as ours, closing(sqlite3.connect(":memory:")) as theirs:
         ours.executescript(r0009_base.TABLES)
-        theirs.executescript((HERE / f"revision_9_{name}.sql").read_text(encoding="utf-8"))
+        theirs.executescript((WRITTEN / f"revision_9_{name}.sql").read_text(encoding="utf-8"))
         assert schema(ours) == schema(theirs)
         assert theirs.execute("select version_num from alembic_version").fetchall() == [(r0009_base.revision,)]
 
