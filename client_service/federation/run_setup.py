@@ -17,7 +17,7 @@ from client_service.runtime.interruption import RoundDeadline
 from client_service.settings import ClientSettings
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
-from client_service.sums.storage import kept_head, load_basis
+from client_service.sums.storage import load_basis, load_basis_head
 from client_service.tasks.task import RunContext
 from shared.method.declaration import Declaration, Part
 from shared.method.parameters import Parameters
@@ -127,12 +127,12 @@ class RunOpening:
 
     def has_basis(self, run: str) -> bool:
         """Is the newest basis that is kept of this run?"""
-        head = kept_head(self._basis_folder)
+        head = load_basis_head(self._basis_folder)
         return head is not None and head.run == run
 
     async def _common_basis(self, state: RunOut, method: MethodSettings, run: str) -> Statistics:
         """The basis that a training run uses: the one that is kept, or made from the sums of its basis run."""
-        head = kept_head(self._basis_folder)
+        head = load_basis_head(self._basis_folder)
         if head is not None and head.run == run:
             found = await self._in_worker(load_basis, self._basis_folder, head.digest)
             if found is not None:

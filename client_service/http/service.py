@@ -37,7 +37,7 @@ from client_service.secure_rounds.round_memory import RoundMemory
 from client_service.serving.model_server import FrozenModel
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
-from client_service.sums.storage import BasisOut, kept_at, kept_head
+from client_service.sums.storage import BasisOut, basis_time, load_basis_head
 from client_service.tasks.task import TaskShard
 from shared.errors import ConflictError, UnavailableError
 from shared.files import lock_directory
@@ -265,8 +265,8 @@ class ClientService(Answering):
 
     def _common_basis(self) -> BasisOut | None:
         folder = self.settings.state_directory / "basis"
-        head = kept_head(folder)
-        return None if head is None else BasisOut.model_validate({**head.model_dump(), "kept_at": kept_at(folder)})
+        head = load_basis_head(folder)
+        return None if head is None else BasisOut.model_validate({**head.model_dump(), "kept_at": basis_time(folder)})
 
     def quality(self) -> QualityOut:
         """Figures of the run at hand, or of the last one."""

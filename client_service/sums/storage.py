@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from shared.errors import DataError
-from shared.files import replace_file
+from shared.files import load_message, replace_file
 from shared.message import Message
 from shared.protocol.schemas import Digest, RunName
 
@@ -40,7 +40,7 @@ class BasisOut(Message):
     kept_at: str = Field(description="UTC, ISO 8601", examples=["2026-01-31T12:00:00+00:00"])
 
 
-def keep_basis(folder: Path, run: str, basis: Statistics) -> None:
+def save_basis(folder: Path, run: str, basis: Statistics) -> None:
     """Write it, then its head. An older one stays for the models that were trained with it."""
     folder.mkdir(parents=True, exist_ok=True)
     metadata = basis.described() | ({"everything": "yes"} if basis.everything else {})
@@ -50,27 +50,24 @@ def keep_basis(folder: Path, run: str, basis: Statistics) -> None:
     replace_file(folder / HEAD, head.model_dump_json().encode())
 
 
-def note_everything(folder: Path, run: str) -> None:
+def save_everything_mark(folder: Path, run: str) -> None:
     """Write down, before it leaves, that this silo's part of the run's sums has its held-out pairs in it."""
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / ADDED, run.encode())
 
 
-def added_everything(folder: Path, run: str) -> bool:
+def has_everything_mark(folder: Path, run: str) -> bool:
     """Has this silo added its held-out pairs to the sums of this run?"""
     path = folder / ADDED
     return path.is_file() and path.read_bytes() == run.encode()
 
 
-def kept_head(folder: Path) -> BasisHead | None:
+def load_basis_head(folder: Path) -> BasisHead | None:
     """Of the newest basis; None where there is none."""
-    try:
-        return BasisHead.model_validate_json((folder / HEAD).read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None
+    return load_message(folder / HEAD, BasisHead)
 
 
-def kept_at(folder: Path) -> str:
+def basis_time(folder: Path) -> str:
     """When the newest basis was kept, UTC, ISO 8601."""
     return datetime.fromtimestamp((folder / HEAD).stat().st_mtime, UTC).isoformat(timespec="seconds")
 

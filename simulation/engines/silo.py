@@ -14,7 +14,7 @@ from client_service.federation.run_records import load_quality
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import choose_device
 from client_service.settings import ClientSettings
-from client_service.sums.storage import kept_head, load_basis
+from client_service.sums.storage import load_basis, load_basis_head
 from client_service.tasks import task_named
 from client_service.training.training_state import RoundContext
 from shared.errors import DataError, PrivacyError
@@ -147,7 +147,7 @@ class SiloRun:
         if request.part == "basis":
             return open_basis_run(settings, self._task, self._shard, place, request.clients)
         if request.basis is not None:
-            head = kept_head(basis_folder(settings))
+            head = load_basis_head(basis_folder(settings))
             basis = None if head is None else load_basis(basis_folder(settings), head.digest)
             if head is None or head.run != request.basis or basis is None:
                 raise DataError(f"{settings.name}: expected the common basis of {request.basis}, it is not kept")
@@ -156,7 +156,7 @@ class SiloRun:
 
     def _has_finished(self, terms: Terms) -> bool:
         if terms.request.part == "basis":
-            head = kept_head(basis_folder(self._settings))
+            head = load_basis_head(basis_folder(self._settings))
             return head is not None and head.run == terms.run
         return self.quality.run == terms.run and self.quality.finished
 

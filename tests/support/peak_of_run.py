@@ -31,7 +31,7 @@ from client_service.serving.recommender import Recommender
 from client_service.sums.basis import CommonBasis, basis_of_pairs
 from client_service.sums.registry import find_silo_sum
 from client_service.sums.statistics import catalogue_matrix, count_pairs
-from client_service.sums.storage import keep_basis
+from client_service.sums.storage import save_basis
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext
@@ -96,7 +96,7 @@ def measure(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     costs = estimate_costs(strategy, method, ITEMS.count(shard), None, declared, part)
     basis = basis_of_shard(shard, method) if part == "training" else None
     if basis is not None:
-        keep_basis(folder / "basis", "run-0", basis)
+        save_basis(folder / "basis", "run-0", basis)
     place = RunContext("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_everything=True)
     answers = Recommender(shard)
     return_free_memory()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from client_service.sums.statistics import catalogue_matrix
-from client_service.sums.storage import kept_head, load_basis
+from client_service.sums.storage import load_basis, load_basis_head
 from client_service.tasks.items import load_listed_shard
 from shared.method.parameters import Float32
 from shared.method.settings import BasisSettings
@@ -49,11 +49,11 @@ async def kept_pairs(one: Experiment, run: str) -> Float32:
     folder = one.state_of(one.shards[0]) / "basis"
 
     async def kept() -> bool:
-        head = kept_head(folder)
+        head = load_basis_head(folder)
         return head is not None and head.run == run
 
     await wait_until(kept)
-    head = kept_head(folder)
+    head = load_basis_head(folder)
     basis = None if head is None else load_basis(folder, head.digest)
     assert basis is not None and basis.pairs is not None
     return basis.pairs

@@ -26,7 +26,7 @@ from client_service.sums.basis import (
 )
 from client_service.sums.scorers import common_scorers, common_spectrum
 from client_service.sums.statistics import count_pairs
-from client_service.sums.storage import kept_head
+from client_service.sums.storage import load_basis_head
 from client_service.sums.subspace_iteration import start_directions
 from shared.errors import ProtocolError
 from shared.method.settings import BasisSettings
@@ -111,4 +111,4 @@ async def test_counts_that_wrap_around_in_one_silo_are_named_by_all_and_kept_by_
             return all("expected sums of the common basis that data can have" in words for words in problems)
 
         await wait_until(said)
-    assert all(kept_head(one.state_of(shard) / "basis") is None for shard in one.shards)
+    assert all(load_basis_head(one.state_of(shard) / "basis") is None for shard in one.shards)

@@ -16,7 +16,7 @@ import pytest
 
 from client_service.settings import ClientSettings
 from client_service.sums.statistics import catalogue_matrix
-from client_service.sums.storage import kept_head, load_basis
+from client_service.sums.storage import load_basis, load_basis_head
 from client_service.tasks.items import load_listed_shard
 from shared.method.settings import BasisSettings
 from tests.support.federation import Federation, run_federation
@@ -118,11 +118,11 @@ async def kept_pairs(settings: ClientSettings, run: str) -> Any:
     folder = settings.state_directory / "basis"
 
     async def kept() -> bool:
-        head = kept_head(folder)
+        head = load_basis_head(folder)
         return head is not None and head.run == run
 
     await wait_until(kept)
-    head = kept_head(folder)
+    head = load_basis_head(folder)
     basis = None if head is None else load_basis(folder, head.digest)
     assert basis is not None and basis.pairs is not None
     return basis.pairs

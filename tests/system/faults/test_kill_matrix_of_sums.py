@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from client_service.sums.storage import kept_head
+from client_service.sums.storage import load_basis_head
 from shared.method.settings import MethodSettings
 from simulation.experiments.experiment import Experiment
 from tests.system.faults.federation import LONGEST_SECONDS
@@ -50,7 +50,7 @@ async def digests(experiment: Experiment, running: Supervised) -> set[str]:
     """Of the basis that each client keeps, once all do."""
     del running
     while True:
-        heads = [kept_head(experiment.state_of(shard) / "basis") for shard in experiment.shards]
+        heads = [load_basis_head(experiment.state_of(shard) / "basis") for shard in experiment.shards]
         found = [head.digest for head in heads if head is not None]
         if len(found) == len(heads):
             return set(found)

@@ -203,7 +203,7 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from client_service.sums.storage import kept_head, load_basis
+from client_service.sums.storage import load_basis_head, load_basis
 from client_service.sums.transitions import COUNTS, count_transitions
 from client_service.tasks import TASKS
 from shared.errors import PrivacyError
@@ -221,7 +221,7 @@ for secure in (False, True):
     history = simulate_experiment(one, lambda _: None).history
     silos = [one.make_client_settings(shard, aggregator_url="http://127.0.0.1:9") for shard in shards]
     pooled = sum(count_transitions(TASKS["sessions"].read(silo), one.agreed_method).astype(int) for silo in silos)
-    heads = [kept_head(silo.state_directory / "basis") for silo in silos]
+    heads = [load_basis_head(silo.state_directory / "basis") for silo in silos]
     found = [load_basis(silo.state_directory / "basis", head.digest) for silo, head in zip(silos, heads)]
     ledger = (silos[0].state_directory / "ledger.jsonl").read_text().splitlines()
     updates = [entry for entry in map(json.loads, ledger) if entry.get("call") == "update" and entry["run"] == "run-1"]

@@ -14,7 +14,7 @@ from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.data import Shard, shard_of_matrices
 from client_service.sums.registry import SILO_SUMS, find_silo_sum
 from client_service.sums.silo_sum import SiloSum, Statistics, SumRound, Sums
-from client_service.sums.storage import keep_basis, load_basis
+from client_service.sums.storage import load_basis, save_basis
 from client_service.tasks import TASKS
 from shared.errors import PrivacyError, ProtocolError, SettingsError
 from shared.method.parameters import Parameters
@@ -160,7 +160,7 @@ def test_statistics_are_finite_alike_everywhere_and_the_same_from_the_disk(given
     assert found.size == ITEMS and found.arrays()
     assert all(np.isfinite(value).all() for value in found.arrays().values())
     others = given.silo_sum.finish(given.at(given.parts[1], max(sums), sums))
-    keep_basis(tmp_path, "run-1", found)
+    save_basis(tmp_path, "run-1", found)
     kept = load_basis(tmp_path, found.digest)
     assert kept is not None and kept.digest == others.digest == found.digest
 

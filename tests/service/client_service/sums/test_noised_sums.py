@@ -18,7 +18,7 @@ from client_service.privacy.accounting import Charge, epsilon
 from client_service.privacy.basis_guard import ACCOUNT, BasisGuard, noise_deviation
 from client_service.sums.basis import basis_of_noised, symmetric_matrix
 from client_service.sums.statistics import weigh_pairs
-from client_service.sums.storage import kept_head
+from client_service.sums.storage import load_basis_head
 from shared.errors import PrivacyError, SettingsError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Parameters
@@ -168,7 +168,7 @@ def noised(silos: Silos, small: Any, tmp_path: Path) -> Callable[..., Experiment
 def test_all_silos_hold_one_noised_basis_and_their_ledgers_tell_what_it_cost(noised: Callable[..., Experiment]) -> None:
     one = noised()
     simulate_experiment(one, lambda _: None)
-    assert len({kept_head(one.state_of(shard) / "basis") for shard in one.shards}) == 1
+    assert len({load_basis_head(one.state_of(shard) / "basis") for shard in one.shards}) == 1
     for shard in one.shards:
         lines = (one.state_of(shard) / "ledger.jsonl").read_text().splitlines()
         [entry] = [json.loads(line) for line in lines if '"noise":' in line]
@@ -216,10 +216,10 @@ async def test_a_silo_that_was_killed_sends_the_same_part_and_is_charged_once(
         every = [again, *clients[1:]]
 
         async def all_hold() -> bool:
-            return all(kept_head(one.state_directory / "basis") for one in every)
+            return all(load_basis_head(one.state_directory / "basis") for one in every)
 
         await wait_until(all_hold)
-    assert len({kept_head(one.state_directory / "basis") for one in every}) == 1
+    assert len({load_basis_head(one.state_directory / "basis") for one in every}) == 1
     assert len((again.state_directory / ACCOUNT).read_text().splitlines()) == 1
 
 

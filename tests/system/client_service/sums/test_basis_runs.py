@@ -15,7 +15,7 @@ from scipy import sparse
 from client_service.settings import ClientSettings
 from client_service.sums.basis import CommonBasis
 from client_service.sums.statistics import catalogue_matrix
-from client_service.sums.storage import BasisHead, kept_head, load_basis
+from client_service.sums.storage import BasisHead, load_basis, load_basis_head
 from client_service.tasks.items import load_listed_shard
 from shared.errors import DataError, PrivacyError
 from simulation.experiments.experiment import Experiment
@@ -66,7 +66,7 @@ def entered(impatient: None, clock: LeapingClock) -> Entered:
 
 
 def head_of(settings: ClientSettings) -> BasisHead | None:
-    return kept_head(settings.state_directory / "basis")
+    return load_basis_head(settings.state_directory / "basis")
 
 
 def basis_of(settings: ClientSettings) -> CommonBasis:
@@ -109,7 +109,7 @@ def test_masked_sums_are_the_open_ones(described: Described, kind: str) -> None:
     for secure in (True, False):
         one = described(kind, secure=secure, name=f"secure-{secure}")
         simulate_experiment(one, lambda _: None)
-        heads = {kept_head(one.state_of(shard) / "basis") for shard in one.shards}
+        heads = {load_basis_head(one.state_of(shard) / "basis") for shard in one.shards}
         assert len(heads) == 1
         found.append(heads.pop())
     assert found[0] == found[1] and found[0] is not None and found[0].run == "run-1"
@@ -119,7 +119,7 @@ def test_exact_sums_are_those_of_the_pooled_data_to_the_digit(described: Describ
     one = described("exact")
     simulate_experiment(one, lambda _: None)
     folder, matrix = one.state_of(one.shards[0]) / "basis", pooled(one)
-    head = kept_head(folder)
+    head = load_basis_head(folder)
     assert head is not None
     basis = load_basis(folder, head.digest)
     assert basis is not None and basis.pairs is not None
@@ -134,7 +134,7 @@ def test_silos_that_share_a_part_of_their_items_sum_that_part(described: Describ
     one.__dict__["catalogue"] = listed  # in place of the list of all items
     found = simulate_experiment(one, lambda _: None)
     matrix, folder = pooled(one), one.state_of(one.shards[0]) / "basis"
-    head = kept_head(folder)
+    head = load_basis_head(folder)
     assert head is not None and matrix.shape[1] == 6
     basis = load_basis(folder, head.digest)
     assert basis is not None and basis.pairs is not None

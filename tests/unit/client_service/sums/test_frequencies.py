@@ -22,7 +22,7 @@ from client_service.serving.model_store import load_head
 from client_service.serving.recommender import Recommender
 from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import common_spectrum
-from client_service.sums.storage import keep_basis
+from client_service.sums.storage import save_basis
 from client_service.sums.subspace_iteration import fix_signs
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import RunContext
@@ -196,7 +196,7 @@ def test_a_kept_model_is_rebuilt_where_it_began(listed: Shard, basis: CommonBasi
     BestModel(place, ITEMS, listed, Recommender(listed), training, NEVER, known).judge(RoundCosts(round=0))
     head = load_head(models)
     assert head is not None and head.method.start == "common"
-    keep_basis(tmp_path / "basis", "run-0", basis)
+    save_basis(tmp_path / "basis", "run-0", basis)
     again = rebuild_training(head, listed, models, torch.device("cpu"))
     assert torch.equal(again.model.encoder.embedding, training.model.encoder.embedding)
     assert again.recipe == training.recipe

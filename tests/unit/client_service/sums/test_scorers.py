@@ -22,7 +22,7 @@ from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import RIDGE, common_scorers, definite_ease, fill_hidden, shared_pairs
-from client_service.sums.storage import keep_basis
+from client_service.sums.storage import save_basis
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import RunContext
 from client_service.training.start_choice import Choice, load_choice, save_choice
@@ -165,7 +165,7 @@ def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, C
     assert head is not None and head.basis == basis.digest
     with pytest.raises(DataError, match="there is none"):
         rebuild_training(head, shard, models, torch.device("cpu"))
-    keep_basis(tmp_path / "basis", "run-0", basis)
+    save_basis(tmp_path / "basis", "run-0", basis)
     again = rebuild_training(head, shard, models, torch.device("cpu"))
     assert (again.recipe, again.basis) == (training.recipe, training.basis)
     assert len(again.fusion.parts) == len(training.fusion.parts)

@@ -24,7 +24,7 @@ from client_service.sums.statistics import (
     weigh_pairs,
     without_held_out,
 )
-from client_service.sums.storage import keep_basis, load_basis
+from client_service.sums.storage import load_basis, save_basis
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists
 from client_service.tasks.task import RunContext
 from client_service.training.start_choice import common_start
@@ -156,6 +156,6 @@ def test_what_is_counted_and_what_the_silo_remembers_of_it(
 def test_who_was_away_when_sums_were_made_takes_nothing_away(planted: Shard, tmp_path: Path) -> None:
     """Such a silo makes the basis from what the others have summed."""
     basis = basis_of_pairs(sums([others()]), 0.25)
-    keep_basis(tmp_path, "run-1", basis)
+    save_basis(tmp_path, "run-1", basis)
     kept = load_basis(tmp_path, basis.digest)
     assert isinstance(kept, CommonBasis) and without_held_out(kept, listed(planted)) is kept
