@@ -65,6 +65,14 @@ def calls(path: Path) -> Iterator[ast.Call]:
     return (node for node in nodes(path.read_text(encoding="utf-8")) if isinstance(node, ast.Call))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_trees() -> Iterator[None]:
+    """The trees of all files are a million objects, which no later test needs."""
+    yield
+    for one in (parse, nodes, called):
+        one.cache_clear()
+
+
 EVERY_FILE = [path for package in PACKAGES for path in files(package)]
 
 

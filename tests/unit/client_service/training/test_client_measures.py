@@ -9,6 +9,7 @@ import torch
 
 from client_service.data import Shard
 from client_service.training.item_trainer import ItemTrainer
+from client_service.training.optimisers import OPTIMISERS
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 
@@ -20,12 +21,13 @@ def test_local_steps_are_those_that_the_optimiser_makes_in_a_round(
         width=3, layers=1, cutoff=16, negatives=4, batch_size=50, local_epochs=3, optimiser="sgd", start="random"
     )
     client = ItemTrainer(planted, low_spectrum(planted.train, 16), method, torch.device("cpu"))
-    made, step = [], torch.optim.SGD.step
+    made, sgd = [], OPTIMISERS["sgd"]
+    step = sgd.step
 
     def count(optimiser: torch.optim.SGD, *arguments: Any) -> Any:
         made.append(1)
         return step(optimiser, *arguments)
 
-    monkeypatch.setattr(torch.optim.SGD, "step", count)
+    monkeypatch.setattr(sgd, "step", count)
     client.train()
     assert client.measure("local_steps") == (float(len(made)),) and len(made) > 3
