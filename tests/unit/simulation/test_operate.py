@@ -14,7 +14,7 @@ from shared.errors import ConflictError
 from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.problem import ProblemOut
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
-from shared.sums.item_basis import DEGREES, PACKED, PAIRS, PRODUCTS
+from shared.sums.item_basis import DEGREES, NOISE, PACKED, PAIRS, PRODUCTS, WEIGHTED
 from simulation.cli import app
 from simulation.operating import operator_calls as subject
 from simulation.reports import terminal
@@ -307,7 +307,9 @@ class Summing(Aggregator):
         sums = {"exact": TensorSpec(name=PAIRS, dtype="U32", shape=(10,))}
         sums["iterated"] = TensorSpec(name=PRODUCTS, dtype="U32", shape=(5, 2))
         sums["packed"] = TensorSpec(name=PACKED, dtype="U32", shape=(5, 2))
-        tensors = (TensorSpec(name=DEGREES, dtype="U32", shape=(5,)), *(sums[kind] for kind in kinds))
+        sums["noised"] = TensorSpec(name=WEIGHTED, dtype="U32", shape=(15,))
+        beside = TensorSpec(name=NOISE, shape=(1,), dtype="U32") if kinds == ("noised",) else None
+        tensors = (beside or TensorSpec(name=DEGREES, dtype="U32", shape=(5,)), *(sums[kind] for kind in kinds))
         basis = Declaration(strategy="common_basis", tensors=tensors, scalars=()) if kinds else None
         self.declaration = Declaration(strategy="lpsfed", tensors=(), scalars=(), basis=basis)
 
@@ -339,6 +341,12 @@ def test_the_words_of_an_item_are_those_that_the_federation_has_declared(operate
     there = Summing("packed")
     assert operate(there, "run", "--clients", "3", "--common-basis", "iterated", "--rank", "4").exit_code == 0
     assert [(one.method.basis.words, one.method.basis.rank) for one in there.asked] == [(2, 4), (2, 4)]
+
+
+def test_a_noised_sum_is_the_exact_one_with_an_epsilon(operate: Operate) -> None:
+    there, flags = Summing("noised"), ("--common-basis", "exact", "--set", "basis.epsilon=8")
+    assert operate(there, "run", "--clients", "3", *flags).exit_code == 0
+    assert [(one.part, one.method.catalogue) for one in there.asked] == [("basis", 5), ("training", 5)]
 
 
 @pytest.mark.parametrize(("declared", "words"), [((), "got one without"), (("iterated",), "expected iterated")])
