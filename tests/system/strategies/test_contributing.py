@@ -199,18 +199,35 @@ from shared.sums.transitions import COUNTS, TRANSITIONS
 """,
 }
 SUMMING = """
-import json, sys
-from dataclasses import replace
+import inspect, json
 from pathlib import Path
 import numpy as np
 from client_service.sums.storage import load_basis_head, load_basis
 from client_service.sums.transitions import COUNTS, count_transitions
+from client_service.data.sessions import SessionShard
 from client_service.tasks import TASKS
 from shared.errors import PrivacyError
 from shared.method.settings import BasisSettings, method_settings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.in_process import simulate_experiment
 from tests.support.visits import write_session_shards
+from tests.unit.contracts import test_sums as contract
+
+def session_shards():
+    def shard(clicks):
+        starts, places = np.arange(0, len(clicks) + 1, 4), np.arange(contract.ITEMS)
+        ids, train = [f"{one:02}" for one in places], np.zeros(len(starts) - 1, np.int8)
+        return SessionShard("shop", ids, clicks, starts, train, places)
+    draws = np.random.default_rng(2)
+    drawn = [draws.integers(0, contract.ITEMS, 200) for _ in range(contract.SILOS)]
+    return [shard(clicks) for clicks in drawn], shard(np.concatenate(drawn))
+
+contract.CASES["transitions"], contract.SHARDS["sessions"] = {"kind": "transitions", "least_pairs": 2}, session_shards
+given, held = {"given": contract.Given("transitions"), "tmp_path": Path("kept")}, 0
+for name, test in [*vars(contract).items()]:
+    if name.startswith("test_"):
+        test(**{one: given[one] for one in inspect.signature(test).parameters})
+        held += 1
 
 LEAST = 2
 basis = BasisSettings(kind="transitions", least_pairs=LEAST)
@@ -233,6 +250,7 @@ for secure in (False, True):
         except PrivacyError as error:
             refused.append(str(error))
     print(json.dumps({
+        "contract": held,
         "seen": int((pooled > 0).sum()),
         "hidden": int(((pooled > 0) & (pooled < LEAST)).sum()),
         "off": [float(np.abs(one.counts - np.where(pooled < LEAST, 0, pooled)).max()) for one in found],
@@ -253,7 +271,8 @@ def follow_sum(copy: Path) -> None:
         (copy / path).write_text(f"from __future__ import annotations\n{SUM_PARTS[path]}\n\n{code}", encoding="utf-8")
     (field,) = re.findall(r"`(transitions: SumConsent[^`]+)`", CONTRIBUTING)
     insert(copy / "client_service/boundary/policy.py", "    basis_changes: int", f"    {field}\n")
-    add_to_registry(copy / "shared/method/settings.py", "SumName = Literal[", '"transitions", ')
+    opening = 'SumName = Literal["off", "exact", "iterated"'
+    add_to_registry(copy / "shared/method/settings.py", opening, ', "transitions"')
     sums, silos = copy / "shared/sums/__init__.py", copy / "client_service/sums/registry.py"
     insert(sums, "from shared.sums.sum import", "from shared.sums.transitions import TRANSITIONS\n")
     add_to_registry(sums, "for one in (EXACT, ITERATED", ", TRANSITIONS")
@@ -268,6 +287,7 @@ def test_a_second_sum_is_declared_gated_masked_recorded_and_kept(copy: Path) -> 
     assert done.returncode == 0, done.stderr[-3000:]
     for secure, line in zip((False, True), done.stdout.splitlines(), strict=True):
         found = json.loads(line)
+        assert found["contract"] >= 11
         assert found["seen"] > found["hidden"] > 0  # rare counts are there, and handed out as none
         assert found["off"] == [0.0] * 3 and found["digests"] == 1  # the federated sum is that of the pooled visits
         assert found["basis_of_training"] == "run-1" and found["ledger"] == [True]
