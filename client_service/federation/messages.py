@@ -9,8 +9,6 @@ from pydantic import Field, computed_field, model_validator
 from client_service.evaluation.metrics import MeasureValues, nest_values
 from client_service.joining_value.messages import ComparisonOut
 from client_service.privacy.accounting import PrivacyOut
-from client_service.serving.messages import Version
-from client_service.sums.storage import BasisOut
 from shared.message import Message
 from shared.protocol.schemas import Digest
 
@@ -18,6 +16,16 @@ Number = Annotated[int, Field(ge=0)]
 """Of a round, or of something counted."""
 Seconds = Annotated[float, Field(ge=0)]
 RunOf = Annotated[str, Field(examples=["run-1"])]
+VersionOf = Annotated[str, Field(examples=["run-1.5"])]
+
+
+class BasisOut(Message):
+    """The common basis that this silo keeps: sums over all silos, of which its own part is one."""
+
+    run: str = Field(description="the basis run that has summed it", examples=["run-1"])
+    items: int = Field(ge=0, description="of the catalogue, which all clients know")
+    digest: Digest = Field(description="sha256 over the sums")
+    kept_at: str = Field(description="UTC, ISO 8601", examples=["2026-01-31T12:00:00+00:00"])
 
 
 class StatusOut(Message):
@@ -28,7 +36,7 @@ class StatusOut(Message):
     run: RunOf | None = Field(None, description="the run that it takes part in")
     round: Number = Field(0, description="of that run; 0 before the first")
     rounds: Number = Field(0, description="of that run in all")
-    model: Version | None = Field(None, description="version of the model that answers")
+    model: VersionOf | None = Field(None, description="version of the model that answers")
     listed: float = Field(0.0, ge=0, le=1, description="share of the known users whose lists are computed already")
     shared_digest: Digest | None = Field(None, description="sha256 over the shared parameters as last applied")
     device: str = Field(description="where it trains", examples=["cpu"])

@@ -18,7 +18,7 @@ from client_service.boundary.gate_self_test import GateOut, check_gate, code_dig
 from client_service.boundary.ledger_heads import HeadedLedger
 from client_service.federation.agent import Agent, AgentStatus
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
-from client_service.federation.messages import QualityOut, SpectrumOut, StatusOut
+from client_service.federation.messages import BasisOut, QualityOut, SpectrumOut, StatusOut
 from client_service.federation.run_records import load_quality, load_spectra, quality_warnings
 from client_service.http.answering import Answering
 from client_service.metrics import ClientMetrics
@@ -37,7 +37,7 @@ from client_service.secure_rounds.round_memory import RoundMemory
 from client_service.serving.model_server import FrozenModel
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
-from client_service.sums.storage import BasisOut, basis_time, load_basis_head
+from client_service.sums.storage import basis_time, load_basis_head
 from client_service.tasks.task import TaskShard
 from shared.errors import ConflictError, UnavailableError
 from shared.files import lock_directory

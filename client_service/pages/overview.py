@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from client_service.evaluation.metrics import MeasureLabel
-from client_service.federation.messages import QualityOut, StatusOut
+from client_service.federation.messages import BasisOut, QualityOut, StatusOut
 from client_service.pages.ledger_view import Summary
 from client_service.privacy.accounting import PrivacyOut
-from client_service.sums.storage import BasisOut
 from client_service.tasks.page_texts import USERS, Nouns
 from shared.web.pages import Fact, Verdict, clock, figure, size
 from shared.words import count_noun

@@ -16,7 +16,7 @@ from client_service.sums.silo_sum import Statistics
 from shared.errors import DataError
 from shared.files import load_message, replace_file
 from shared.message import Message
-from shared.protocol.schemas import Digest, RunName
+from shared.protocol.schemas import RunName
 
 FOLDER = "basis"  # beside that of the models
 ADDED = "everything.txt"  # the run to whose sums the silo has added its validation and test pairs too
@@ -29,15 +29,6 @@ class BasisHead(Message):
     run: RunName
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     items: int = Field(0, description="of the catalogue")
-
-
-class BasisOut(Message):
-    """The common basis that this silo keeps: sums over all silos, of which its own part is one."""
-
-    run: str = Field(description="the basis run that has summed it", examples=["run-1"])
-    items: int = Field(ge=0, description="of the catalogue, which all clients know")
-    digest: Digest = Field(description="sha256 over the sums")
-    kept_at: str = Field(description="UTC, ISO 8601", examples=["2026-01-31T12:00:00+00:00"])
 
 
 def save_basis(folder: Path, run: str, basis: Statistics) -> None:

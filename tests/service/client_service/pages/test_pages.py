@@ -17,14 +17,13 @@ import pytest
 from client_service.boundary.call_attempts import Attempt
 from client_service.data import write_shard
 from client_service.evaluation.metrics import LABELS
-from client_service.federation.messages import QualityOut, RoundQuality, SpectrumOut, StatusOut
+from client_service.federation.messages import BasisOut, QualityOut, RoundQuality, SpectrumOut, StatusOut
 from client_service.federation.run_records import UNJUDGED, quality_warnings
 from client_service.pages.charts import curves, spectra
 from client_service.pages.ledger_view import RecordTotal, Summary
 from client_service.pages.overview import sizes, standing
 from client_service.pages.privacy_report import EARLIER, SHOWN, report
 from client_service.settings import ClientSettings
-from client_service.sums.storage import BasisOut
 from client_service.tasks.items import ITEMS
 from shared.method.declaration import Declaration, TensorSpec
 from shared.method.settings import MethodSettings
