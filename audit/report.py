@@ -21,7 +21,7 @@ from shared.message import Message
 from shared.protocol.gate import few_clients
 from shared.protocol.schemas import ArrivalOut
 from shared.protocol.signing.keys import PrivateKey
-from shared.sums import find_declared
+from shared.sums import list_of_word
 from shared.words import count_noun
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
@@ -206,8 +206,9 @@ def _summed_statistics(client: AuditedClient) -> str | None:
     how = "masked" if basis.secure else "in the open"
     size = sum(attempt.bytes for attempt in sent)
     much = f"{size:,} bytes in {count_noun(len(sent), 'update')}"
-    summed = find_declared(basis)
-    return f"{summed.tells}, {how} ({', '.join(sorted(names))}: {much}) for {summed.title}"
+    known = list_of_word(basis.strategy)  # none: the evidence is of another version, or was changed
+    tells, title = (known[0].tells, known[0].title) if known else ("statistics", f"the sum {basis.strategy!r}")
+    return f"{tells}, {how} ({', '.join(sorted(names))}: {much}) for {title}"
 
 
 def _passing_claim(case: AuditCase) -> str:

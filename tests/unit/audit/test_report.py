@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,9 +15,9 @@ from audit.checks.records import MOST_REFUSED
 from audit.evidence.case import open_case
 from audit.evidence.evidence import PartEvidence, ProbeResult, ProbeSending
 from audit.probes import bodies
-from audit.report import PrivacyReport
+from audit.report import PrivacyReport, _summed_statistics
 from shared.errors import DataError
-from shared.method.declaration import Declaration
+from shared.method.declaration import Declaration, TensorSpec
 from shared.protocol.schemas import ArrivalOut
 
 if TYPE_CHECKING:
@@ -274,3 +275,18 @@ def test_evidence_that_no_part_could_give_is_an_error_that_names_it(mine: Tamper
 
 def test_as_many_refusals_are_taken_for_all_as_the_aggregator_records() -> None:
     assert MOST_REFUSED == RECORDED
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ("common_basis", "statistics of its items, in the open (basis.n: 160 bytes in 1 update) for the common basis"),
+        ("another", "statistics, in the open (basis.n: 160 bytes in 1 update) for the sum 'another'"),
+    ],
+)
+def test_sums_of_another_version_are_told_too(strategy: str, words: str) -> None:
+    sums = Declaration(strategy=strategy, tensors=(TensorSpec(name="basis.n", dtype="U32", shape=(40,)),), scalars=())
+    declared = Declaration(strategy="lpsfed", tensors=(), scalars=(), basis=sums)
+    sent = SimpleNamespace(tensor_names={"basis.n"}, bytes=160)
+    client: Any = SimpleNamespace(declaration=declared, attempts_of=lambda call: [sent] if call == "update" else [])
+    assert _summed_statistics(client) == words
