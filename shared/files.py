@@ -13,19 +13,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from pydantic import ValidationError
-
 from shared.errors import SettingsError
-from shared.message import Message
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from shared.message import Message
 
 PRIVATE, PUBLIC, PRIVATE_FOLDER = 0o600, 0o644, 0o700
 OTHERS = 0o077
 LEFTOVERS = ("*.partial", ".*.tmp")  # of killed writers; the second kind and names without a dot: of earlier versions
 SYSTEM_NUMBER = re.compile(r"\(os error (\d+)\)")  # safetensors tells the system's number within its words alone
-Stored = TypeVar("Stored", bound=Message)
+Stored = TypeVar("Stored", bound="Message")
 
 
 @contextmanager
@@ -139,6 +138,8 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mappi
 
 def load_message(path: Path, kind: type[Stored]) -> Stored | None:
     """The message in a JSON file; None where there is none, or another content."""
+    from pydantic import ValidationError  # which the list of commands does without
+
     try:
         return kind.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):

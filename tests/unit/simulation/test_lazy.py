@@ -32,6 +32,7 @@ for words in ([], *([name] for name in COMMANDS)):
     before = time.process_time()
     done = CliRunner().invoke(app, [*words, "--help"])
     heavy = [name for name in {HEAVY} if name in sys.modules]
+    heavy += ["pydantic"] if not words and "pydantic" in sys.modules else []
     print(*words, done.exit_code, heavy, f"{{time.process_time() - before:.2f}} s", sep="\\t")
 """
 
