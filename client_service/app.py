@@ -104,7 +104,7 @@ def _finish(app: FastAPI, settings: ClientSettings) -> FastAPI:
     app.add_middleware(DecodedTargets)
     app.add_middleware(BodyLimit)
     app.add_middleware(BodyTimeout)
-    app.add_middleware(RateLimit, buckets=Buckets(settings.pace), who=keys.who)
+    app.add_middleware(RateLimit, buckets=Buckets(settings.pace), who=keys.rate_limit_key)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(AccessLog, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
     if settings.allowed_origins:

@@ -93,22 +93,22 @@ class Aggregator:
 
     async def upload(self, run: str, number: int, body: bytes) -> ReceiptOut:
         headers = {"Content-Type": MEDIA_TYPE}
-        answer = await self._call("PUT", f"{self._own(run, number)}/update", content=body, headers=headers)
+        answer = await self._call("PUT", f"{self._client_path(run, number)}/update", content=body, headers=headers)
         self.pace.earned()
         return _parse(ReceiptOut, answer)
 
     async def personalised(self, run: str, number: int, wait: float, part: Part = "training") -> Parameters | None:
         """This client's parameters after the round of a run of that part, or None when the wait was over first."""
-        answer = await self._ask(f"{self._own(run, number)}/personalized", wait)
+        answer = await self._ask(f"{self._client_path(run, number)}/personalized", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else self._parameters(part, answer)
 
     async def relay(self, call: str, message: FromClient) -> None:
         """Pass a message of a secure round on to the others."""
-        await self._tell("PUT", f"{self._own(message.run, message.round)}/{call}", message)
+        await self._tell("PUT", f"{self._client_path(message.run, message.round)}/{call}", message)
 
     async def relayed(self, call: str, model: type[Model], run: str, number: int, wait: float) -> Model | None:
         """What the others have said in a secure round, or None when the wait was over first."""
-        answer = await self._ask(f"{self._own(run, number)}/{call}", wait)
+        answer = await self._ask(f"{self._client_path(run, number)}/{call}", wait)
         return None if answer.status_code == httpx.codes.NO_CONTENT else _parse(model, answer)
 
     def _parameters(self, part: Part, answer: httpx.Response) -> Parameters:
@@ -128,7 +128,7 @@ class Aggregator:
         """A question that the aggregator may hold until there is news."""
         return await self._call("GET", path, params={"wait": f"{wait:g}", **more}, wait=wait)
 
-    def _own(self, run: str, number: int) -> str:
+    def _client_path(self, run: str, number: int) -> str:
         return f"/v1/runs/{run}/rounds/{number}/clients/{self._client}"
 
     async def _call(self, method: str, path: str, *, wait: float = 0.0, **what: object) -> httpx.Response:

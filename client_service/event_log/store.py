@@ -234,9 +234,9 @@ class EventStore:
     def put_each(self, told: Sequence[tuple[str, ItemIn]]) -> list[int | FederationError]:
         """Likewise of each item, all of them durable at once."""
         with self._item_bytes.as_written(), self._database.transaction() as rows:
-            return [self._put(rows, *one) for one in told]
+            return [self._put_item(rows, *one) for one in told]
 
-    def _put(self, rows: Connection, item: str, facts: ItemIn) -> int | FederationError:
+    def _put_item(self, rows: Connection, item: str, facts: ItemIn) -> int | FederationError:
         text = facts.model_dump_json()
         if (size := len(text.encode())) > LONGEST_FACTS:
             return TooLargeError(f"expected at most {LONGEST_FACTS} bytes of facts of one item, got {size}")

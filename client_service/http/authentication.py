@@ -61,7 +61,7 @@ class CallerKeys:
         held = [role for role in roles if (key := self._key_of(role)) is not None and same(secret, key)]
         return held[0] if held else None
 
-    def who(self, scope: Scope) -> str:
+    def rate_limit_key(self, scope: Scope) -> str:
         """Who a request is counted for: the holder of a key, or else an address."""
         try:
             holder = self.holder(operator_secret(Headers(scope=scope).get("authorization")))

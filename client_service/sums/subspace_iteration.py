@@ -83,9 +83,9 @@ class Explored:
         last = self.products[:, -2 * self.words :]
         more = _draw(self.seed, len(self.degrees), 2 * self.words - last.shape[1], 2)  # none after the second round
         tried = np.hstack([last, _power(self.degrees, self.exponent) * more])
-        return self._beside(self._beside(tried))
+        return self._make_orthogonal(self._make_orthogonal(tried))
 
-    def _beside(self, columns: Float64) -> Float64:
+    def _make_orthogonal(self, columns: Float64) -> Float64:
         """Orthonormal, and orthogonal to all directions so far; once more takes off what rounding has left."""
         found: Float64 = np.linalg.qr(columns - self.directions @ (self.directions.T @ columns))[0]
         return found
