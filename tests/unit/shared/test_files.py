@@ -1,4 +1,4 @@
-"""A new file is there whole or not at all, for whom it is meant, and in place of none."""
+"""A file is there whole or not at all, for whom it is meant; a state directory belongs to one process at a time."""
 
 from __future__ import annotations
 
@@ -86,3 +86,15 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="file/secret: expected a place that can be written"):
         create_secret(tmp_path / "file" / "secret")
+
+
+def test_a_second_owner_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    with lock_directory(tmp_path / "state"), pytest.raises(SettingsError, match="another process is using"):
+        lock_directory(tmp_path / "state")
+    lock_directory(tmp_path / "state").close()
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="expected a directory that can be written"):
+        lock_directory(tmp_path / "file")
