@@ -15,7 +15,8 @@ from aggregator_service.storage.engines.postgresql import read_url
 from aggregator_service.storage.objects import read_place
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, describe_difference
-from shared.method.settings import MethodSettings, with_catalogue_size
+from shared.method.settings import MethodSettings, validate_settings, with_catalogue_size
+from shared.protocol.item_list import ItemListOut, pack_item_list, read_item_list
 from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update, longest_update
 from shared.protocol.schemas import RunIn
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
@@ -23,12 +24,17 @@ from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task, require_mean
+from shared.sums.item_basis import choose_basis
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
 from shared.web.listening import Listening
 
 LEAST_TOKEN = 16  # characters; a shorter operator token could be guessed
+WITHOUT_LIST = (
+    "expected the list of items that the silos share (catalogue), got none; `lpsfed catalogue shop1.csv shop2.csv"
+    " --out items.txt` makes one of the silos' data or of their lists, and --catalogue items.txt gives it here"
+)
 
 
 class AggregatorSettings(Listening):
@@ -65,6 +71,17 @@ class AggregatorSettings(Listening):
         SIGNATURE_SECONDS, ge=1, le=3600, description="how much clocks may differ and a signed request may be late"
     )
     strategy: str = Field("lpsfed", description="`lpsfed`, `fedavg`, `local` or one of the [baselines](baselines.md)")
+    share: Literal["parameters", "sums", "both"] | None = Field(
+        None,
+        description="what this federation shares: `parameters`, trained in rounds; `sums`, masked statistics of the "
+        "items, with closed forms alone; or `both`: [common basis](common-basis.md). It sets `SECURE`, and `basis` and "
+        "`strategy.train` in `METHOD`; unset: what these say",
+    )
+    catalogue: Path | None = Field(
+        None,
+        description="the list of items that all silos share, one a line, as `lpsfed catalogue` writes it; invitations "
+        "carry it. Without it give its length, and each silo the file",
+    )
     catalogue_size_file: Path | None = Field(
         None,
         description="a file with the number of items of the clients' common list, in place of `METHOD`'s "
@@ -85,6 +102,7 @@ class AggregatorSettings(Listening):
         False,
         description="updates arrive masked, and nothing but their sum can be read: [secure "
         "aggregation](secure-aggregation.md)",
+        validate_default=True,
     )
     max_upload_bytes: int = Field(
         MOST_UPDATE_BYTES,
@@ -128,7 +146,35 @@ class AggregatorSettings(Listening):
     @classmethod
     def _take_catalogue_size(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
         expected = "catalogue_size_file: expected a file with a number"
-        return with_catalogue_size(method, info.data.get("catalogue_size_file"), int, expected)
+        method = with_catalogue_size(method, info.data.get("catalogue_size_file"), int, expected)
+        if (path := info.data.get("catalogue")) is None:
+            return method
+        try:
+            listed = len(read_item_list(path))
+        except SettingsError as error:
+            raise ValueError(f"catalogue: {error}") from None
+        if method.catalogue not in (0, listed):
+            raise ValueError(f"catalogue: expected a list of {method.catalogue} items, got {listed}")
+        return method.model_copy(update={"catalogue": listed})
+
+    @field_validator("method")
+    @classmethod
+    def _declare_what_is_shared(cls, method: MethodSettings, info: ValidationInfo) -> MethodSettings:
+        share, strategy = info.data.get("share"), info.data.get("strategy")
+        if share is None:
+            return method
+        if share == "parameters":
+            if method.basis.kind != "off":
+                raise ValueError(
+                    f"share: expected sums or both with basis.kind = {method.basis.kind!r}, got parameters"
+                )
+            return method
+        return _with_sums(method, alone=share == "sums", strategy=str(strategy))
+
+    @field_validator("secure")
+    @classmethod
+    def _mask_sums(cls, secure: bool, info: ValidationInfo) -> bool:
+        return secure or info.data.get("share") in ("sums", "both")
 
     @model_validator(mode="after")
     def _require_usable_token(self) -> Self:
@@ -150,6 +196,15 @@ class AggregatorSettings(Listening):
     def _check_database(self) -> Self:
         """What is no URL is found at the start, and not repeated: a password may be in it."""
         self.database_url()
+        return self
+
+    @model_validator(mode="after")
+    def _pack_items(self) -> Self:
+        """A list that no invitation has room for is found at the start."""
+        try:
+            assert self.catalogue is None or self.items is not None
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
         return self
 
     @model_validator(mode="after")
@@ -194,7 +249,22 @@ class AggregatorSettings(Listening):
     def describe_federation(self) -> FederationOut:
         """What runs begin with, for invitations and for the silos that redeem them."""
         task = learnt_task(build_strategy(self.strategy, self.method), self.method)
-        return FederationOut(strategy=self.strategy, task=task, secure=self.secure, method=self.method)
+        listed = None if self.items is None else self.items.sha256
+        return FederationOut(
+            strategy=self.strategy, task=task, secure=self.secure, method=self.method, items_sha256=listed
+        )
+
+    @cached_property
+    def items(self) -> ItemListOut | None:
+        """The list of items as invitations carry it; None where the aggregator has not got it. SettingsError for a list
+        that has changed since the settings were read."""
+        if self.catalogue is None:
+            return None
+        found = pack_item_list(read_item_list(self.catalogue))
+        if found.items != self.method.catalogue:
+            expected = f"expected the list of {self.method.catalogue} items that this aggregator has begun with"
+            raise SettingsError(f"catalogue: {expected}, got {found.items}: start it again")
+        return found
 
     @cached_property
     def longest_update(self) -> int:
@@ -239,6 +309,30 @@ class AggregatorSettings(Listening):
             require_mean(request.method)
         except SettingsError as error:
             raise ProtocolError(f"method: {error}") from None
+
+
+def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
+    """The settings with the sums that the list's length chooses, unless they say a kind; alone: nothing is trained.
+
+    ValueError without a list, and for what cannot be summed.
+    """
+    if method.catalogue == 0:
+        raise ValueError(f"share: {WITHOUT_LIST}")
+    if learnt_task(build_strategy(strategy, method), method) != "items":
+        raise ValueError(
+            "share: expected parameters in a federation of visits, whose statistics are not summed, got sums"
+        )
+    if alone and strategy != "lpsfed":
+        raise ValueError(f"share: expected both, or the strategy lpsfed, with strategy = {strategy!r}, got sums")
+    changes: dict[str, Any] = {"strategy": {"train": False, **method.strategy}} if alone else {}
+    if method.basis.kind == "off":
+        noised = method.basis.epsilon is not None
+        chosen = {"kind": "exact"} if noised else choose_basis(method.catalogue)[0]
+        changes["basis"] = method.basis.model_copy(update=chosen)
+    try:
+        return validate_settings(MethodSettings, method.model_copy(update=changes).model_dump())
+    except SettingsError as error:
+        raise ValueError(f"share: {error}") from None
 
 
 def aggregator_settings(**overrides: Any) -> AggregatorSettings:

@@ -19,6 +19,7 @@ from shared.protocol.signing.invitation import (
     LONGEST_ENROLMENT,
     EnrolmentIn,
     EnrolmentOut,
+    FederationOut,
     InvitationIn,
     InvitationOut,
     answered_signature,
@@ -53,6 +54,12 @@ router = APIRouter(prefix="/v1", tags=["enrolment"], responses=PROBLEMS | REFUSE
 UNWRITABLE = "the folder of registered keys cannot be written: the operator has to enrol with `lpsfed keys register`"
 
 
+@operated.get("/federation")
+async def read_federation(service: Service) -> FederationOut:
+    """What runs begin with, where nothing else is said."""
+    return service.settings.describe_federation()
+
+
 @operated.post("/invitations", status_code=201)
 async def invite(message: InvitationIn, service: Service, response: Response) -> InvitationOut:
     """Invite a silo under a name that has no key yet. An earlier invitation of this name ends."""
@@ -68,6 +75,7 @@ async def invite(message: InvitationIn, service: Service, response: Response) ->
         aggregator=raw_hex(service.federation.key.public_key()),
         federation=settings.describe_federation(),
         members=_named_members(settings),
+        items=settings.items,
     )
 
 

@@ -141,6 +141,19 @@ def mean_interval(values: Float64, floor: float | None = None) -> FigureOut:
     return FigureOut(mean=mean, low=low if floor is None else max(floor, low), high=min(1.0, high))
 
 
+def paired_ratio(federated: Float64, alone: Float64) -> FigureOut | None:
+    """The ratio of both means over the same users, and its interval by the delta method on the logarithm.
+
+    Each user's two values are taken together, so that what both lists find easy or hard widens nothing.
+    """
+    ours, theirs = float(federated.mean()), float(alone.mean())
+    if len(alone) < 2 or ours <= 0.0 or theirs <= 0.0:
+        return None
+    error = NORMAL * float((federated / ours - alone / theirs).std(ddof=1)) / np.sqrt(len(alone))
+    ratio = ours / theirs
+    return FigureOut(mean=ratio, low=ratio * float(np.exp(-error)), high=ratio * float(np.exp(error)))
+
+
 def _validation_gain(shard: Shard, tops: Mapping[str, TopItems]) -> FigureOut | None:
     """What is served less the silo alone, on the validation items by which the served model was chosen."""
     users = validation_users(shard.train.shape[0], seed=0)
@@ -162,7 +175,8 @@ def _group(name: str, lists: Lists, target: sparse.csr_array, items: NDArray[np.
     figures = {who: mean_interval(of_users, 0.0) for who, of_users in values.items()}
     floors = {who: figures.pop(who) for who in CLOSED_FORMS if who in figures}
     gain = mean_interval(values["federated"] - values["alone"])
-    return GroupOut(name=name, users=int(has.sum()), **figures, floors=floors, gain=gain)
+    ratio = paired_ratio(values["federated"], values["alone"])
+    return GroupOut(name=name, users=int(has.sum()), **figures, floors=floors, gain=gain, ratio=ratio)
 
 
 def _per_user(ranked: Rows, target: sparse.csr_array) -> Float64:
@@ -227,4 +241,5 @@ def _reciprocal_ranks(ranks: NDArray[np.int64]) -> Float64:
 def _session_group(name: str, values: dict[str, Float64], inside: NDArray[np.bool_]) -> GroupOut:
     figures = {who: mean_interval(found[inside], 0.0) for who, found in values.items()}
     gain = mean_interval(values["federated"][inside] - values["alone"][inside])
-    return GroupOut(name=name, users=int(inside.sum()), **figures, gain=gain)
+    ratio = paired_ratio(values["federated"][inside], values["alone"][inside])
+    return GroupOut(name=name, users=int(inside.sum()), **figures, gain=gain, ratio=ratio)

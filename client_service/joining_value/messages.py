@@ -27,6 +27,9 @@ class GroupOut(Message):
     alone: FigureOut = Field(description="of what the silo has by itself")
     federated: FigureOut = Field(description="of what it serves")
     gain: FigureOut = Field(description="federated less alone, user by user")
+    ratio: FigureOut | None = Field(
+        None, description="federated over alone, both means, its interval user by user; none: of too few, or of nothing"
+    )
 
 
 class ComparisonOut(Message):

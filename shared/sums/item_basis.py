@@ -24,6 +24,22 @@ WORD = "common_basis"
 DEGREES, PAIRS, PRODUCTS, PACKED = "basis.degrees", "basis.pairs", "basis.products", "basis.packed"
 WEIGHTED, NOISE = "basis.weighted", "basis.noise"
 MOST_EXACT = 8192  # items whose pairs are summed: 134 MB
+USUAL_EXACT = 4096  # items up to which the pairs are summed where nobody has chosen: 34 MB
+USUAL_WORDS = 64  # of an iterated basis where nobody has chosen: half the bytes of the default, and nearer to the whole
+
+
+def choose_basis(items: int) -> tuple[dict[str, str | int], str]:
+    """The kind of basis for a list of so many items, as settings, and why in one line."""
+    count, exact = f"{items:,} items", 2 * items * (items + 1)
+    if items <= USUAL_EXACT:
+        why = f"a list of up to {USUAL_EXACT:,} is summed pair by pair: {exact / 1e6:,.1f} MB of each silo, once"
+        return {"kind": "exact"}, f"exact sums: {count}, and {why}"
+    sent = 4 * items * (USUAL_WORDS + 1)
+    why = (
+        f"beyond {USUAL_EXACT:,} most pairs are too rare to be handed out, and cost {exact / 1e6:,.0f} MB of each silo"
+        f" in place of {sent / 1e6:,.1f} MB a round"
+    )
+    return {"kind": "iterated", "words": USUAL_WORDS}, f"iterated sums: {count}, and {why}"
 
 
 def exact_tensors(method: MethodSettings) -> tuple[Tensor, ...]:

@@ -8,26 +8,33 @@ from typing import Annotated
 import typer
 
 from shared.words import count_noun
+from simulation.cli import options
 from simulation.cli.options import AsJson, print_json
 from simulation.reports.terminal import OUT
 
 
 def catalogue(
-    sources: Annotated[list[Path], typer.Argument(help="shards, and lists of ids, one a line")],
+    sources: Annotated[list[Path], typer.Argument(help="data files, shards, and lists of ids, one a line")],
     out: Annotated[list[Path], typer.Option(help="the list of all their items; repeatable")],
     size_file: Annotated[Path | None, typer.Option(help="its length, for the aggregator")] = None,
+    min_rating: options.MinRating = None,
+    rating_kind: options.KindOfRating = None,
+    columns: options.Columns = None,
+    delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge lists of items into the one that all clients share, for a common basis or an algorithm that shares items.
+    """Make the list of items that all silos share, of data files, shards or lists: for sums, or where items are shared.
 
-    Whoever merges sees which items each source has. Silos that do not want that take a list that is public anyway, such
-    as all numbers of their trade (GTIN, ISBN, IMDb), which must hold every item of each shard. All clients know the
-    list; the aggregator needs its length alone.
+    Of data files it takes the items that `lpsfed join` would take. Whoever runs it on data files sees the data; on
+    lists, which items each silo has. So each silo runs it on its own data, and whoever merges on the lists; or all take
+    a list that is public anyway, such as all numbers of their trade (GTIN, ISBN, IMDb). All silos know the list, and
+    that somebody has each of its items; an aggregator with --catalogue knows it too, else its length alone.
     """
     from shared.files import replace_file
-    from simulation.partitioning.catalogue import merge_items, save_catalogue
+    from simulation.partitioning.catalogue import Reading, merge_items, save_catalogue
 
-    items = merge_items(sources)
+    least = options.least_rating(min_rating, rating_kind, "usual")
+    items = merge_items(sources, Reading(least, options.parse_file_options(columns, delimiter)))
     digests = {save_catalogue(items, path) for path in out}
     if size_file is not None:
         replace_file(size_file, f"{len(items)}\n".encode())

@@ -124,8 +124,8 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
     "catalogue": CommandEntry(
         "catalogue",
         "catalogue",
-        "Merge lists of items into the one that all clients share, for a common basis or an algorithm that "
-        "shares items.",
+        "Make the list of items that all silos share, of data files, shards or lists: for sums, or where items are "
+        "shared.",
     ),
     "compose": CommandEntry(
         "deployment",

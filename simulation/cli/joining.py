@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,7 @@ from simulation.cli import options
 from simulation.reports.terminal import tell_on_stderr
 
 if TYPE_CHECKING:
-    from shared.protocol.signing.invitation import Invitation, InvitationOut
+    from shared.protocol.signing.invitation import FederationOut, Invitation, InvitationOut
     from simulation.datasets.columns import FileOptions
     from simulation.datasets.dataset import Dataset
     from simulation.datasets.ratings import LeastRating
@@ -99,14 +99,22 @@ def join(
     catalogue: Annotated[
         Path | None, typer.Option(help="the list of the federation's items, where it sums statistics or shares items")
     ] = None,
+    accept: Annotated[
+        options.Accepted | None,
+        typer.Option(
+            help="sums: statistics of the silo's items may leave, masked, where the federation sums them; parameters:"
+            " they never leave; by default as --policy says, else asked at a terminal"
+        ),
+    ] = None,
     allow_http: options.AllowHttp = False,
     start: Annotated[bool, typer.Option(help="serve the client once it has joined")] = True,
     detach: Annotated[bool, typer.Option("--detach", help="serve in the background, until it is killed")] = False,
 ) -> None:
     """Join a federation: make keys, convert the data, register by the invitation, write silo.toml, and serve.
 
-    The data stay in the folder. Called again, it goes on with what is there; so does `lpsfed client --settings
-    FOLDER/silo.toml`. With --policy or --catalogue it writes silo.toml anew, and leaves what the silo has changed.
+    It says what would leave the silo; the data stay in its folder. Called again, it goes on with what is there; so
+    does `lpsfed client --settings FOLDER/silo.toml`. With --policy, --accept or --catalogue it writes silo.toml anew,
+    and leaves what the silo has changed.
     """
     from shared.protocol.signing.invitation import read_invitation
     from simulation.experiments.processes import HOST
@@ -122,14 +130,19 @@ def join(
     require_guarded(asked.url, allow_http=allow_http or joined, secure=secure)
     if port is not None and port != earlier.get("port"):
         require_free_port(str(earlier.get("host", HOST)), port)
-    allowed = {**earlier.get("policy", {}), **parse_policy(options.parse_pairs(policy or [], "--policy"))}
-    choices = SiloChoices(allowed, catalogue or _own_catalogue(silo), port)
+    said = parse_policy(options.parse_pairs(policy or [], "--policy"))
+    if accept is not None and "common_basis" in said:
+        raise SettingsError("--accept: expected it or --policy common_basis, got both")
+    allowed = {**earlier.get("policy", {}), **said}
+    if accept is options.Accepted.parameters:
+        allowed["common_basis"] = "no"
+    choices = SiloChoices(allowed, catalogue, port)
     least = options.least_rating(min_rating, rating_kind, "usual")
     given = GivenData(
         data, least, options.split_kind(split), rule or [], options.parse_file_options(columns, delimiter)
     )
-    if not joined or policy or catalogue:
-        _join_federation(asked, silo, choices, given)
+    if not joined or policy or catalogue or accept:
+        _join_federation(asked, silo, choices, given, options.Accepted.parameters if "common_basis" in said else accept)
     if port is not None and joined and port != earlier.get("port"):
         replace_settings(silo, {**read_toml(silo.settings), "port": port})
         tell_on_stderr(f"{silo.settings}: port {port} from now on")
@@ -148,29 +161,62 @@ class GivenData:
     file_options: FileOptions
 
 
-def _join_federation(asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: GivenData) -> None:
+def _join_federation(
+    asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: GivenData, accept: options.Accepted | None
+) -> None:
     """Whatever can be refused is refused before the silo's key is registered."""
     from simulation.joining.join import enrol_silo, require_open, write_settings
-    from simulation.joining.silo_toml import agree, describe_missing, require_listed
+    from simulation.joining.silo_toml import agree, require_listed
 
     require_open(asked, silo)
     told = asked.federation
     if told is not None:
-        agreed = agree(told, choices.policy)
-        require_listed(agreed, choices.catalogue)
+        agree(told, choices.policy)  # what the silo cannot take part in is refused before its data are read
     noised = told is not None and told.method.basis.epsilon is not None
     _keep_data(silo, asked.name, given, "items" if told is None else told.task, noised=noised)
     if told is not None:
-        _require_usable(asked, silo, agreed, choices)
+        choices = _settle_sums(asked, silo, told, choices, accept)
+        require_listed(agree(told, choices.policy), choices.catalogue)
+        _require_usable(asked, silo, agree(told, choices.policy), choices)
     enrolled = enrol_silo(asked, silo)
-    agreed = agree(enrolled, choices.policy)
     if told is None:
-        require_listed(agreed, choices.catalogue)
-        _require_usable(asked, silo, agreed, choices)
-    write_settings(asked, silo, enrolled, agreed, choices)
-    if agreed.missing:
-        tell_on_stderr(describe_missing(asked.name, agreed))
+        choices = _settle_sums(asked, silo, enrolled, choices, accept)
+        require_listed(agree(enrolled, choices.policy), choices.catalogue)
+        _require_usable(asked, silo, agree(enrolled, choices.policy), choices)
+    write_settings(asked, silo, enrolled, agree(enrolled, choices.policy), choices)
     tell_on_stderr(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}")
+
+
+def _settle_sums(
+    asked: Invitation,
+    silo: SiloFolder,
+    federation: FederationOut,
+    choices: SiloChoices,
+    accept: options.Accepted | None,
+) -> SiloChoices:
+    """The choices with what the silo's operator says of the federation's sums, and with the list of their items."""
+    from simulation.joining.consent import describe_gain, describe_terms
+    from simulation.joining.join import choose_catalogue
+    from simulation.joining.silo_toml import agree, describe_missing, require_maskable
+
+    agreed = agree(federation, choices.policy)
+    if agreed.missing:
+        if accept is options.Accepted.sums:
+            require_maskable(agreed.missing)
+        gain = describe_gain(silo.shard, max(len(asked.members), 2))
+        for line in (*describe_terms(asked.name, federation), f"- it gains: {gain}"):
+            tell_on_stderr(line)
+        if accept is options.Accepted.sums or (accept is None and _asks_for_consent(agreed)):
+            choices = replace(choices, policy={**choices.policy, **agreed.missing})
+        else:
+            tell_on_stderr(describe_missing(asked.name, agreed, gain))
+    return replace(choices, catalogue=choose_catalogue(asked, silo, federation, choices))
+
+
+def _asks_for_consent(agreed: AgreedSettings) -> bool:
+    """The answer of whoever is at the terminal; no where nobody can be asked, or the sums would not be masked."""
+    masked = agreed.missing.get("common_basis") != "open"
+    return masked and options.can_ask() and typer.confirm("May these sums leave this silo?", err=True)
 
 
 def _require_usable(asked: Invitation, silo: SiloFolder, agreed: AgreedSettings, choices: SiloChoices) -> None:
@@ -178,14 +224,6 @@ def _require_usable(asked: Invitation, silo: SiloFolder, agreed: AgreedSettings,
 
     keep_catalogue(silo, agreed, choices.catalogue)
     require_usable(silo, asked, agreed, choices)
-
-
-def _own_catalogue(silo: SiloFolder) -> Path | None:
-    """The list that an earlier call has kept."""
-    from simulation.joining.join import CATALOGUE
-
-    own = silo.path / CATALOGUE
-    return own if own.exists() else None
 
 
 def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str, *, noised: bool) -> None:

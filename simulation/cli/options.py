@@ -89,6 +89,21 @@ class BasisKind(StrEnum):
     iterated = "iterated"
 
 
+class Share(StrEnum):
+    """What a federation shares, by the values of the aggregator's setting `share`."""
+
+    parameters = "parameters"
+    sums = "sums"
+    both = "both"
+
+
+class Accepted(StrEnum):
+    """What a silo that joins lets leave, where the federation sums."""
+
+    parameters = "parameters"
+    sums = "sums"
+
+
 class EngineChoice(StrEnum):
     """What carries the clients of a simulation, by the names of simulation.engines.ENGINES."""
 
@@ -195,6 +210,13 @@ Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of t
 CommonBasis = Annotated[
     BasisKind, typer.Option("--common-basis", help="statistics of all items, summed over the clients before training")
 ]
+CommonBasisOrNone = Annotated[
+    BasisKind | None,
+    typer.Option(
+        "--common-basis",
+        help="statistics of all items, summed before training; by default off, of `lpsfed run` as declared",
+    ),
+]
 Rank = Annotated[int | None, typer.Option("--rank", min=1, help="of an iterated basis")]
 BasisRounds = Annotated[int | None, typer.Option("--basis-rounds", min=2, help="of an iterated basis")]
 EngineName = Annotated[
@@ -248,7 +270,7 @@ class FileFlags:
 class BasisFlags:
     """Which common basis a run has."""
 
-    common_basis: CommonBasis = BasisKind.off
+    common_basis: CommonBasisOrNone = None
     rank: Rank = None
     basis_rounds: BasisRounds = None
 
@@ -306,10 +328,15 @@ def given_flags(flags: dict[str, Any]) -> dict[str, Any]:
     return {name: flag for name, flag in plain.items() if flag is not None}
 
 
+def can_ask() -> bool:
+    """Is somebody at a terminal who can be asked?"""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def method_changes(changes: list[str] | None, basis: BasisFlags) -> dict[str, Any]:
     """The method's settings that --set and the flags of the common basis change. SettingsError for a flag of another
     kind of basis than is asked for."""
-    kind, rank, rounds = basis.common_basis, basis.rank, basis.basis_rounds
+    kind, rank, rounds = basis.common_basis or BasisKind.off, basis.rank, basis.basis_rounds
     given = {"basis.kind": None if kind is BasisKind.off else kind.value, "basis.rank": rank, "basis.rounds": rounds}
     changed = parse_pairs(changes or []) | {name: value for name, value in given.items() if value is not None}
     asked = changed.get("basis.kind", BasisKind.off.value)

@@ -56,13 +56,22 @@ def run(
 ) -> None:
     """Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr.
 
-    With a common basis it holds the basis run first, unless one like that has finished before.
+    Where the federation declares sums it holds the basis run first, unless one like that has finished before.
     """
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
-    from simulation.operating.operator import agree_on_basis, follow_run, hold_basis_run, start_run, start_run_if_none
+    from simulation.operating.operator import (
+        adopt_declared,
+        agree_on_basis,
+        fetch_federation,
+        follow_run,
+        hold_basis_run,
+        start_run,
+        start_run_if_none,
+    )
     from simulation.operating.operator_calls import open_operator
 
+    as_declared = basis.common_basis is None and "basis.kind" not in options.parse_pairs(changes or [])
     asked = {
         "rounds": rounds or PRESET_ROUNDS[preset.value],
         "seed": seed,
@@ -81,6 +90,10 @@ def run(
     ):
         if request.method.basis.kind != "off":
             request = request.model_copy(update={"method": agree_on_basis(operator, request.method)})
+        if as_declared or rounds is None:
+            federation = fetch_federation(operator)
+            request = adopt_declared(request, federation, basis=as_declared, rounds=rounds is None)
+        if request.method.basis.kind != "off":
             with round_lines(shown=not as_json) as observe:
                 hold_basis_run(operator, request, note(observe), renew=renew_basis)
         started = start_run_if_none(operator, request) if if_none else start_run(operator, request)

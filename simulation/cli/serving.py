@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 OF_INVITING = ("invite", "url", "ca", "allow_http", "detach")
 """Options of `lpsfed aggregator` that are no settings of the service."""
+OF_SHARING = ("LPSFED_AGGREGATOR_SHARE", "LPSFED_AGGREGATOR_METHOD")
+"""How variables begin by which an operator has said what is shared."""
 PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
 PortKey = Annotated[Path | None, typer.Option(help="PEM, the certificate's")]
 PortAuthority = Annotated[Path | None, typer.Option(help="PEM; callers must show a certificate of these")]
@@ -29,6 +31,16 @@ def aggregator(
     operator_token_file: Annotated[Path | None, typer.Option(help="file with the operator's secret")] = None,
     keys_directory: Annotated[Path | None, typer.Option(help="folder of the clients' public keys")] = None,
     strategy: options.StrategyOrNone = None,
+    share: Annotated[
+        options.Share | None,
+        typer.Option(
+            help="parameters: networks are trained in rounds; sums: masked statistics of the items, which bring most"
+            " where silos sell the same items, in seconds; both; by default parameters, and asked at a terminal"
+        ),
+    ] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="the list of all silos' items for --share sums: `lpsfed catalogue`")
+    ] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
     tls_certificate: PortCertificate = None,
@@ -54,9 +66,13 @@ def aggregator(
     from simulation.operating.text_files import read_small_file
 
     flags = {name: value for name, value in flags.items() if name not in OF_INVITING}
+    if (answer := _ask_share(flags)) is not None:
+        flags["share"] = answer
     if made := _made_token(flags):
         flags["operator_token_file"] = made
     settings = aggregator_settings(**flags)
+    if settings.share is not None:
+        tell_on_stderr(_describe_share(settings))
     address = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     authority = None if ca is None else read_small_file(ca, "a certificate")
     if invite:
@@ -73,6 +89,38 @@ def aggregator(
     tell_on_stderr(f"{address} answers until `kill {pid}`; log: {log}")
     if settings.operator_token_file is not None:
         tell_on_stderr(f"its page is for the user operator; the password is in {settings.operator_token_file}")
+
+
+QUESTION = """What do the silos share?
+  parameters  two small networks, trained in rounds and averaged: the least that can leave a silo; it seldom helps
+  sums        masked statistics of the items: everybody learns how often each item and which items together are
+              bought over all silos, nobody one silo's; where silos sell the same items it brings most, in seconds
+  both        sums, and networks on top
+"""
+
+
+def _ask_share(flags: Mapping[str, Any]) -> str | None:
+    """The answer of whoever is at the terminal; None where it is said already, or nobody can be asked."""
+    said = [name for name in os.environ if name.upper().startswith(OF_SHARING)]
+    if "share" in flags or said or not options.can_ask():
+        return None
+    tell_on_stderr(QUESTION.rstrip())
+    known = [one.value for one in options.Share]
+    while (answer := str(typer.prompt("share", default=options.Share.parameters.value, err=True)).strip()) not in known:
+        tell_on_stderr(f"expected one of {', '.join(known)}")
+    return answer
+
+
+def _describe_share(settings: AggregatorSettings) -> str:
+    """What the federation shares, and why in this way, in one line."""
+    from shared.sums.item_basis import choose_basis
+
+    method = settings.method
+    if method.basis.kind == "off":
+        return "this federation shares parameters: trained networks, no sums (--share sums)"
+    chosen, why = choose_basis(method.catalogue)
+    why = why if chosen["kind"] == method.basis.kind else f"{method.basis.kind} sums, as METHOD__BASIS says"
+    return f"this federation shares {settings.share}, masked: {why}"
 
 
 def _write_invitations(

@@ -47,6 +47,7 @@ def write_invitations(
                     aggregator=raw_hex(key.public_key()),
                     federation=settings.describe_federation(),
                     members=members,
+                    items=settings.items,
                 ),
                 authority,
             ),

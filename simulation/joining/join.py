@@ -18,7 +18,8 @@ import polars as pl
 from pydantic import ValidationError
 
 from client_service.data import INTERACTIONS, build_shard, load_shard, save_shard, shard_head
-from client_service.data.files import current_file
+from client_service.data.digests import list_digest
+from client_service.data.files import current_file, read_lines
 from client_service.data.interaction_files import ShardHead, stated_rating
 from client_service.data.session_files import CLICKS, load_session_shard, save_session_shard
 from client_service.settings import read_outbound_proxy
@@ -40,6 +41,7 @@ from shared.protocol.signing.invitation import (
     answered_signature,
     describe_other_federation,
     prove_enrolment,
+    unpack_items,
 )
 from shared.protocol.signing.keys import public_key, read_private, read_public
 from shared.protocol.signing.members import Registry
@@ -51,6 +53,7 @@ from simulation.experiments.processes import free_port_from
 from simulation.joining.silo_toml import (
     AgreedSettings,
     SiloChoices,
+    agree,
     method_table,
     read_toml,
     require_startable,
@@ -200,6 +203,25 @@ def _read_enrolment(answer: httpx.Response, invitation: Invitation) -> Enrolment
 def _keep_authority(invitation: Invitation, folder: SiloFolder) -> None:
     if invitation.authority is not None:
         replace_file(folder.path / AUTHORITY, invitation.authority.encode(), PUBLIC)
+
+
+def choose_catalogue(
+    invitation: Invitation, folder: SiloFolder, federation: FederationOut, choices: SiloChoices
+) -> Path | None:
+    """The file of the list of items: the one that the silo gives, else the invitation's, else what an earlier call has
+    kept. SettingsError for another list than the federation's."""
+    carried, own = unpack_items(invitation), folder.path / CATALOGUE
+    if not agree(federation, choices.policy).needs_catalogue:
+        return choices.catalogue
+    if choices.catalogue is None and carried is not None:
+        replace_file(own, carried, PUBLIC)
+        return own
+    path = choices.catalogue or (own if own.exists() else None)
+    expected = federation.items_sha256
+    if path is not None and expected is not None and (found := list_digest(read_lines(path))) != expected:
+        words = f"expected the federation's list, sha256 {expected}, got {found}"
+        raise SettingsError(f"--catalogue: {words}: the invitation carries it, leave the flag out")
+    return path
 
 
 def keep_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | None) -> Path | None:

@@ -131,14 +131,22 @@ def _needed_for_sum(policy: Policy, method: MethodSettings, *, secure: bool) -> 
     return needed
 
 
-def describe_missing(name: str, agreed: AgreedSettings) -> str:
-    """One line for a silo that stays out of the common basis."""
+def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
+    """One line for a silo that stays out of the common basis. forgone: what that costs it."""
     flags = _policy_flags(agreed.missing)
+    open_sums = agreed.missing.get("common_basis") == "open"
+    how = f"{flags} --catalogue FILE" if open_sums else "--accept sums"
     return (
-        f"{name}: the federation sums statistics of the silos' items, which this silo's policy does not allow: it"
-        f" stays in the strict boundary, and the aggregator refuses it until it agrees: the same command with {flags}"
-        " --catalogue FILE"
+        f"{name}: this silo's policy does not allow the federation's sums: it stays in the strict boundary, where the"
+        f" aggregator refuses it. It forgoes {forgone}. It agrees by the same command with {how}"
     )
+
+
+def require_maskable(missing: Mapping[str, Any]) -> None:
+    """SettingsError where the sums would leave in the open, to which nobody agrees by one word."""
+    if missing.get("common_basis") == "open":
+        words = "expected a secure federation, this one sums in the open: the aggregator reads each silo's statistics"
+        raise SettingsError(f"--accept sums: {words}; a silo that wants that says {_policy_flags(missing)}")
 
 
 def _describe_policy(values: Mapping[str, Any]) -> str:

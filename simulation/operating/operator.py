@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError
 from shared.method.declaration import Declaration
-from shared.method.settings import MethodSettings, validate_settings
+from shared.method.settings import BasisSettings, MethodSettings, complete_settings, validate_settings
 from shared.protocol.schemas import ENDED, MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
+from shared.protocol.signing.invitation import FederationOut
+from shared.strategies import build_strategy
 from shared.sums import find_declared
 from shared.words import count_noun
 from simulation.operating import operator_calls
@@ -84,6 +86,27 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
     own = {name.removeprefix("basis."): size for name, size in sizes.items() if name.startswith("basis.")}
     others = {name: size for name, size in sizes.items() if not name.startswith("basis.")}
     return method.model_copy(update={**others, "basis": method.basis.model_copy(update=own)})
+
+
+def fetch_federation(operator: Operator) -> FederationOut:
+    """What runs of this federation begin with, where nothing else is said."""
+    try:
+        return FederationOut.model_validate(call_as_operator(operator, "GET", "/v1/federation"))
+    except ValidationError:
+        raise ProtocolError("expected what the federation is from the aggregator, got another answer") from None
+
+
+def adopt_declared(request: RunIn, federation: FederationOut, *, basis: bool, rounds: bool) -> RunIn:
+    """The request with what the federation declares. basis: its common basis, unless the request changes a part of it;
+    rounds: as many as change anything, where nothing is trained."""
+    method = request.method
+    if basis and federation.method.basis.kind != "off":
+        values = federation.method.basis.model_dump() | method.basis.model_dump(exclude_unset=True)
+        update = {"basis": validate_settings(BasisSettings, values), "catalogue": federation.method.catalogue}
+        method = method.model_copy(update=update)
+    whole = complete_settings(method, federation.method)
+    enough = build_strategy(federation.strategy, whole).enough_rounds if rounds else None
+    return request.model_copy(update={"method": method, **({} if enough is None else {"rounds": enough})})
 
 
 def fetch_declaration(operator: Operator) -> Declaration:

@@ -1,4 +1,4 @@
-"""Shards, or lists that silos have made of theirs -> the list of all their items, which all clients share.
+"""Shards, data files, or lists that silos have made of theirs -> the list of all their items, which all clients share.
 
 The list is public among the clients. The aggregator needs its length alone.
 """
@@ -6,6 +6,7 @@ The list is public among the clients. The aggregator needs its length alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -17,8 +18,21 @@ from client_service.data.ids import read_id_list
 from client_service.data.session_files import CLICKS, load_session_shard
 from shared.errors import DataError
 from shared.files import replace_file
+from simulation.datasets.columns import AS_NAMED, FileOptions
+from simulation.datasets.content import format_extension
+from simulation.datasets.formats import FORMATS
+from simulation.datasets.load import load_dataset
+from simulation.datasets.ratings import LeastRating
 
 CATALOGUE = "catalogue.txt"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a data file is read: which ratings are likings, and which columns hold what."""
+
+    least: LeastRating = "usual"
+    file_options: FileOptions = AS_NAMED
 
 
 def write_catalogue(shards: tuple[Path, ...], folder: Path) -> Path:
@@ -29,10 +43,10 @@ def write_catalogue(shards: tuple[Path, ...], folder: Path) -> Path:
     return path
 
 
-def merge_items(sources: Iterable[Path]) -> pl.Series:
-    """Every id of these shards (folders) and lists (files, one id a line), once and sorted. DataError for a list that
-    cannot be read, or where there is no id."""
-    items = pl.concat([_items_of(path) for path in sources]).unique().sort()
+def merge_items(sources: Iterable[Path], reading: Reading | None = None) -> pl.Series:
+    """Every id of these shards (folders), data files and lists (files, one id a line), once and sorted. DataError for
+    what cannot be read, or where there is no id. reading: how data files are read; None: as `lpsfed join` does."""
+    items = pl.concat([_items_of(path, reading or Reading()) for path in sources]).unique().sort()
     if items.is_empty():
         raise DataError("catalogue: expected ids of items, got none")
     return items
@@ -47,8 +61,29 @@ def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
     return list_digest(items)
 
 
-def _items_of(path: Path) -> pl.Series:
+def _items_of(path: Path, reading: Reading) -> pl.Series:
+    if path.is_dir() and current_file(path, CLICKS).exists():
+        return pl.Series("item", load_session_shard(path).item_ids, dtype=pl.String)
     if path.is_dir():
-        ids = load_session_shard(path).item_ids if current_file(path, CLICKS).exists() else load_shard(path).item_ids
-        return pl.Series("item", ids, dtype=pl.String)
-    return read_id_list(path, "item")
+        return pl.Series("item", load_shard(path).item_ids, dtype=pl.String)
+    if not _may_be_data(path):
+        return read_id_list(path, "item")
+    try:
+        return load_dataset(path, 0, reading.least, file_options=reading.file_options).events["item"].unique()
+    except DataError as error:
+        if reading.file_options != AS_NAMED or not path.is_file():
+            raise
+        return _listed_items(path, error)
+
+
+def _may_be_data(path: Path) -> bool:
+    """A file of a format of interactions; text is a list, because each list would pass for a graph."""
+    return format_extension(path) in FORMATS and format_extension(path) != "txt"
+
+
+def _listed_items(path: Path, refused: DataError) -> pl.Series:
+    """The list in a file that holds no interactions. `refused`, where it is no list either."""
+    try:
+        return read_id_list(path, "item")
+    except DataError:
+        raise refused from None

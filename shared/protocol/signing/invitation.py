@@ -24,6 +24,7 @@ from shared.errors import AuthenticationError, ConflictError, NotFoundError, Pro
 from shared.files import PRIVATE, replace_file
 from shared.message import Message
 from shared.method.settings import MethodSettings
+from shared.protocol.item_list import LONGEST_PACKED, ItemListOut, unpack_item_list
 from shared.protocol.schemas import ClientName
 from shared.protocol.signing.enrolment import (
     hold_lock,
@@ -38,6 +39,7 @@ from shared.protocol.signing.keys import PrivateKey, PublicKey, public_key, raw_
 
 FOLDER = "invited"  # in the folder of registered keys
 CODE_BYTES = 32
+LONGEST_INVITATION = LONGEST_PACKED + (2 << 20)  # bytes of its file
 LONGEST_ENROLMENT = 1024  # bytes of the message that redeems an invitation
 NONCE_BYTES = 16
 PURPOSE = "lpsfed enrolment/2"  # of a proof and of a signature: neither fits anything else
@@ -56,6 +58,11 @@ class FederationOut(Message):
     task: str = Field("items", description="what is learnt from a silo's data", examples=["items"])
     secure: bool = Field(description="updates must be masked")
     method: MethodSettings = Field(description="the settings that runs begin with, where nothing else is said")
+    items_sha256: Hex32 | None = Field(
+        None,
+        description="of the list of items that invitations carry",
+        exclude_if=lambda digest: digest is None,
+    )
 
 
 class EnrolmentOut(FederationOut):
@@ -71,7 +78,8 @@ class Invitation(Message):
     """What the operator hands to one silo. `aggregator`: its public key; `authority`: PEM of who signs certificates.
 
     federation: what its runs are, to which the aggregator's answer is held. members: of a secure federation, the names
-    that had a key or an invitation when this one was made. The first format, of earlier versions, has neither.
+    that had a key or an invitation when this one was made. The first format, of earlier versions, has neither. items:
+    the list of items that all silos share, where the operator has given it to the aggregator.
     """
 
     format: Literal["lpsfed-invitation/1", "lpsfed-invitation/2"] = "lpsfed-invitation/2"
@@ -83,6 +91,7 @@ class Invitation(Message):
     authority: str | None = Field(None, max_length=100_000)
     federation: FederationOut | None = None
     members: tuple[ClientName, ...] = Field((), max_length=10_000)
+    items: ItemListOut | None = Field(None, exclude_if=lambda items: items is None)
 
     @model_validator(mode="after")
     def _require_federation(self) -> Self:
@@ -123,6 +132,11 @@ class InvitationOut(Message):
     federation: FederationOut = Field(description="what runs begin with, where nothing else is said")
     members: tuple[ClientName, ...] = Field(
         (), description="of a secure federation: who has a key or an open invitation"
+    )
+    items: ItemListOut | None = Field(
+        None,
+        description="the list of items that all silos share, where the aggregator has it",
+        exclude_if=lambda items: items is None,
     )
 
 
@@ -181,12 +195,32 @@ def _remove_held(name: str, path: Path, folder: Path) -> None:
 def read_invitation(path: Path) -> Invitation:
     """SettingsError for a file that is none. The code is not repeated."""
     try:
-        return Invitation.model_validate_json(path.read_bytes())
+        with path.open("rb") as file:
+            content = file.read(LONGEST_INVITATION + 1)
     except OSError as error:
         raise SettingsError(f"{path}: expected a readable invitation ({error.strerror})") from None
+    if len(content) > LONGEST_INVITATION:
+        raise SettingsError(
+            f"{path}: expected an invitation of at most {LONGEST_INVITATION:,} bytes, got a longer file"
+        )
+    try:
+        return Invitation.model_validate_json(content)
     except ValidationError as error:
         fields = sorted({str(entry["loc"][0]) if entry["loc"] else "format" for entry in error.errors()})
         raise SettingsError(f"{path}: expected an invitation of `lpsfed invite`, not understood: {fields}") from None
+
+
+def unpack_items(invitation: Invitation) -> bytes | None:
+    """The text of the list of items that the invitation carries; None for none. SettingsError for one that is not the
+    federation's, whole."""
+    told, federation = invitation.items, invitation.federation
+    if told is None:
+        return None
+    ours = None if federation is None else (federation.items_sha256, federation.method.catalogue)
+    if ours != (told.sha256, told.items):
+        expected = "expected the list that its federation names, by sha256 and number of items, got another one"
+        raise SettingsError(f"the invitation's list of items: {expected}; ask the operator for a new invitation")
+    return unpack_item_list(told)
 
 
 def prove_enrolment(invitation: Invitation, key: PrivateKey) -> EnrolmentIn:
@@ -296,6 +330,8 @@ def _open_file(name: str, folder: Path) -> Path:
 def describe_other_federation(expected: FederationOut, observed: FederationOut) -> str | None:
     """The first setting in which two federations differ, with both values; None where they are the same."""
     described = set(FederationOut.model_fields)
+    if expected.items_sha256 is None:  # said before the aggregator had the list
+        described.remove("items_sha256")
     ours, theirs = (_flat_settings(one.model_dump(mode="json", include=described)) for one in (expected, observed))
     for name in sorted(ours.keys() | theirs.keys(), key=lambda one: (one.count("."), not one.endswith("kind"), one)):
         if ours.get(name) != theirs.get(name):

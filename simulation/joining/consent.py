@@ -1,0 +1,83 @@
+"""What leaves a silo that joins, what the others learn, and what it gains -> words, and the silo's consent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.method.declaration import Declaration
+from shared.method.settings import BasisSettings
+from shared.protocol.signing.invitation import FederationOut
+from shared.strategies import build_strategy
+from shared.strategies.agreement import declare_federation
+from shared.sums.item_basis import DEGREES, NOISE, PACKED, PAIRS, PRODUCTS, WEIGHTED
+from shared.web.pages import size
+
+QUICK = 400_000  # users x items, whose forecast takes a few seconds
+SUMMED = {
+    DEGREES: "how many of its users have each item",
+    PAIRS: "how many have both, for each two items",
+    PRODUCTS: "products of its users' items with directions that all silos know",
+    PACKED: "products of its users' items with directions that all silos know",
+    WEIGHTED: "how often each two items go together, by user, with noise",
+    NOISE: "how much noise that is",
+}
+"""What each tensor of a basis run is, in words."""
+
+
+def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
+    """What would leave a silo of this federation with its sums, what the others learn, and what stays. A line each."""
+    method = federation.method
+    strategy = build_strategy(federation.strategy, method)
+    declared = declare_federation(strategy, method, secure=federation.secure)
+    assert declared.basis is not None, "only of a federation that sums"
+    trained = "as the aggregator sent them, because nothing is trained" if strategy.enough_rounds else "trained"
+    once = f"a round: {', '.join((_describe_networks(declared.of_part('training')), *declared.scalars))}"
+    return (
+        f"{name}: this federation of silos sums statistics of {method.catalogue:,} listed items. With --accept sums",
+        f"- leaves this silo: {_describe_sums(declared.basis, method.basis, secure=federation.secure)}",
+        f"- leaves too, {once}; {trained}",
+        f"- the others learn: {_describe_learnt(method.basis)}",
+        "- stays: users, ids of users, single interactions, titles, metrics",
+    )
+
+
+def _describe_sums(declared: Declaration, basis: BasisSettings, *, secure: bool) -> str:
+    words = dict.fromkeys(SUMMED[spec.name] for spec in declared.uploaded)
+    sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4 * basis.rounds_needed
+    rounds = f" in {basis.rounds_needed} rounds" if basis.rounds_needed > 1 else ", once"
+    masked = "masked, so that nobody reads one silo's" if secure else "in the open: the aggregator reads this silo's"
+    return f"{', and '.join(words)}: {size(sent)}{rounds}, {masked}"
+
+
+def _describe_networks(declared: Declaration) -> str:
+    sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4
+    groups = dict.fromkeys(spec.name.partition(".")[0] for spec in declared.uploaded)
+    return f"the networks {' and '.join(groups)} ({size(sent)})"
+
+
+def _describe_learnt(basis: BasisSettings) -> str:
+    rare = f"; pairs that fewer than {basis.least_pairs} users have are left out" if basis.kind == "exact" else ""
+    return (
+        "the sums over all silos: which items somebody has, how often, and which go together"
+        f"{rare}; all other silos together could subtract theirs and see this one's"
+    )
+
+
+def describe_gain(shard: Path, silos: int) -> str:
+    """What the silo's own data forecast for so many silos, where that takes seconds; else the command that tells it."""
+    from client_service.data import load_shard
+    from client_service.joining_value.forecast import TIMES, estimate_worth
+    from shared.method.settings import method_settings
+
+    command = f"`lpsfed worth {shard}` forecasts it from its own data alone"
+    whole = load_shard(shard)
+    users, items = whole.train.shape
+    if users * items > QUICK or len(whole.valid.indices) == 0:
+        return command
+    estimate = estimate_worth(whole, method_settings().cutoff, draws=2)
+    if estimate.curve is None or estimate.few:
+        return f"its own data are too few to forecast it ({users} users)"
+    nearest = min(range(len(TIMES)), key=lambda place: abs(math.log(TIMES[place] / silos)))
+    return f"by its own forecast in {estimate.sentences[nearest]}"
