@@ -17,9 +17,9 @@ from shared.errors import FederationError, ForbiddenError, SettingsError, Unavai
 from shared.protocol.problem import ProblemOut
 from shared.protocol.signing.invitation import (
     LONGEST_ENROLMENT,
+    DeclaredOut,
     EnrolmentIn,
     EnrolmentOut,
-    FederationOut,
     InvitationIn,
     InvitationOut,
     answered_signature,
@@ -55,9 +55,10 @@ UNWRITABLE = "the folder of registered keys cannot be written: the operator has 
 
 
 @operated.get("/federation")
-async def read_federation(service: Service) -> FederationOut:
-    """What runs begin with, where nothing else is said."""
-    return service.settings.describe_federation()
+async def read_federation(service: Service) -> DeclaredOut:
+    """What runs begin with, where nothing else is said, and the aggregator's public key."""
+    key = raw_hex(service.federation.key.public_key())
+    return DeclaredOut(aggregator=key, **dict(service.settings.describe_federation()))
 
 
 @operated.post("/invitations", status_code=201)

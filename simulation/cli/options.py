@@ -238,6 +238,10 @@ AllowHttp = Annotated[
 ]
 OperatorToken = Annotated[Path, typer.Option("--operator-token-file", help="file with the operator's secret")]
 AggregatorUrl = Annotated[str, typer.Option("--aggregator-url")]
+Silos = Annotated[
+    list[Path] | None,
+    typer.Option("--silo", help="settings of a silo on this machine: what the run brought it is told too; repeatable"),
+]
 DEFAULT_URL = "http://127.0.0.1:8800"
 
 

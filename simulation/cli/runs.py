@@ -50,6 +50,7 @@ def run(
         typer.Option("--changing-members", help="secure: a silo that allows it may leave or join alone"),
     ] = False,
     if_none: IfNone = False,
+    silo: options.Silos = None,
     wait_seconds: WaitSeconds = PATIENCE_SECONDS,
     call: options.CallFlags,
     as_json: options.AsJson = False,
@@ -66,10 +67,12 @@ def run(
         fetch_federation,
         follow_run,
         hold_basis_run,
+        list_members,
         start_run,
         start_run_if_none,
     )
     from simulation.operating.operator_calls import open_operator
+    from simulation.operating.silo_worth import await_worth, read_access, require_members
 
     as_declared = basis.common_basis is None and "basis.kind" not in options.parse_pairs(changes or [])
     asked = {
@@ -82,6 +85,7 @@ def run(
         "changing_members": changing_members,
     }
     request = validate_settings(RunIn, asked)
+    accesses = [read_access(file) for file in silo or ()]
     calling = call.calling()
     words = OperatorWords(operator_token_file, aggregator_url, call)
     with (
@@ -90,9 +94,11 @@ def run(
     ):
         if request.method.basis.kind != "off":
             request = request.model_copy(update={"method": agree_on_basis(operator, request.method)})
-        if as_declared or rounds is None:
+        if as_declared or rounds is None or accesses:
             federation = fetch_federation(operator)
             request = adopt_declared(request, federation, basis=as_declared, rounds=rounds is None)
+            names = {one.client for one in list_members(operator)} if accesses else ()
+            require_members(accesses, federation.aggregator, names)
         if request.method.basis.kind != "off":
             with round_lines(shown=not as_json) as observe:
                 hold_basis_run(operator, request, note(observe), renew=renew_basis)
@@ -102,8 +108,15 @@ def run(
             history = follow_run(operator, started.run, note(observe))
     if as_json:
         return options.print_json(history.model_dump(mode="json"))
+    told = [await_worth(access, history.run) for access in accesses]
     held = count_noun(len(history.rounds), "round")
     tell_progress(f"{history.run} is over after {held}; each silo answers by the best model it has had")
+    if not told:
+        tell_progress(
+            "what it brought a silo: on the silo's own machine, lpsfed worth --silo NAME/silo.toml, or its page"
+        )
+    for found in told:
+        OUT.print(found.line, soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -177,15 +190,18 @@ def status(
     aggregator_url: options.AggregatorUrl = options.DEFAULT_URL,
     run: Annotated[str | None, typer.Option(help="such as run-3; by default the newest")] = None,
     *,
+    silo: options.Silos = None,
     call: options.CallFlags,
     follow: Annotated[bool, typer.Option("--follow", help="show it round by round until it has ended")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     from shared.protocol.schemas import ENDED
-    from simulation.operating.operator import describe_run, fetch_run, watch_run
+    from simulation.operating.operator import describe_run, fetch_federation, fetch_run, watch_run
     from simulation.operating.operator_calls import open_operator
+    from simulation.operating.silo_worth import fetch_worth, read_access, require_members
 
+    accesses = [read_access(file) for file in silo or ()]
     calling = call.calling()
     words = OperatorWords(operator_token_file, aggregator_url, call)
     with (
@@ -193,6 +209,9 @@ def status(
         _explain_going_on(operator, words) as note,
     ):
         history = fetch_run(operator, run)
+        if accesses:
+            names = () if history is None else history.enrolled
+            require_members(accesses, fetch_federation(operator).aggregator, names)
         if follow and history is not None and history.phase not in ENDED:
             with round_lines(shown=not as_json) as observe:
                 history = watch_run(operator, history.run, note(observe))
@@ -202,6 +221,9 @@ def status(
         OUT.print("no run yet" if history is None else describe_run(history), soft_wrap=True)
     if history is not None and history.phase == "failed":
         raise FederationError(describe_run(history))
+    if not as_json:
+        for access in accesses:
+            OUT.print(fetch_worth(access).line, soft_wrap=True)
 
 
 @options.spread_records

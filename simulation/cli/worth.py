@@ -1,4 +1,4 @@
-"""`lpsfed worth`: before a silo joins, what more users would bring it, from its own data alone."""
+"""`lpsfed worth`: what joining would bring a silo, or what the last run brought it, from its own data alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shared.errors import SettingsError
 from simulation.cli import options
 from simulation.cli.options import AsJson, print_json, print_notes
 from simulation.progress import step
@@ -20,19 +21,32 @@ if TYPE_CHECKING:
 
 
 def worth(
-    shard: Annotated[Path, typer.Argument(help="the silo's shard, a folder with interactions.parquet; or a file")],
+    shard: Annotated[
+        Path | None, typer.Argument(help="the silo's shard, a folder with interactions.parquet; or a file")
+    ] = None,
+    silo: Annotated[
+        Path | None, typer.Option(help="after a run: the silo's settings; tells what the run brought it, by its client")
+    ] = None,
     draws: Annotated[int, typer.Option(min=2, max=32, help="how often the users are cut anew")] = options.USUAL_DRAWS,
     min_rating: options.MinRating = None,
     rating_kind: options.KindOfRating = None,
     columns: options.Columns = None,
     delimiter: options.Delimiter = None,
+    ca: options.Authority = None,
     as_json: AsJson = False,
 ) -> None:
     """Forecast what a federation would bring this silo: its own users, cut into small silos that join each other.
 
+    With --silo: what the last run has brought it, on its users' test items, alone -> together.
+
     Nothing is sent and nothing is written. Validation items alone are read, no test items. The forecast holds for silos
     that sell the same items to users of the same kind; the interval is where the gain lies in nine cases of ten.
     """
+    if (shard is None) == (silo is None):
+        raise SettingsError("SHARD: expected a shard before joining, or --silo after a run, got neither or both")
+    if silo is not None:
+        return _tell_worth(silo, ca, as_json=as_json)
+    assert shard is not None
     from client_service.joining_value.forecast import estimate_worth
     from client_service.joining_value.trials import trainings
     from shared.method.settings import method_settings
@@ -50,6 +64,15 @@ def worth(
         OUT.print(forecast_table(estimate))
     for sentence in estimate.sentences:
         OUT.print(f"- {sentence}", soft_wrap=True)
+
+
+def _tell_worth(silo: Path, ca: Path | None, *, as_json: bool) -> None:
+    from simulation.operating.silo_worth import fetch_worth, read_access
+
+    found = fetch_worth(read_access(silo), ca)
+    if as_json:
+        return print_json(found.to_json())
+    OUT.print(found.line, soft_wrap=True)
 
 
 @step("reading the shard")

@@ -13,7 +13,7 @@ from shared.errors import ConflictError, FederationError, ProtocolError, Setting
 from shared.method.declaration import Declaration
 from shared.method.settings import BasisSettings, MethodSettings, complete_settings, validate_settings
 from shared.protocol.schemas import ENDED, MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
-from shared.protocol.signing.invitation import FederationOut
+from shared.protocol.signing.invitation import DeclaredOut, FederationOut
 from shared.strategies import build_strategy
 from shared.sums import find_declared
 from shared.words import count_noun
@@ -88,10 +88,10 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
     return method.model_copy(update={**others, "basis": method.basis.model_copy(update=own)})
 
 
-def fetch_federation(operator: Operator) -> FederationOut:
+def fetch_federation(operator: Operator) -> DeclaredOut:
     """What runs of this federation begin with, where nothing else is said."""
     try:
-        return FederationOut.model_validate(call_as_operator(operator, "GET", "/v1/federation"))
+        return DeclaredOut.model_validate(call_as_operator(operator, "GET", "/v1/federation"))
     except ValidationError:
         raise ProtocolError("expected what the federation is from the aggregator, got another answer") from None
 

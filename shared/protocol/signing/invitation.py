@@ -65,6 +65,12 @@ class FederationOut(Message):
     )
 
 
+class DeclaredOut(FederationOut):
+    """Aggregator -> its operator: what the federation is, and by which key its silos know the aggregator."""
+
+    aggregator: Hex32 = Field(description="the public key that the aggregator's answers are signed with")
+
+
 class EnrolmentOut(FederationOut):
     """Aggregator -> a silo whose key is registered now: what the federation is, for the silo's own settings."""
 

@@ -1,0 +1,169 @@
+"""What a run was worth to a silo: its own comparison, asked of its client by its operator's key. It goes nowhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from client_service.evaluation.metrics import LABELS, SESSION_LABELS
+from client_service.settings import read_file_beneath_environment
+from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
+from shared.protocol.signing.keys import raw_hex
+from shared.protocol.signing.members import read_registry
+from shared.words import count_noun
+from simulation.operating.silo_client import USUAL_PORT
+from simulation.operating.text_files import read_small_file
+from simulation.progress import step
+
+if TYPE_CHECKING:
+    from client_service.federation.messages import QualityOut
+
+CALL_SECONDS = 30.0
+PATIENCE_SECONDS = 900.0  # a large silo judges for minutes
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class SiloAccess:
+    """Where a silo's client answers its operator. aggregator: the public key of the aggregator that it believes, in
+    hexadecimal; None where it has pinned none."""
+
+    file: Path
+    name: str
+    url: str
+    key: str | None = field(repr=False)
+    aggregator: str | None
+
+
+@dataclass(frozen=True)
+class SiloWorth:
+    """The silo's own figures of its last run on its users' test items. ratio: together over alone: low, mid, high, 95 %
+    of cases; None where the users are too few."""
+
+    silo: str
+    run: str
+    measure: str
+    users: int
+    few: bool
+    alone: float
+    together: float
+    ratio: tuple[float, float, float] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields by name."""
+        return asdict(self)
+
+    @property
+    def line(self) -> str:
+        """The same in one line."""
+        told = f"{self.silo}: {self.measure} alone {self.alone:.4f} -> together {self.together:.4f}"
+        if self.ratio is not None:
+            low, mid, high = self.ratio
+            told += f", x {mid:.3f} [{low:.3f}, {high:.3f}]"
+        few = ": too few to say much" if self.few else ""
+        return f"{told} ({self.run}, {count_noun(self.users, 'judged user')}{few})"
+
+
+def read_access(file: Path) -> SiloAccess:
+    """SettingsError for a file that is no silo's settings, or whose key cannot be read here."""
+    if not file.is_file():
+        raise SettingsError(
+            f"--silo: expected the settings of a silo, as `lpsfed join` writes them, got no file {file}"
+        )
+    values = read_file_beneath_environment(file)
+    if not isinstance(name := values.get("name"), str):
+        raise SettingsError(f"--silo: expected the settings of a silo with its name, got none in {file}")
+    key = values.get("operator_key_file")
+    scheme = "https" if values.get("tls_certificate") else "http"
+    return SiloAccess(
+        file,
+        name,
+        f"{scheme}://127.0.0.1:{values.get('port', USUAL_PORT)}",
+        None if key is None else read_small_file(Path(str(key)), "the silo's operator key"),
+        _pinned_key(values),
+    )
+
+
+def _pinned_key(values: Mapping[str, Any]) -> str | None:
+    if values.get("aggregator_key") or not values.get("members"):
+        return values.get("aggregator_key")
+    return raw_hex(read_registry(Path(str(values["members"]))).aggregator)
+
+
+def require_members(accesses: Sequence[SiloAccess], aggregator: str, names: Collection[str]) -> None:
+    """SettingsError for a silo that is none of these, or that belongs to another aggregator than that of this key."""
+    for access in accesses:
+        if access.aggregator not in (None, aggregator):
+            raise SettingsError(
+                f"--silo: expected a silo of this federation, {access.file} is one of another aggregator"
+            )
+        if access.name not in names:
+            raise SettingsError(f"--silo: expected a silo of this federation, got {access.name!r} of {access.file}")
+
+
+def fetch_worth(access: SiloAccess, ca: Path | None = None) -> SiloWorth:
+    """ConflictError where no run has ended there; UnavailableError for a client that is not there."""
+    found = _worth_of(access.name, _fetch_quality(access, ca))
+    if found is None:
+        raise ConflictError(
+            f"{access.name}: expected a run that has ended, of which the silo is judged; got none so far"
+        )
+    return found
+
+
+def await_worth(access: SiloAccess, run: str, ca: Path | None = None) -> SiloWorth:
+    """Of this very run, once the silo has judged it. FederationError where it does not in PATIENCE_SECONDS."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    with step(f"waiting for {access.name} to judge the run"):
+        while True:
+            quality = _fetch_quality(access, ca)
+            if quality.run == run and quality.finished:
+                return fetch_worth(access, ca)
+            if time.monotonic() > until:
+                expected = f"expected a silo that has judged {run} within {PATIENCE_SECONDS:g} s"
+                raise FederationError(
+                    f"{access.name}: {expected}, got {quality.run or 'no run'}: see its page, {access.url}"
+                )
+            time.sleep(LOOK_SECONDS)
+
+
+def _fetch_quality(access: SiloAccess, ca: Path | None) -> QualityOut:
+    import httpx
+    from pydantic import ValidationError
+
+    from client_service.federation.messages import QualityOut
+    from shared.web.calling import Calling, reason
+
+    headers = {} if access.key is None else {"Authorization": f"Bearer {access.key}"}
+    try:
+        with httpx.Client(headers=headers, trust_env=False, verify=Calling(ca).context, timeout=CALL_SECONDS) as http:
+            answer = http.get(f"{access.url}/v1/quality")
+    except httpx.TransportError as error:
+        raise UnavailableError(f"{access.url}: expected the client of {access.name}, got {reason(error)}") from None
+    if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        raise FederationError(
+            f"{access.url}: expected the operator key of {access.name}, it refuses the one of {access.file}"
+        )
+    try:
+        found = QualityOut.model_validate_json(answer.content)
+    except ValidationError:
+        raise ProtocolError(f"{access.url}: expected the client of {access.name}, got another answer") from None
+    if found.client != access.name:
+        raise ProtocolError(f"{access.url}: expected the client of {access.name}, got that of {found.client}")
+    return found
+
+
+def _worth_of(name: str, quality: QualityOut) -> SiloWorth | None:
+    compared = quality.comparison
+    if not quality.finished or quality.run is None or compared is None or not compared.groups:
+        return None
+    whole = compared.groups[0]
+    ratio = None if whole.ratio is None else (whole.ratio.low, whole.ratio.mean, whole.ratio.high)
+    titles = {label.key: label.title for label in (*LABELS.values(), *SESSION_LABELS.values())}
+    measure = titles.get(compared.measure, compared.measure)
+    return SiloWorth(
+        name, quality.run, measure, whole.users, compared.few, whole.alone.mean, whole.federated.mean, ratio
+    )
