@@ -36,9 +36,11 @@ Labels = Mapping[str, MeasureLabel]
 
 @dataclass(frozen=True)
 class SiloStanding:
-    """`done` of `rounds` rounds; no bar where there is no run."""
+    """`done` of `rounds` rounds; no bar where there is no run. worth: what the last run has brought the silo, or what
+    it does without; none before the first."""
 
     verdict: Verdict
+    worth: tuple[str, ...]
     done: int
     rounds: int
     problem: str | None
@@ -47,12 +49,19 @@ class SiloStanding:
 
 
 def standing(
-    status: StatusOut, quality: QualityOut, summary: Summary, labels: Labels, nouns: Nouns = USERS
+    status: StatusOut,
+    quality: QualityOut,
+    summary: Summary,
+    labels: Labels,
+    nouns: Nouns = USERS,
+    *,
+    strict: bool = False,
 ) -> SiloStanding:
     """What a reader of the page wants to know first."""
     done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
     return SiloStanding(
         verdict=_verdict(status, done),
+        worth=(*_worth_lines(quality, labels, nouns), *((STRICT,) if strict else ())),
         done=done,
         rounds=status.rounds,
         problem=status.problem,
@@ -66,6 +75,27 @@ def standing(
             _serving_fact(status),
         ),
     )
+
+
+STRICT = (
+    "This silo stays in the strict boundary: no statistics of its items are summed with the others’. What it forgoes"
+    " its own data forecast: lpsfed worth SHARD. Where its federation sums, lpsfed join INVITATION --accept sums lets"
+    " it take part."
+)
+
+
+def _worth_lines(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[str, ...]:
+    """What the last run has brought this silo, in one line; none before one has ended."""
+    compared = quality.comparison
+    if compared is None or not compared.groups:
+        return ()
+    whole = compared.groups[0]
+    titles = {label.key: label.title for label in labels.values()}
+    measure = titles.get(compared.measure, compared.measure)
+    told = f"{measure} alone {figure(whole.alone.mean)} → together {figure(whole.federated.mean)}"
+    if (ratio := whole.ratio) is not None:
+        told += f": × {ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return (f"{told}, by {quality.run} over {count_noun(whole.users, nouns.judged)}.",)
 
 
 def sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: bool) -> str:

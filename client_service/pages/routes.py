@@ -15,6 +15,7 @@ from client_service.pages.ledger_view import SHOWN, Record, journal
 from client_service.pages.overview import sizes, standing
 from client_service.pages.privacy_report import report
 from client_service.serving.requests import LONGEST_FILTER
+from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import SHOWN as LISTED
 from client_service.tasks.page_texts import Question
 from shared.web.pages import PageHead, page, statics, templates
@@ -53,7 +54,7 @@ class Page:
         last = summary.written if before is None else min(before - 1, summary.written)
         return TEMPLATE.render(
             head=PageHead("LPSFed client", status.client, _address(before), SECTIONS),
-            standing=standing(status, quality, summary, service.task.labels, nouns),
+            standing=standing(status, quality, summary, service.task.labels, nouns, strict=is_strict(service.settings)),
             shard=sizes(quality, nouns, counts_given=service.settings.policy.counts),
             worth=comparison_chart(quality, nouns),
             runs_shown=runs_table(quality, tuple(service.task.labels.values()), nouns),
@@ -77,6 +78,11 @@ def show(
 ) -> Response:
     found: Page = request.app.state.page
     return page(request, found.html(before, Question(user, item, k, basket, filter)))
+
+
+def is_strict(settings: ClientSettings) -> bool:
+    """Does the silo keep statistics of its items to itself, where its task could sum them?"""
+    return settings.policy.common_basis == "no" and settings.task == "items"
 
 
 def _address(before: int | None) -> str:

@@ -165,7 +165,7 @@ def _join_federation(
     asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: GivenData, accept: options.Accepted | None
 ) -> None:
     """Whatever can be refused is refused before the silo's key is registered."""
-    from simulation.joining.join import enrol_silo, require_open, write_settings
+    from simulation.joining.join import choose_catalogue, enrol_silo, require_open, write_settings
     from simulation.joining.silo_toml import agree, require_listed
 
     require_open(asked, silo)
@@ -183,6 +183,7 @@ def _join_federation(
         choices = _settle_sums(asked, silo, enrolled, choices, accept)
         require_listed(agree(enrolled, choices.policy), choices.catalogue)
         _require_usable(asked, silo, agree(enrolled, choices.policy), choices)
+    choose_catalogue(asked, silo, enrolled, choices)  # an invitation of before has not named the list
     write_settings(asked, silo, enrolled, agree(enrolled, choices.policy), choices)
     tell_on_stderr(f"{asked.name}: registered at {asked.url}; settings: {silo.settings}")
 

@@ -13,8 +13,9 @@ from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.sums.item_basis import DEGREES, NOISE, PACKED, PAIRS, PRODUCTS, WEIGHTED
 from shared.web.pages import size
+from shared.words import count_noun
 
-QUICK = 400_000  # users x items, whose forecast takes a few seconds
+QUICK = 80_000  # users x items, whose forecast takes a few seconds
 SUMMED = {
     DEGREES: "how many of its users have each item",
     PAIRS: "how many have both, for each two items",
@@ -66,18 +67,18 @@ def _describe_learnt(basis: BasisSettings) -> str:
 
 
 def describe_gain(shard: Path, silos: int) -> str:
-    """What the silo's own data forecast for so many silos, where that takes seconds; else the command that tells it."""
+    """What so many silos would bring, by the silo's own data, where that takes seconds; else the command that tells."""
     from client_service.data import load_shard
     from client_service.joining_value.forecast import TIMES, estimate_worth
     from shared.method.settings import method_settings
 
-    command = f"`lpsfed worth {shard}` forecasts it from its own data alone"
+    command = f"what `lpsfed worth {shard}` forecasts from its own data alone"
     whole = load_shard(shard)
     users, items = whole.train.shape
     if users * items > QUICK or len(whole.valid.indices) == 0:
         return command
     estimate = estimate_worth(whole, method_settings().cutoff, draws=2)
     if estimate.curve is None or estimate.few:
-        return f"its own data are too few to forecast it ({users} users)"
+        return f"what its own data are too few to forecast ({count_noun(users, 'user')})"
     nearest = min(range(len(TIMES)), key=lambda place: abs(math.log(TIMES[place] / silos)))
-    return f"by its own forecast in {estimate.sentences[nearest]}"
+    return f"by its own forecast, in {estimate.sentences[nearest]}"

@@ -137,8 +137,9 @@ def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
     open_sums = agreed.missing.get("common_basis") == "open"
     how = f"{flags} --catalogue FILE" if open_sums else "--accept sums"
     return (
-        f"{name}: this silo's policy does not allow the federation's sums: it stays in the strict boundary, where the"
-        f" aggregator refuses it. It forgoes {forgone}. It agrees by the same command with {how}"
+        f"{name}: this silo's policy does not allow the federation's sums: it stays in the strict boundary, the"
+        f" aggregator refuses it, and it answers with popular items. It forgoes {forgone}. It agrees by the same"
+        f" command with {how}"
     )
 
 

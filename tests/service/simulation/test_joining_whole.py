@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +16,14 @@ from aggregator_service.settings import AggregatorSettings
 from client_service.settings import client_settings
 from shared.errors import ConflictError, PrivacyError, SettingsError
 from shared.method.settings import BasisSettings, ServerStepSettings
+from shared.protocol.item_list import pack_item_list
 from shared.protocol.signing.enrolment import registered_keys
+from shared.protocol.signing.invitation import read_invitation
 from simulation.cli import app
 from simulation.joining import join as joining
 from simulation.joining.invite import write_invitations
 from tests.support.serving import serve
-from tests.support.small import SMALL, small_aggregator
+from tests.support.small import SMALL, TOKEN, small_aggregator
 
 ITEMS = [f"i{number}" for number in range(12)]
 BASIS = SMALL.model_copy(
@@ -64,7 +67,8 @@ def test_a_silo_stays_strict_until_it_agrees_and_then_takes_part(tmp_path: Path)
         done = join("--no-start")
         assert done.exit_code == 0, (done.output, done.exception)
         [line] = [one for one in done.stderr.splitlines() if "policy" in one]
-        assert line.startswith("north: the federation sums statistics") and "--policy common_basis=secure" in line
+        assert line.startswith("north: this silo's policy does not allow") and "--accept sums" in line
+        assert "the aggregator refuses it" in line and "forgoes what its own data are too few" in line
         file = Path("north/silo.toml")
         strict = client_settings(file)
         assert strict.policy.common_basis == "no" and strict.method.basis.kind == "off"
@@ -80,6 +84,101 @@ def test_a_silo_stays_strict_until_it_agrees_and_then_takes_part(tmp_path: Path)
         assert agreed.method == chosen.method and agreed.policy.common_basis == "secure" and agreed.threads == 2
         assert (agreed.port, agreed.known_members) == (strict.port, ("north", "south", "west"))
         assert "threads = 2" in Path("north/silo.toml.earlier").read_text()
+
+
+def sums(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    """Settings of a federation that shares sums over a list that its invitations carry."""
+    return {"method": SMALL, "share": "sums", "catalogue": tmp_path / "catalogue.txt", **changes}
+
+
+def test_one_word_agrees_to_the_sums_by_the_list_of_the_invitation(tmp_path: Path) -> None:
+    """What would leave is said before, tensor by tensor in words, and no second file is needed."""
+    with invited(tmp_path, **sums(tmp_path)) as (chosen, _):
+        done = join("--no-start", "--accept", "sums")
+        assert done.exit_code == 0, (done.output, done.exception)
+        told = done.stderr
+        assert (
+            "leaves this silo: how many of its users have each item, and how many have both, for each two items" in told
+        )
+        assert "312\N{NO-BREAK SPACE}B, once, masked" in told and "because nothing is trained" in told  # 2 * 12 * 13
+        assert "the others learn: the sums over all silos" in told and "it gains: what " in told
+        assert "strict boundary" not in told
+        settings = client_settings(Path("north/silo.toml"))
+        assert settings.method == chosen.method and settings.policy.common_basis == "secure"
+        assert Path("north/catalogue.txt").read_bytes() == Path("catalogue.txt").read_bytes()
+        assert settings.declaration() == chosen.declaration()
+        back = join("--no-start", "--accept", "parameters")
+        assert back.exit_code == 0 and "it stays in the strict boundary" in back.stderr
+        strict = client_settings(Path("north/silo.toml"))
+        assert strict.policy.common_basis == "no" and strict.declaration().basis is None
+
+
+@pytest.mark.parametrize(("answer", "allowed"), [("y", "secure"), ("n", "no"), ("", "no")])
+def test_whoever_is_at_a_terminal_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, allowed: str
+) -> None:
+    monkeypatch.setattr("simulation.cli.options.can_ask", lambda: True)
+    with invited(tmp_path, **sums(tmp_path)):
+        words = ["join", "north.invite", "--data", "data.csv", "--no-start"]
+        done = CliRunner().invoke(app, words, input=f"{answer}\n")
+        assert done.exit_code == 0 and "May these sums leave this silo?" in done.output, (done.output, done.exception)
+        assert client_settings(Path("north/silo.toml")).policy.common_basis == allowed
+
+
+def test_sums_in_the_open_are_not_agreed_to_by_one_word(tmp_path: Path) -> None:
+    basis = BasisSettings(kind="exact")
+    with invited(tmp_path, method=SMALL.model_copy(update={"catalogue": 12, "basis": basis})) as (chosen, _):
+        refused = join("--no-start", "--accept", "sums")
+        assert "--policy common_basis=open" in str(refused.exception) and registered_keys(chosen.registry) == {}
+        assert "expected it or --policy" in str(
+            join("--no-start", "--accept", "sums", "--policy", "common_basis=open").exception
+        )
+
+
+def test_another_list_than_the_invitation_s_is_refused(tmp_path: Path) -> None:
+    with invited(tmp_path, **sums(tmp_path)) as (chosen, _):
+        Path("other.txt").write_text("".join(f"{item}\n" for item in sorted(ITEMS, reverse=True)))
+        refused = join("--no-start", "--accept", "sums", "--catalogue", "other.txt")
+        assert isinstance(refused.exception, SettingsError) and "the federation's list, sha256" in str(
+            refused.exception
+        )
+        told = json.loads(Path("north.invite").read_text())
+        for changed in (
+            told["items"] | {"sha256": "0" * 64},  # not the federation's
+            pack_item_list([*ITEMS[1:], "x"]).model_dump(),  # whole, and another one
+            told["items"] | {"packed": pack_item_list([*ITEMS[1:], "x"]).packed},
+        ):
+            Path("north.invite").write_text(json.dumps(told | {"items": changed}))
+            refused = join("--no-start", "--accept", "sums")
+            assert isinstance(refused.exception, SettingsError), refused.exception
+            assert "the invitation's list of items" in str(refused.exception)
+        assert registered_keys(chosen.registry) == {} and not Path("north/silo.toml").exists()
+
+
+def test_an_invitation_of_before_is_read_and_its_silo_brings_the_list_itself(tmp_path: Path) -> None:
+    with invited(tmp_path, **sums(tmp_path)) as (chosen, _):
+        told = json.loads(Path("north.invite").read_text())
+        del told["items"], told["federation"]["items_sha256"]
+        Path("north.invite").write_text(json.dumps(told))
+        assert "--catalogue: expected the list of the federation's 12" in str(
+            join("--no-start", "--accept", "sums").exception
+        )
+        Path("other.txt").write_text("".join(f"{item}\n" for item in sorted(ITEMS, reverse=True)))
+        refused = join("--no-start", "--accept", "sums", "--catalogue", "other.txt")
+        assert "the federation's list, sha256" in str(refused.exception) and not Path("north/silo.toml").exists()
+        done = join("--no-start", "--accept", "sums", "--catalogue", "catalogue.txt")
+        assert done.exit_code == 0, (done.output, done.exception)
+        assert client_settings(Path("north/silo.toml")).method == chosen.method
+
+
+def test_silos_invited_by_rest_get_the_list_too(tmp_path: Path) -> None:
+    with invited(tmp_path, **sums(tmp_path)) as (chosen, url):
+        Path("token").write_text(TOKEN)
+        words = ("invite", "east", "--url", url, "--operator-token-file", "token", "--out", ".")
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, (done.output, done.exception)
+        later, first = (read_invitation(Path(f"{name}.invite")) for name in ("east", "north"))
+        assert later.items == first.items == chosen.items and later.federation == first.federation
 
 
 def test_what_no_client_would_start_with_is_refused_before_anything_is_registered(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 
 from shared.errors import ConflictError
 from shared.method.declaration import Declaration, TensorSpec
+from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.problem import ProblemOut
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
+from shared.protocol.signing.invitation import DeclaredOut
 from shared.sums.item_basis import DEGREES, NOISE, PACKED, PAIRS, PRODUCTS, WEIGHTED
 from simulation.cli import app
 from simulation.operating import operator_calls as subject
@@ -36,6 +38,8 @@ def history(phase: str = "open", closed: int = 0, **fields: Any) -> RunHistoryOu
 class Aggregator:
     """Plays the operator's side of an aggregator: a list of histories, each look takes the next."""
 
+    method = MethodSettings()  # as the federation has declared it
+
     def __init__(self, *histories: RunHistoryOut, runs: tuple[RunHistoryOut, ...] = ()) -> None:
         self.histories, self.runs = list(histories), runs
         self.requests: list[httpx.Request] = []
@@ -46,6 +50,9 @@ class Aggregator:
         if self.absent:
             self.absent -= 1
             raise httpx.ConnectError("nobody listens", request=request)
+        if request.url.path == "/v1/federation":
+            told = DeclaredOut(strategy="lpsfed", secure=False, method=self.method, aggregator="d7" * 32)
+            return httpx.Response(200, content=told.model_dump_json())
         if request.url.path == "/v1/runs/run-1":
             found = self.histories.pop(0) if len(self.histories) > 1 else self.histories[0]
             return httpx.Response(200, content=found.model_dump_json())
@@ -63,11 +70,13 @@ def test_a_run_is_started_as_asked_and_told_round_by_round(operate: Operate) -> 
     there = Aggregator(history("waiting"), history(closed=1), history(closed=2), history("finished", closed=3))
     done = operate(there, "run", "--clients", "2", "--rounds", "3", "--set", "width=8")
     assert done.exit_code == 0, done.output
-    first = there.requests[0]
+    [first] = [one for one in there.requests if one.method == "POST"]
     assert first.method == "POST" and first.headers["authorization"] == "Bearer the operator's token"
     asked = json.loads(first.content)
     assert (asked["clients"], asked["rounds"], asked["method"]["width"]) == (2, 3, 8)
-    *lines, last = [line.split(":")[0] for line in done.stderr.splitlines()]
+    *lines, over, where = done.stderr.splitlines()
+    assert "lpsfed worth --silo NAME/silo.toml" in where
+    *lines, last = [line.split(":")[0] for line in (*lines, over)]
     assert lines == ["run-1 waits for clients", *(f"run-1, round {n} of 3" for n in (1, 2, 3))]
     assert last == "run-1 is over after 3 rounds; each silo answers by the best model it has had"
 
@@ -89,7 +98,7 @@ def test_where_there_is_none_or_the_last_has_failed_one_is_started(
     """What keeps a client away may be over by the second `docker compose up`."""
     there = Aggregator(history("waiting"), history("finished", closed=3), runs=runs)
     assert operate(there, "run", "--if-none").exit_code == 0
-    assert [request.method for request in there.requests][:2] == ["GET", "POST"]
+    assert [request.method for request in there.requests][:3] == ["GET", "GET", "POST"]
 
 
 def test_a_failed_run_is_an_error_with_its_reason(operate: Operate) -> None:
@@ -100,7 +109,7 @@ def test_a_failed_run_is_an_error_with_its_reason(operate: Operate) -> None:
 def test_an_aggregator_that_starts_again_is_waited_for(operate: Operate) -> None:
     there = Aggregator(history("finished", closed=3))
     there.absent = 3
-    assert operate(there, "run").exit_code == 0 and len(there.requests) == 5
+    assert operate(there, "run").exit_code == 0 and len(there.requests) == 6
 
 
 def test_nobody_there_is_named_in_bounded_time(operate: Operate) -> None:
@@ -125,7 +134,7 @@ def test_whoever_waits_for_the_aggregator_is_told_so_at_once_and_from_time_to_ti
     monkeypatch.setattr(subject, "TELL_SECONDS", 0.0)
     there.absent = 3
     told = operate(there, "run").stderr.splitlines()
-    assert [line.startswith("waiting for the aggregator") for line in told] == [True] * 3 + [False] * 4
+    assert [line.startswith("waiting for the aggregator") for line in told] == [True] * 3 + [False] * 5
 
 
 def test_who_is_missing_is_told_at_once_and_again_when_that_has_changed(
@@ -168,7 +177,7 @@ def test_a_start_whose_answer_was_lost_is_followed_and_not_an_error(operate: Ope
 
 def test_a_refusal_is_told_as_it_came(operate: Operate) -> None:
     done = operate(lambda request: httpx.Response(409, text="run-1 is open", request=request), "run")
-    assert done.exit_code == 1 and str(done.exception) == "POST /v1/runs: 409 run-1 is open"
+    assert done.exit_code == 1 and str(done.exception) == "GET /v1/federation: 409 run-1 is open"
 
 
 def test_a_token_that_is_not_there_is_a_matter_of_settings(tmp_path: Path) -> None:
@@ -333,8 +342,29 @@ def test_one_command_holds_the_basis_run_and_then_the_training_run(operate: Oper
     assert operate(there, *flags, "--renew-basis").exit_code == 0
     assert [asked.part for asked in there.asked[3:]] == ["basis", "training"]
     assert operate(there, *flags, "--if-none").exit_code == 0 and len(there.asked) == 5
-    assert operate(there, "run", "--clients", "3", "--if-none").exit_code == 0
+    assert operate(there, "run", "--clients", "3", "--if-none", "--common-basis", "off").exit_code == 0
     assert there.asked[5:] and there.asked[5].method.basis.kind == "off", "the strict run is another one"
+
+
+def test_without_a_flag_a_run_does_what_the_federation_declares(operate: Operate) -> None:
+    """Its own kind, rounds and rank of the basis; one round where nothing is trained; and the strict run by a flag."""
+    there = Summing("packed")
+    basis = BasisSettings(kind="iterated", rank=4, words=2, rounds=5)
+    there.method = MethodSettings(catalogue=5, basis=basis, strategy={"train": False})
+    assert operate(there, "run", "--clients", "3").exit_code == 0
+    assert [(one.part, one.rounds, one.method.basis) for one in there.asked] == [
+        ("basis", 1, basis),
+        ("training", 1, basis),
+    ]
+    assert all(one.method.catalogue == 5 and one.method.strategy == {} for one in there.asked)
+    assert operate(there, "run", "--rounds", "7", "--set", "basis.least_pairs=9").exit_code == 0
+    assert there.asked[-1].rounds == 7 and there.asked[-1].method.basis.least_pairs == 9
+    assert there.asked[-1].method.basis.rounds == 5
+    assert operate(there, "run", "--common-basis", "off").exit_code == 0
+    assert there.asked[-1].method.basis.kind == "off" and there.asked[-2].part == "training"
+    trained = Summing()
+    assert operate(trained, "run").exit_code == 0
+    assert [(one.part, one.rounds) for one in trained.asked] == [("training", 10)]
 
 
 def test_the_words_of_an_item_are_those_that_the_federation_has_declared(operate: Operate) -> None:

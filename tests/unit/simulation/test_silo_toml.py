@@ -27,6 +27,7 @@ from simulation.joining.silo_toml import (
     method_table,
     parse_policy,
     require_listed,
+    require_maskable,
     write_toml,
 )
 
@@ -182,7 +183,13 @@ def test_without_the_silo_s_word_nothing_of_its_policy_is_switched_on(tmp_path: 
     agreed = agree(federation, {})
     assert agreed.federation.method.basis.kind == "off" and agreed.federation.method.start == "exact"
     assert agreed.policy == {} and agreed.missing == {"common_basis": "secure"} and not agreed.needs_catalogue
-    assert "--policy common_basis=secure" in describe_missing("north", agreed)
+    told = describe_missing("north", agreed, "x 1.2 by its own forecast")
+    assert "--accept sums" in told and "forgoes x 1.2" in told and "refuses it" in told
+    require_maskable(agreed.missing)
+    in_the_open = agree(federation.model_copy(update={"secure": False}), {})
+    assert "--policy common_basis=open" in describe_missing("north", in_the_open, "it")
+    with pytest.raises(SettingsError, match=r"--accept sums: expected a secure federation.*--policy common_basis=open"):
+        require_maskable(in_the_open.missing)
     with pytest.raises(SettingsError, match="expected the list of the federation's 7 items, one id a line, got none"):
         require_listed(agree(federation, {"common_basis": "secure"}), None)
     short = tmp_path / "short.txt"
