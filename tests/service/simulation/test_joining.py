@@ -197,6 +197,27 @@ def test_the_aggregator_writes_invitations_before_it_starts(tmp_path: Path, monk
     assert served[1].token() == served[0].token()
 
 
+def test_whoever_starts_an_aggregator_at_a_terminal_is_asked_what_the_silos_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, with what each answer means; never without a terminal, and not where it is said already."""
+    served: list[AggregatorSettings] = []
+    monkeypatch.setattr("aggregator_service.__main__.serve", served.append)
+    monkeypatch.chdir(tmp_path)
+    Path("items.txt").write_text("a\nb\nc\n")
+    words = ["aggregator", "--state-directory", "operator", "--catalogue", "items.txt"]
+    assert call(*words).exit_code == 0 and served[-1].share is None
+    monkeypatch.setattr("simulation.cli.options.can_ask", lambda: True)
+    done = CliRunner().invoke(app, words, input="all\nsums\n")
+    assert done.exit_code == 0 and served[-1].share == "sums", (done.output, done.exception)
+    assert "What do the silos share?" in done.output and "expected one of parameters, sums, both" in done.output
+    assert "this federation shares sums, masked: exact sums: 3 items" in done.output
+    assert CliRunner().invoke(app, words, input="\n").exit_code == 0 and served[-1].share == "parameters"
+    assert "What do" not in call(*words, "--share", "both").output and served[-1].share == "both"
+    monkeypatch.setenv("LPSFED_AGGREGATOR_METHOD__WIDTH", "32")
+    assert "What do" not in call(*words).output and served[-1].share is None
+
+
 def test_what_counts_of_a_user_follows_from_no_other_where_sums_are_noised(tmp_path: Path, data: Path) -> None:
     """The kind of scale and the dates of a split are found in everybody's rows: they have to be said."""
     basis = BasisSettings(kind="exact", epsilon=1.0)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from aggregator_service.__main__ import main
-from aggregator_service.settings import aggregator_settings
+from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import SettingsError
+from shared.sums.item_basis import choose_basis
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -41,3 +42,52 @@ def test_a_bad_setting_is_named_and_no_secret_is_repeated(bad: dict[str, object]
 def test_without_settings_the_program_ends_with_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main() == 2
     assert capsys.readouterr().err == "aggregator: state_directory: Field required\n"
+
+
+def listed(folder: Path, items: int) -> Path:
+    path = folder / f"{items}.txt"
+    path.write_text("".join(f"i{number}\n" for number in range(items)))
+    return path
+
+
+def summing(folder: Path, items: int, **changes: object) -> AggregatorSettings:
+    given = {"state_directory": folder, "operator_token": "token-of-the-tests", "share": "sums"}
+    return aggregator_settings(**(given | {"catalogue": listed(folder, items)} | changes))
+
+
+def test_what_is_shared_chooses_the_sums_by_the_length_of_the_list(tmp_path: Path) -> None:
+    few, many = summing(tmp_path, 4096), summing(tmp_path, 4097)
+    assert few.secure and few.method.basis.kind == "exact" and few.method.catalogue == 4096
+    assert many.method.basis.kind == "iterated" and many.method.basis.words == 64
+    assert few.method.strategy == {"train": False} and few.declaration().basis is not None
+    assert "4,096 items" in choose_basis(4096)[1] and "most pairs are too rare" in choose_basis(4097)[1]
+    both = summing(tmp_path, 12, share="both")
+    assert both.method.strategy == {} and both.method.basis.kind == "exact" and both.secure
+    noised = summing(tmp_path, 5000, method={"basis": {"epsilon": 8.0}})
+    assert (noised.method.basis.kind, noised.method.basis.epsilon) == ("exact", 8.0)
+    chosen = summing(tmp_path, 300, method={"basis": {"kind": "iterated", "rank": 16}})
+    assert (chosen.method.basis.kind, chosen.method.basis.rank, chosen.method.basis.words) == ("iterated", 16, None)
+    assert few.items is not None and few.describe_federation().items_sha256 == few.items.sha256
+    plain = aggregator_settings(state_directory=tmp_path, operator_token="token-of-the-tests", share="parameters")
+    unsaid = aggregator_settings(state_directory=tmp_path, operator_token="token-of-the-tests")
+    assert plain.method == unsaid.method and not plain.secure and plain.items is None
+    long = summing(tmp_path, 12, catalogue=None, method={"catalogue": 500})  # the silos have the file
+    assert long.method.basis.kind == "exact" and long.items is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"catalogue": None}, "lpsfed catalogue shop1.csv shop2.csv --out items.txt"),
+        ({"catalogue": Path("/nowhere/items.txt")}, "catalogue: /nowhere/items.txt: expected a list of items"),
+        ({"strategy": "fedavg"}, "share: expected both, or the strategy lpsfed"),
+        ({"method": {"model": "srgnn"}, "strategy": "fedavg"}, "share: expected parameters in a federation of visits"),
+        ({"share": "parameters", "method": {"basis": {"kind": "exact"}}}, "share: expected sums or both"),
+        ({"method": {"catalogue": 7}}, "catalogue: expected a list of 7 items, got 12"),
+        ({"share": "all"}, "share: Input should be 'parameters', 'sums' or 'both'"),
+        ({"method": {"aggregate": "median"}}, "secure: expected a strategy that needs the mean alone"),
+    ],
+)
+def test_sums_that_cannot_be_are_refused_at_the_start(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        summing(tmp_path, 12, **changes)

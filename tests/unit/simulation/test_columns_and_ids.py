@@ -21,12 +21,13 @@ from client_service.event_log.store import EventStore
 from client_service.serving.messages import RecommendationsIn
 from lpsfed import Recommendations
 from shared.errors import DataError, SettingsError
+from shared.protocol.item_list import read_item_list
 from simulation.cli import app
 from simulation.cli.options import parse_file_options
 from simulation.cli.recommending import UNKNOWN, _count_unknown
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.load import load_dataset, read_events
-from simulation.partitioning.catalogue import merge_items
+from simulation.partitioning.catalogue import Reading, merge_items
 
 PAIRS = {("7", "10"), ("7", "11"), ("8", "10")}
 ROWS = [("7", "10", "4,5"), ("7", "11", "5"), ("8", "10", "4")]
@@ -330,6 +331,27 @@ def test_users_whom_a_silo_does_not_know_are_counted_or_refused(capsys: pytest.C
 def test_a_catalogue_is_merged_from_lists_however_they_were_saved(tmp_path: Path) -> None:
     one = written(tmp_path / "one.txt", "item\r\n10.0\r\n 11\r\n".encode("utf-16"))
     assert merge_items([one, written(tmp_path / "two.txt", '"12"\n11\n')]).to_list() == ["10", "11", "12"]
+
+
+def test_a_catalogue_takes_of_data_files_what_a_silo_of_them_would_have(tmp_path: Path) -> None:
+    """Likings alone; a list with names of columns, or of the same extension, stays a list."""
+    rows = "".join(
+        f"u{user},{'good' if rated > 3 else 'bad'}{user % 3},{rated}\n" for user in range(9) for rated in (2, 5)
+    )
+    data = written(tmp_path / "shop.csv", f"user,item,rating\n{rows}")
+    listed = written(tmp_path / "list.csv", "item,title\nx,one\ny,two\n")
+    plain = written(tmp_path / "plain.csv", "7\n8\n")
+    liked = ["good0", "good1", "good2"]
+    assert merge_items([data]).to_list() == liked
+    assert merge_items([data, listed, plain]).to_list() == ["7", "8", *liked, "x", "y"]
+    assert merge_items([data], Reading(0.0)).to_list() == ["bad0", "bad1", "bad2", *liked]
+    other = written(tmp_path / "other.csv", "buyer,sku\n" + "".join(f"b{n},s{n % 2}\n" for n in range(8)))
+    with pytest.raises(DataError, match="expected a column user"):
+        merge_items([other])
+    named = Reading(file_options=FileOptions({"user": "buyer", "item": "sku"}))
+    assert merge_items([other], named).to_list() == ["s0", "s1"]
+    done = run("catalogue", data, "--out", tmp_path / "items.txt", "--json")
+    assert done.exit_code == 0 and read_item_list(tmp_path / "items.txt") == tuple(liked)
 
 
 def test_clicks_and_interactions_take_the_same_options(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from client_service.data import write_shard
 from client_service.evaluation.metrics import LABELS
 from client_service.federation.messages import BasisOut, QualityOut, RoundQuality, SpectrumOut, StatusOut
 from client_service.federation.run_records import UNJUDGED, quality_warnings
+from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.pages.charts import curves, spectra
 from client_service.pages.ledger_view import RecordTotal, Summary
 from client_service.pages.overview import sizes, standing
@@ -310,6 +311,22 @@ def test_a_silo_without_held_out_items_shows_no_figures_and_says_why() -> None:
     facts = {fact.label: (fact.value, fact.note) for fact in standing(status, untested, nothing, LABELS).facts}
     assert facts["NDCG@20"] == (figure(None), "no test items")
     assert quality_warnings(blind) == (UNJUDGED,) and quality_warnings(quality()) == ()
+
+
+def test_the_page_begins_with_what_the_run_has_brought_or_what_the_silo_forgoes() -> None:
+    some = FigureOut(mean=0.3, low=0.2, high=0.4)
+    ratio = FigureOut(mean=1.25, low=1.1, high=1.42)
+    group = GroupOut(name="all users", users=60, popularity=some, alone=some, federated=some, gain=some, ratio=ratio)
+    compared = ComparisonOut(measure="ndcg@20", users=60, few=False, groups=(group,))
+    status, nothing = (
+        StatusOut(client="a", phase="finished", run="run-2", device="cpu", device_reason=""),
+        Summary(0, 0, None, (), ()),
+    )
+    told = standing(status, quality(comparison=compared), nothing, LABELS).worth
+    assert told == ("NDCG@20 alone 0.3000 → together 0.3000: × 1.250 [1.100, 1.420], by run-2 over 60 users.",)
+    assert standing(status, quality(), nothing, LABELS).worth == ()
+    [forgone] = standing(status, quality(), nothing, LABELS, strict=True).worth
+    assert "strict boundary" in forgone and "--accept sums" in forgone and "lpsfed worth SHARD" in forgone
 
 
 def test_both_kernels_are_drawn_from_the_lowest_frequency() -> None:

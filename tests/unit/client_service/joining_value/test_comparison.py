@@ -15,7 +15,7 @@ from client_service.data import Shard
 from client_service.evaluation.metrics import LABELS
 from client_service.evaluation.ranking import on_test
 from client_service.federation.messages import EarlierRun, QualityOut
-from client_service.joining_value.comparison import compare_with_alone, local_lists, mean_interval
+from client_service.joining_value.comparison import compare_with_alone, local_lists, mean_interval, paired_ratio
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.pages.charts import NAMES, comparison_chart, runs_table, worth_notices
 from client_service.pages.routes import TEMPLATE
@@ -50,6 +50,8 @@ def test_all_three_are_judged_on_the_same_users_and_the_gain_is_the_difference(t
     assert whole.popularity.mean == pytest.approx(on_test(planted, popularity_top(planted)).primary_value)
     assert whole.alone.mean == pytest.approx(on_test(planted, local_lists(planted, 12, tmp_path)).primary_value)
     assert whole.gain.mean == pytest.approx(whole.federated.mean - whole.alone.mean)
+    assert whole.ratio is not None and whole.ratio.high < 1
+    assert whole.ratio.mean == pytest.approx(whole.federated.mean / whole.alone.mean)
     assert whole.gain.low < whole.gain.mean < whole.gain.high < 0
     assert found.validation_gain is not None and found.validation_gain.mean < 0
     assert compared(tmp_path, planted, local_lists(planted, 12, tmp_path)).groups[0].gain == FigureOut(
@@ -126,6 +128,22 @@ def test_an_interval_is_the_normal_one_and_of_one_user_all_that_is_possible() ->
     assert mean_interval(np.array([0.4]), 0.0) == FigureOut(mean=0.4, low=0.0, high=1.0)
     found = mean_interval(np.array([0.0, 1.0] * 50))
     assert found.high - found.mean == pytest.approx(1.96 * 0.5 / 10, rel=0.01)
+
+
+def test_a_ratio_has_the_interval_that_drawing_users_again_gives() -> None:
+    """Together with each user's other value: what is hard for both lists widens nothing."""
+    rng = np.random.default_rng(3)
+    alone = rng.beta(0.6, 2.0, 400)
+    together = np.clip(1.2 * alone + rng.normal(0, 0.05, 400), 0, 1)
+    found = paired_ratio(together, alone)
+    assert found is not None and found.mean == pytest.approx(together.mean() / alone.mean())
+    drawn = rng.integers(0, 400, (4000, 400))
+    low, high = np.quantile(together[drawn].mean(1) / alone[drawn].mean(1), [0.025, 0.975])
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.004), pytest.approx(high, abs=0.004))
+    apart = paired_ratio(rng.permutation(together), alone)
+    assert apart is not None and apart.high - apart.low > 3 * (found.high - found.low)
+    assert paired_ratio(alone, np.zeros(400)) is None and paired_ratio(np.zeros(400), alone) is None
+    assert paired_ratio(alone[:1], alone[:1]) is None
 
 
 GAIN = FigureOut(mean=-0.02, low=-0.03, high=-0.01)

@@ -1,0 +1,124 @@
+"""The README's commands, each as a process of its own, on files of three shops, end with what joining has brought."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from simulation.cli import app
+from simulation.experiments.processes import free_ports
+from tests.support.questions import LONGEST_SECONDS
+
+SHOPS = ("shop-1", "shop-2", "shop-3")
+ITEMS, TASTES, USERS, LIKED = 120, 6, 60, 12
+
+
+def write_shops(folder: Path) -> None:
+    """Shops that sell the same items to users of the same tastes: what one alone knows too little of."""
+    rng = np.random.default_rng(5)
+    by_taste = rng.permutation(ITEMS).reshape(TASTES, -1)
+    for number in range(1, len(SHOPS) + 1):
+        lines = ["user,item"]
+        for user in range(USERS):
+            own = rng.choice(by_taste[rng.integers(TASTES)], LIKED, replace=False)
+            others = rng.choice(ITEMS, 3, replace=False)
+            lines += [f"{number}-{user},i{item}" for item in dict.fromkeys((*own, *others))]
+        (folder / f"shop{number}.csv").write_text("\n".join(lines) + "\n")
+
+
+class Terminal:
+    """A shell in one folder, without a terminal. Services that a command leaves behind are ended with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.left = folder, list[int]()
+
+    def lpsfed(self, *words: object, fails: bool = False) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "simulation.cli", *map(str, words)]
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_SECONDS,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        self.left += map(int, re.findall(r"until `kill (\d+)`", done.stderr))
+        assert (done.returncode != 0) == fails, (words, done.stdout, done.stderr)
+        return done
+
+    def close(self) -> None:
+        for pid in self.left:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    shell = Terminal(tmp_path)
+    try:
+        yield shell
+    finally:
+        shell.close()
+
+
+def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Terminal, tmp_path: Path) -> None:
+    write_shops(tmp_path)
+    port, *ports = free_ports(4)
+    url = f"http://127.0.0.1:{port}"
+    made = terminal.lpsfed("catalogue", "shop1.csv", "shop2.csv", "shop3.csv", "--out", "items.txt")
+    assert "items, sha256" in made.stdout
+    begin = ("aggregator", "--state-directory", "operator", "--port", port, "--detach")
+    without = terminal.lpsfed(*begin, "--share", "sums", fails=True)
+    assert "lpsfed catalogue shop1.csv shop2.csv --out items.txt" in without.stderr
+    invited = [word for name in SHOPS for word in ("--invite", name)]
+    started = terminal.lpsfed(*begin, "--share", "sums", "--catalogue", "items.txt", *invited)
+    assert "this federation shares sums, masked: exact sums: 120 items" in started.stderr
+    for number, name in enumerate(SHOPS):
+        joined = terminal.lpsfed(
+            *("join", f"{name}.invite", "--data", f"shop{number + 1}.csv"),
+            *("--accept", "sums", "--port", ports[number], "--detach"),
+        )
+        assert "leaves this silo: how many of its users have each item" in joined.stderr
+    as_operator = ("--operator-token-file", tmp_path / "operator" / "operator.token", "--aggregator-url", url)
+    silos = [word for name in SHOPS for word in ("--silo", f"{name}/silo.toml")]
+
+    early = asked("worth", "--silo", tmp_path / "shop-1" / "silo.toml")
+    assert "expected a run that has ended" in str(early.exception)
+    stranger = asked("status", *as_operator, "--silo", tmp_path / "shop-1" / "silo.toml")
+    assert "expected a silo of this federation, got 'shop-1'" in str(stranger.exception)  # of no run yet
+
+    done = terminal.lpsfed("run", "--clients", 3, *as_operator, *silos)
+    assert "run-1, common basis, round 1 of 1" in done.stderr and "run-2 is over after 1 round" in done.stderr
+    told = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in told] == list(SHOPS)
+    for name, line in zip(SHOPS, told, strict=True):
+        worth = json.loads(asked("worth", "--silo", tmp_path / name / "silo.toml", "--json").stdout)
+        low, mid, high = worth["ratio"]
+        assert (worth["silo"], worth["run"], worth["measure"], worth["users"]) == (name, "run-2", "NDCG@20", USERS)
+        assert mid == pytest.approx(worth["together"] / worth["alone"]) and 1 < low < mid < high
+        assert f"x {mid:.3f} [{low:.3f}, {high:.3f}] (run-2, {USERS} judged users)" in line
+    other = tmp_path / "shop-2" / "silo.toml"
+    stood = asked("status", *as_operator, "--silo", other)
+    assert stood.stdout.splitlines() == ["run-2, round 1 of 1: finished", told[1]]
+    kept = other.read_text()
+    other.write_text(re.sub(r'aggregator_key = "\w+"', f'aggregator_key = "{"ab" * 32}"', kept))
+    assert "another aggregator" in str(asked("run", *as_operator, "--silo", other).exception)
+    other.write_text(kept.replace("shop-2/operator.key", "shop-1/operator.key"))
+    assert "expected the operator key of shop-2" in str(asked("worth", "--silo", other).exception)
+    other.write_text(kept.replace(f"port = {ports[1]}", f"port = {ports[0]}"))
+    assert "expected the operator key of shop-2" in str(asked("worth", "--silo", other).exception)
+
+
+def asked(*words: object) -> Result:
+    """A command that leaves nothing behind, in this process: it starts sooner."""
+    return CliRunner().invoke(app, [str(word) for word in words])
