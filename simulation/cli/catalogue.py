@@ -31,10 +31,10 @@ def catalogue(
     that somebody has each of its items; an aggregator with --catalogue knows it too, else its length alone.
     """
     from shared.files import replace_file
-    from simulation.partitioning.catalogue import Reading, merge_items, save_catalogue
+    from simulation.partitioning.catalogue import DataReading, merge_items, save_catalogue
 
     least = options.least_rating(min_rating, rating_kind, "usual")
-    items = merge_items(sources, Reading(least, options.parse_file_options(columns, delimiter)))
+    items = merge_items(sources, DataReading(least, options.parse_file_options(columns, delimiter)))
     digests = {save_catalogue(items, path) for path in out}
     if size_file is not None:
         replace_file(size_file, f"{len(items)}\n".encode())

@@ -28,7 +28,7 @@ CATALOGUE = "catalogue.txt"
 
 
 @dataclass(frozen=True)
-class Reading:
+class DataReading:
     """How a data file is read: which ratings are likings, and which columns hold what."""
 
     least: LeastRating = "usual"
@@ -43,10 +43,10 @@ def write_catalogue(shards: tuple[Path, ...], folder: Path) -> Path:
     return path
 
 
-def merge_items(sources: Iterable[Path], reading: Reading | None = None) -> pl.Series:
+def merge_items(sources: Iterable[Path], reading: DataReading | None = None) -> pl.Series:
     """Every id of these shards (folders), data files and lists (files, one id a line), once and sorted. DataError for
     what cannot be read, or where there is no id. reading: how data files are read; None: as `lpsfed join` does."""
-    items = pl.concat([_items_of(path, reading or Reading()) for path in sources]).unique().sort()
+    items = pl.concat([_items_of(path, reading or DataReading()) for path in sources]).unique().sort()
     if items.is_empty():
         raise DataError("catalogue: expected ids of items, got none")
     return items
@@ -61,7 +61,7 @@ def save_catalogue(items: Sequence[str] | pl.Series, path: Path) -> str:
     return list_digest(items)
 
 
-def _items_of(path: Path, reading: Reading) -> pl.Series:
+def _items_of(path: Path, reading: DataReading) -> pl.Series:
     if path.is_dir() and current_file(path, CLICKS).exists():
         return pl.Series("item", load_session_shard(path).item_ids, dtype=pl.String)
     if path.is_dir():

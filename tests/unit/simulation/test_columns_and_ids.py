@@ -27,7 +27,7 @@ from simulation.cli.options import parse_file_options
 from simulation.cli.recommending import UNKNOWN, _count_unknown
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.load import load_dataset, read_events
-from simulation.partitioning.catalogue import Reading, merge_items
+from simulation.partitioning.catalogue import DataReading, merge_items
 
 PAIRS = {("7", "10"), ("7", "11"), ("8", "10")}
 ROWS = [("7", "10", "4,5"), ("7", "11", "5"), ("8", "10", "4")]
@@ -344,11 +344,11 @@ def test_a_catalogue_takes_of_data_files_what_a_silo_of_them_would_have(tmp_path
     liked = ["good0", "good1", "good2"]
     assert merge_items([data]).to_list() == liked
     assert merge_items([data, listed, plain]).to_list() == ["7", "8", *liked, "x", "y"]
-    assert merge_items([data], Reading(0.0)).to_list() == ["bad0", "bad1", "bad2", *liked]
+    assert merge_items([data], DataReading(0.0)).to_list() == ["bad0", "bad1", "bad2", *liked]
     other = written(tmp_path / "other.csv", "buyer,sku\n" + "".join(f"b{n},s{n % 2}\n" for n in range(8)))
     with pytest.raises(DataError, match="expected a column user"):
         merge_items([other])
-    named = Reading(file_options=FileOptions({"user": "buyer", "item": "sku"}))
+    named = DataReading(file_options=FileOptions({"user": "buyer", "item": "sku"}))
     assert merge_items([other], named).to_list() == ["s0", "s1"]
     done = run("catalogue", data, "--out", tmp_path / "items.txt", "--json")
     assert done.exit_code == 0 and read_item_list(tmp_path / "items.txt") == tuple(liked)
