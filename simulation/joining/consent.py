@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.method.declaration import Declaration
-from shared.method.settings import BasisSettings
+from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
+from shared.sums import find_sum
 from shared.sums.item_basis import DEGREES, NOISE, PACKED, PAIRS, PRODUCTS, WEIGHTED
 from shared.web.pages import size
 from shared.words import count_noun
@@ -37,17 +38,18 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     once = f"a round: {', '.join((_describe_networks(declared.of_part('training')), *declared.scalars))}"
     return (
         f"{name}: this federation of silos sums statistics of {method.catalogue:,} listed items. With --accept sums",
-        f"- leaves this silo: {_describe_sums(declared.basis, method.basis, secure=federation.secure)}",
+        f"- leaves this silo: {_describe_sums(declared.basis, method, secure=federation.secure)}",
         f"- leaves too, {once}; {trained}",
         f"- the others learn: {_describe_learnt(method.basis)}",
         "- stays: users, ids of users, single interactions, titles, metrics",
     )
 
 
-def _describe_sums(declared: Declaration, basis: BasisSettings, *, secure: bool) -> str:
+def _describe_sums(declared: Declaration, method: MethodSettings, *, secure: bool) -> str:
+    count = find_sum(method).rounds(method.basis)
     words = dict.fromkeys(SUMMED[spec.name] for spec in declared.uploaded)
-    sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4 * basis.rounds_needed
-    rounds = f" in {basis.rounds_needed} rounds" if basis.rounds_needed > 1 else ", once"
+    sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4 * count
+    rounds = f" in {count} rounds" if count > 1 else ", once"
     masked = "masked, so that nobody reads one silo's" if secure else "in the open: the aggregator reads this silo's"
     return f"{', and '.join(words)}: {size(sent)}{rounds}, {masked}"
 
