@@ -190,7 +190,7 @@ def test_a_mistake_is_one_line_that_names_it(
         ),
         (
             ("catalogue", "table.csv", "--out", "x.txt"),
-            "table.csv: expected ids of items, one a line, got lines of several columns",
+            "got none, but user, price; --columns item=NAME names another",
         ),
         (("catalogue", "file", "--out", "no/x.txt"), "no/x.txt: expected a place for a file, got none"),
     ],
