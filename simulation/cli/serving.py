@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shared.files import create_secret
+from shared.errors import SettingsError
+from shared.files import PUBLIC, create_secret, replace_file
 from shared.web.address import require_guarded
 from simulation.cli import options
 from simulation.reports.terminal import tell_on_stderr
@@ -66,12 +68,14 @@ def aggregator(
     from simulation.operating.text_files import read_small_file
 
     flags = {name: value for name, value in flags.items() if name not in OF_INVITING}
+    flags = _earlier_choice(flags) | flags
     if (answer := _ask_share(flags)) is not None:
         flags["share"] = answer
     if made := _made_token(flags):
         flags["operator_token_file"] = made
     settings = aggregator_settings(**flags)
     if settings.share is not None:
+        _keep_choice(settings)
         tell_on_stderr(_describe_share(settings))
     address = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     authority = None if ca is None else read_small_file(ca, "a certificate")
@@ -99,10 +103,42 @@ QUESTION = """What do the silos share?
 """
 
 
+CHOICE, LISTED = "share.json", "items.txt"
+
+
+def _earlier_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What an earlier start with this state directory has said of what is shared; nothing where it is said now."""
+    folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
+    if folder is None or "share" in flags or "LPSFED_AGGREGATOR_SHARE" in os.environ:
+        return {}
+    path = Path(folder) / CHOICE
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        listed = {"catalogue": Path(folder) / LISTED} if kept["listed"] else {}
+        return {"share": str(kept["share"]), **listed}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SettingsError(f"{path}: expected what is shared, got another file: say --share") from None
+
+
+def _keep_choice(settings: AggregatorSettings) -> None:
+    """For the next start, which would otherwise be of another federation than its silos have joined."""
+    folder, given = settings.state_directory, settings.catalogue
+    folder.mkdir(parents=True, exist_ok=True)
+    if given is not None and given.resolve() != (folder / LISTED).resolve():
+        replace_file(folder / LISTED, given.read_bytes(), PUBLIC)
+    kept = {"share": settings.share, "listed": given is not None}
+    replace_file(folder / CHOICE, json.dumps(kept).encode(), PUBLIC)
+
+
+def _said_by_environment() -> bool:
+    return any(name.upper().startswith(OF_SHARING) for name in os.environ)
+
+
 def _ask_share(flags: Mapping[str, Any]) -> str | None:
     """The answer of whoever is at the terminal; None where it is said already, or nobody can be asked."""
-    said = [name for name in os.environ if name.upper().startswith(OF_SHARING)]
-    if "share" in flags or said or not options.can_ask():
+    if "share" in flags or _said_by_environment() or not options.can_ask():
         return None
     tell_on_stderr(QUESTION.rstrip())
     known = [one.value for one in options.Share]

@@ -212,10 +212,32 @@ def test_whoever_starts_an_aggregator_at_a_terminal_is_asked_what_the_silos_shar
     assert done.exit_code == 0 and served[-1].share == "sums", (done.output, done.exception)
     assert "What do the silos share?" in done.output and "expected one of parameters, sums, both" in done.output
     assert "this federation shares sums, masked: exact sums: 3 items" in done.output
-    assert CliRunner().invoke(app, words, input="\n").exit_code == 0 and served[-1].share == "parameters"
-    assert "What do" not in call(*words, "--share", "both").output and served[-1].share == "both"
+    other = ["aggregator", "--state-directory", "other"]
+    assert CliRunner().invoke(app, other, input="\n").exit_code == 0 and served[-1].share == "parameters"
+    assert "What do" not in call(*other, "--share", "both", "--catalogue", "items.txt").output
+    assert served[-1].share == "both"
     monkeypatch.setenv("LPSFED_AGGREGATOR_METHOD__WIDTH", "32")
-    assert "What do" not in call(*words).output and served[-1].share is None
+    assert "What do" not in call("aggregator", "--state-directory", "third").output and served[-1].share is None
+
+
+def test_an_aggregator_that_starts_again_is_the_federation_that_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the flags and without the list's file, or its silos would be refused; other flags win."""
+    served: list[AggregatorSettings] = []
+    monkeypatch.setattr("aggregator_service.__main__.serve", served.append)
+    monkeypatch.chdir(tmp_path)
+    Path("items.txt").write_text("a\nb\nc\n")
+    again = ("aggregator", "--state-directory", "operator")
+    assert call(*again, "--share", "sums", "--catalogue", "items.txt").exit_code == 0
+    Path("items.txt").unlink()
+    assert call(*again).exit_code == 0
+    assert served[1].describe_federation() == served[0].describe_federation() and served[1].items == served[0].items
+    assert call(*again, "--share", "parameters").exit_code == 0 and not served[2].secure
+    assert call(*again).exit_code == 0 and served[3].describe_federation() == served[2].describe_federation()
+    assert served[3].share == "parameters"
+    Path("operator/share.json").write_text("{}")
+    assert "expected what is shared" in str(call(*again).exception)
 
 
 def test_what_counts_of_a_user_follows_from_no_other_where_sums_are_noised(tmp_path: Path, data: Path) -> None:
