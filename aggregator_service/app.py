@@ -18,9 +18,8 @@ from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings
 from shared.web import openapi, problems
-from shared.web.access_log import AccessLog, BodyTimeout
+from shared.web.middleware import AccessLog, BodyTimeout, Buckets, RateLimit
 from shared.web.openapi import new_app
-from shared.web.rate_limit import Buckets, RateLimit
 from shared.web.routes import DecodedTargets, HeadAsGet, build
 
 ABOUT = """

@@ -17,10 +17,9 @@ from client_service.pages import routes as pages
 from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings
 from shared.web import openapi, problems
-from shared.web.access_log import AccessLog, BodyLimit, BodyTimeout, HostCheck
 from shared.web.calling import Calling, ProxyTransport
+from shared.web.middleware import AccessLog, BodyLimit, BodyTimeout, Buckets, HostCheck, RateLimit
 from shared.web.openapi import new_app
-from shared.web.rate_limit import Buckets, RateLimit
 from shared.web.routes import DecodedTargets, HeadAsGet, build
 from shared.web.tls import Identity
 

@@ -22,12 +22,12 @@ from shared.protocol.schemas import ClientName
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, require_task
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
-from shared.web.access_log import HOST_NAME
 from shared.web.address import is_loopback, require_url
 from shared.web.calling import build_proxy
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import EnvironmentSettings, is_service_link, read_settings
 from shared.web.listening import Listening
+from shared.web.middleware import HOST_NAME
 
 PREFIX = "LPSFED_CLIENT_"
 

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from shared.errors import ForbiddenError, MediaTypeError, ProtocolError, SettingsError
 from shared.method.settings import MethodSettings, override
 from shared.protocol.schemas import RunHistoryOut, RunIn
-from shared.web.content_types import FORM
 from shared.web.credentials import same
 from shared.web.request_bodies import read_whole
+from shared.web.routes import FORM
 
 LONGEST_FORM = 16 << 10  # bytes
 CONTEXT = b"forms of the operator's page"

@@ -25,10 +25,9 @@ from shared.errors import ConflictError, FederationError, ForbiddenError, NotFou
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ENDED, ArrivalsOut, MemberOut, RunHistoryOut
-from shared.web.content_types import FORM
 from shared.web.pages import PageHead, declared_out, page, refused_page, statics, templates
 from shared.web.problems import status_of
-from shared.web.routes import DeclaredRoute
+from shared.web.routes import FORM, DeclaredRoute
 
 SECTIONS = (("now", "Now"), ("rounds", "Rounds"), ("clients", "Clients"), ("runs", "Runs"), ("arrivals", "Arrivals"))
 SHOWN_RUNS = 20

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -34,9 +35,10 @@ from client_service.settings import ClientSettings
 from client_service.tasks import task_named
 from shared.errors import ConflictError, ProtocolError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
-from shared.web.content_types import JSON, prefers
+from shared.web.routes import JSON
 
 NDJSON: Final = "application/x-ndjson"
+WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # of a range in an Accept header
 CHUNK = 100  # users whose lists are in memory at a time
 THREADS = 2  # of all streams of one service
 Compute = Callable[[Sequence[str]], Sequence[RecommendationsOut]]
@@ -56,6 +58,33 @@ class _Lines(StreamingResponse):
 def wants_lines(accept: str) -> bool:
     """Does an Accept header prefer lines to one document?"""
     return prefers(accept, NDJSON, JSON)
+
+
+def prefers(accept: str, kind: str, usual: str) -> bool:
+    """Does an Accept header weigh `kind` more than what is usually answered, or name it at the same weight?
+
+    RFC 9110, 12.5.1: the most specific range of a type counts, `q=0` excludes it. A header that excludes both, as one
+    that says nothing, leaves the usual one.
+    """
+    ranges = _read_ranges(accept)
+    weight, weight_of_usual = _weigh(ranges, kind), _weigh(ranges, usual)
+    return weight > weight_of_usual or (weight == weight_of_usual > 0.0 and kind in ranges)
+
+
+def _read_ranges(accept: str) -> dict[str, float]:
+    """Each range with its weight; of one that comes twice the larger. One without a readable weight does not count."""
+    found: dict[str, float] = {}
+    for one in accept.lower().split(","):
+        kind, *words = (word.strip() for word in one.split(";"))
+        said = [word.partition("=")[2].strip() for word in words if word.partition("=")[0].strip() == "q"]
+        if all(WEIGHT.fullmatch(weight) for weight in said):
+            found[kind] = max(found.get(kind, 0.0), float(said[0]) if said else 1.0)
+    return found
+
+
+def _weigh(ranges: Mapping[str, float], kind: str) -> float:
+    within = f"{kind.partition('/')[0]}/*"
+    return next((ranges[one] for one in (kind, within, "*/*") if one in ranges), 0.0)
 
 
 def stream_lists(users: Sequence[str], compute: Compute, threads: CapacityLimiter) -> Response:

@@ -20,8 +20,8 @@ from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.problem import ProblemOut
 from shared.web.connection_limits import vouch
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
+from shared.web.middleware import address_key
 from shared.web.openapi import MARK, describe_refusal
-from shared.web.rate_limit import address_key
 from shared.web.routes import DeclaredRoute
 
 Role = Literal["application", "operator"]

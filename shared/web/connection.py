@@ -2,7 +2,7 @@
 
 uvicorn limits the time between two requests alone. It waits for ever for the rest of a request's head, for whatever
 is left of a body that was refused unread, and for a caller to take its answer. Bodies that are read have a limit of
-their own: `shared.web.access_log.BodyTimeout`. And it counts connections only once they have shaken hands, whoever
+their own: `shared.web.middleware.BodyTimeout`. And it counts connections only once they have shaken hands, whoever
 they are.
 """
 

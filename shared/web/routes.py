@@ -8,17 +8,30 @@ from difflib import get_close_matches
 from typing import Any, get_origin
 from urllib.parse import unquote_to_bytes
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response, params
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.datastructures import Headers
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.errors import Fault, ProtocolError
+from shared.errors import Fault, MediaTypeError, ProtocolError
 from shared.web import problems
-from shared.web.content_types import require_content_type
 from shared.web.problems import name_undeclared
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+
+
+async def require_content_type(request: Request) -> None:
+    """MediaTypeError where a route that reads a body as JSON, or as a form, gets another one, or one of no kind."""
+    route: APIRoute = request.scope["route"]
+    if route.body_field is None:
+        return
+    expected = FORM if isinstance(route.body_field.field_info, params.Form) else JSON
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != expected:
+        raise MediaTypeError(f"Content-Type: expected {expected}, got {'another one' if kind else 'none'}")
 
 
 async def require_declared(request: Request) -> None:

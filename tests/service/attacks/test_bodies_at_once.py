@@ -19,8 +19,8 @@ from starlette.types import Message
 
 from client_service.http.answering import THREADS, stream_lists
 from client_service.serving.messages import RecommendationsOut
-from shared.web import access_log
-from shared.web.access_log import BodyLimit
+from shared.web import middleware
+from shared.web.middleware import BodyLimit
 
 pytestmark = pytest.mark.anyio
 LARGE, SMALL = b"x" * 100_000, b"x" * 1000
@@ -50,7 +50,7 @@ class Bodies:
 
 @pytest.fixture
 def bodies(monkeypatch: pytest.MonkeyPatch) -> Bodies:
-    monkeypatch.setattr(access_log, "MOST_HELD", 250_000)
+    monkeypatch.setattr(middleware, "MOST_HELD", 250_000)
     return Bodies()
 
 

@@ -16,10 +16,9 @@ import pytest
 from fastapi import Body, FastAPI
 
 from shared.web import connection, problems
-from shared.web.access_log import LONGEST_MESSAGE, BodyLimit, BodyTimeout
 from shared.web.calling import Calling
 from shared.web.listening import Listening
-from shared.web.rate_limit import HEALTH_AT_LEAST, Buckets, RateLimit
+from shared.web.middleware import HEALTH_AT_LEAST, LONGEST_MESSAGE, BodyLimit, BodyTimeout, Buckets, RateLimit
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:

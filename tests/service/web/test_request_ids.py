@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from shared.errors import ConflictError
 from shared.web import problems, request_ids
-from shared.web.access_log import AccessLog
 from shared.web.logs import logger
+from shared.web.middleware import AccessLog
 
 pytestmark = pytest.mark.anyio
 PACKAGE = "a_service"

@@ -14,8 +14,8 @@ from fastapi import FastAPI, Response
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from shared.web.access_log import BodyTimeout
 from shared.web.connection import Connection
+from shared.web.middleware import BodyTimeout
 from tests.support.serving import serve
 from tests.system.faults.federation import BODY_SECONDS, LONGEST_SECONDS, Ending
 from tests.system.faults.proxy import HOST, Fault

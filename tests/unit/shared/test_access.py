@@ -7,7 +7,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from shared.web.access_log import HostCheck
+from shared.web.middleware import HostCheck
 
 ALLOWED = ("Silo.Example.org", "dotted.example.org.")
 OWN = (

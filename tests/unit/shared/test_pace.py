@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.web import rate_limit as subject
-from shared.web.rate_limit import Buckets, address_key
+from shared.web import middleware as subject
+from shared.web.middleware import Buckets, address_key
 
 
 class Clock:

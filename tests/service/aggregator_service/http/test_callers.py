@@ -13,7 +13,7 @@ from aggregator_service.http.authentication import operator_at_browser
 from aggregator_service.settings import aggregator_settings
 from shared.errors import AuthenticationError, SettingsError
 from shared.web.credentials import operator_secret
-from shared.web.rate_limit import Buckets
+from shared.web.middleware import Buckets
 from tests.support.small import BEARER, TOKEN
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.web.rate_limit import Buckets
+from shared.web.middleware import Buckets
 from tests.support.given import Opened
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from client_service.app import create_app
 from client_service.http.authentication import CallerKeys
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.web.rate_limit import Buckets
+from shared.web.middleware import Buckets
 from tests.support.federation import run_client
 from tests.support.given import Opened, Silos
 from tests.support.small import small_client
