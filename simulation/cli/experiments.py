@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,11 @@ import typer
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.partitioning.sources import CHAIN, SYNTHETIC
+from simulation.progress import tell_progress
 from simulation.reports.terminal import OUT, partition_table, rounds_done, tell_on_stderr
 
 if TYPE_CHECKING:
+    from shared.method.settings import MethodSettings
     from simulation.engines.study import Conduct
     from simulation.experiments.experiment import Experiment
     from simulation.experiments.federation import Observe, Outcome, Progress
@@ -91,6 +94,9 @@ def simulate(
     changed = options.method_changes(changes, basis)
     doing = simulated_task(task.value)
     chosen = options.text_or(strategy, doing.strategy)
+    if how.scenario is not None:  # it shows what sums bring: training is asked for
+        changed = {"strategy.train": "false", **changed} if chosen == "lpsfed" else changed
+        how = replace(how, number=how.number or seed)
     agreed, enough = doing.choose_method(preset, chosen, changed)
     cut = options.choose_cut(data, task, clients, how, file, rules)
     named: dict[str, Any] = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
@@ -107,11 +113,25 @@ def simulate(
         shards = find_or_cut_again(data, cut, folder / "shards", doing.cut)
         if not as_json:
             options.print_notes(shards.notes)
+        if how.scenario is not None and basis.common_basis is None and "basis.kind" not in changed:
+            agreed, reason = choose_scenario_basis(agreed, shards.paths)
+            tell_progress(reason)
         one, edges = Experiment(shards.paths, folder, agreed, **named), shards.edges_kept
         report = run_study(one, observed, edges_kept=edges, shown=not as_json, floors=not no_floors)
     if as_json:
         return options.print_json(report)
     OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")
+
+
+def choose_scenario_basis(method: MethodSettings, shards: Sequence[Path]) -> tuple[MethodSettings, str]:
+    """The method with the sums that the number of all silos' items chooses, and why."""
+    from shared.method.settings import validate_settings
+    from shared.sums.item_basis import choose_basis
+    from simulation.partitioning.catalogue import merge_items
+
+    chosen, reason = choose_basis(len(merge_items(shards)))
+    changed = method.model_copy(update={"basis": method.basis.model_copy(update=chosen)})
+    return validate_settings(type(method), changed.model_dump()), reason
 
 
 @contextmanager

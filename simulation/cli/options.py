@@ -74,6 +74,16 @@ class PresetName(StrEnum):
     sessions = "sessions"
 
 
+class ScenarioName(StrEnum):
+    """How `--scenario` divides a data set, by the names of simulation.partitioning.scenarios.SCENARIOS."""
+
+    chain = "chain"
+    big_and_tiny = "big-and-tiny"
+    regional = "regional"
+    ids_differ = "ids-differ"
+    taste = "taste"
+
+
 class TaskName(StrEnum):
     """What silos do with their data, by the names of simulation.experiments.tasks.SIMULATED."""
 
@@ -164,7 +174,21 @@ StrategyOrNone = Annotated[StrategyName | None, WHICH_STRATEGY]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
 ClientsOfCut = Annotated[
     int | None,
-    typer.Option(min=1, help=f"number of clients, by default {USUAL_CLIENTS}; of a folder of shards as many as it has"),
+    typer.Option(
+        "--clients",
+        "--silos",
+        min=1,
+        help=f"number of clients, by default {USUAL_CLIENTS}; of a folder of shards as many as it has",
+    ),
+]
+WhichScenario = Annotated[
+    ScenarioName | None,
+    typer.Option(
+        "--scenario",
+        metavar="<scenario>",
+        help=f"a realistic federation in place of --method: {', '.join(ScenarioName)}; by default it shares sums and"
+        " closed forms alone, drawn by --seed",
+    ),
 ]
 Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
 How = Annotated[
@@ -258,6 +282,7 @@ class DivisionFlags:
     number: Number = 0
     split: SplitChoice = None
     split_seed: SplitSeed = 0
+    scenario: WhichScenario = None
 
 
 @dataclass(frozen=True)
@@ -294,11 +319,12 @@ def choose_cut(
     """How to divide `data`. Of one's own file of interactions every one is kept, divided by users, and a rating counts
     by its scale; a data set in a folder is divided, and its ratings are read, as in published tables."""
     own = Path(data).is_file() and task is TaskName.items
-    method = how.method.value if how.method is not None else "users" if own else None
+    scenario = None if how.scenario is None else how.scenario.value
+    method = how.method.value if how.method is not None else "users" if own and scenario is None else None
     file_options = parse_file_options(file.columns, file.delimiter)
     least = least_rating(file.min_rating, file.rating_kind, "usual" if own else None)
     rule = parse_pairs(rules or [], "--rule")
-    return Cut(clients, method, how.number, how.split_seed, least, split_kind(how.split), rule, file_options)
+    return Cut(clients, method, how.number, how.split_seed, least, split_kind(how.split), rule, scenario, file_options)
 
 
 def least_rating(least: float | None, kind: RatingKindName | None, otherwise: LeastRating) -> LeastRating:

@@ -88,13 +88,14 @@ def partition_dataset(dataset: Dataset, *, clients: int, method: str, seed: int)
     """
     if method not in METHODS:
         raise DataError(f"partition: expected one of {', '.join(METHODS)}, got {method!r}")
-    users, items, graph = _training_graph(dataset)
-    _require_clients(clients, len(users))
+    users, items, graph = training_graph(dataset)
+    require_clients(clients, len(users))
     labelled = _LabelledGraph(users, items, graph, METHODS[method](graph, clients, seed))
     return _divide(dataset, labelled, clients, method, seed)
 
 
-def _require_clients(clients: int, users: int) -> None:
+def require_clients(clients: int, users: int) -> None:
+    """DataError where so many users cannot be divided among so many clients."""
     most, there = users // FEWEST, count_noun(users, "user")
     if not most:
         raise DataError(f"partition: expected {FEWEST} or more users with a training item, got {there}")
@@ -106,13 +107,13 @@ def _require_clients(clients: int, users: int) -> None:
 @step("dividing the data")
 def partition_shops(dataset: Dataset, shops: pl.DataFrame) -> Partition:
     """Divide the data set as it is: `shops` has each user's shop (from 0), and a shop all items that it has sold."""
-    users, items, graph = _training_graph(dataset)
+    users, items, graph = training_graph(dataset)
     labels = pl.DataFrame({"user": users}).join(shops, on="user", how="left", maintain_order="left")["shop"]
     groups = Groups(labels.to_numpy().astype(np.int64))
     return _divide(dataset, _LabelledGraph(users, items, graph, groups), shops["shop"].n_unique(), "shops", 0)
 
 
-def _training_graph(dataset: Dataset) -> tuple[pl.Series, pl.Series, sparse.csr_array]:
+def training_graph(dataset: Dataset) -> tuple[pl.Series, pl.Series, sparse.csr_array]:
     """Users and items with a training interaction, sorted, and their matrix."""
     train = dataset.events.filter(pl.col("split") == "train")
     users, items = (train[column].unique().sort() for column in ("user", "item"))

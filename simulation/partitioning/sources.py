@@ -35,8 +35,9 @@ SUMMARY = "partition.json"
 @dataclass(frozen=True)
 class Cut:
     """How to divide a data set: Section D.2's partition number is the seed `number`. Without a method a chain is
-    divided by its shops, and any other data set spectrally; without a number of clients there are four. rules: how the
-    task reads data, by the names that it has for it. file_options: which columns of a file hold what."""
+    divided by its shops, and any other data set spectrally; without a number of clients there are four. scenario: in
+    place of a method, see `scenarios`. rules: how the task reads data, by the names that it has for it. file_options:
+    which columns of a file hold what."""
 
     clients: int | None = None
     method: str | None = None
@@ -45,6 +46,7 @@ class Cut:
     min_rating: LeastRating = None
     split: SplitKind | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)
+    scenario: str | None = None
     file_options: FileOptions = AS_NAMED
 
 
@@ -93,6 +95,8 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | No
         raise SettingsError("--min-rating: expected none with a folder of shards, which are read as they are")
     if cut.method is not None:
         raise SettingsError(f"--method: expected none with a folder of shards, which are divided, got {cut.method}")
+    if cut.scenario is not None:
+        raise SettingsError(f"--scenario: expected none with a folder of shards, which are divided, got {cut.scenario}")
     return found
 
 
@@ -114,19 +118,24 @@ def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
     from simulation.datasets.load import load_dataset
     from simulation.datasets.synthetic import generate_dataset
     from simulation.partitioning.partition import partition_dataset, partition_shops
+    from simulation.partitioning.scenarios import divide_by_scenario
 
     clients = cut.clients or USUAL_CLIENTS
+    if cut.scenario is not None and cut.method is not None:
+        raise SettingsError(f"--scenario: expected none with --method {cut.method}, got {cut.scenario}")
     if data in (CHAIN, SYNTHETIC) and cut.split is not None:
         raise SettingsError(f"--split: expected none with {data}, whose data are generated, got {cut.split}")
     if data == CHAIN:
         chain = generate_chain(cut.split_seed, clients)
-        if cut.method is None:
+        if cut.method is None and cut.scenario is None:
             return chain.dataset, partition_shops(chain.dataset, chain.shops)
         dataset = chain.dataset
     elif data == SYNTHETIC:
         dataset = generate_dataset(cut.split_seed)
     else:
         dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating, cut.split, "table", cut.file_options)
+    if cut.scenario is not None:
+        return divide_by_scenario(dataset, cut.scenario, clients, cut.number)
     method = cut.method or USUAL_METHOD
     return dataset, partition_dataset(dataset, clients=clients, method=method, seed=cut.number)
 

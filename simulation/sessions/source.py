@@ -27,6 +27,8 @@ def cut_session_shards(data: str, cut: Cut, folder: Path) -> Shards:
     """Read, divide and write sessions; the summary goes beside the shards."""
     if cut.split is not None or cut.min_rating not in (None, "usual"):
         raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
+    if cut.scenario is not None:
+        raise SettingsError(f"--scenario: expected none with sessions, got {cut.scenario}")
     method, clients = cut.method or USUAL_CUT, cut.clients or USUAL_CLIENTS
     read = _read_or_generate(data, cut)
     with step("dividing the sessions"):

@@ -25,8 +25,8 @@ from simulation.reports.tables import describe_worth
 
 SMALL = ("--set", "width=8", "--set", "cutoff=16", "--set", "batch_size=256")
 FIGURES = (
-    "strategy seed rounds edges_kept client_mean user_mean alone together centralised clients floors notes bytes_up "
-    "bytes_down seconds digest"
+    "strategy seed rounds edges_kept client_mean user_mean alone together centralised silos clients floors notes "
+    "bytes_up bytes_down seconds digest"
 )
 
 
@@ -57,6 +57,23 @@ def finished(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "one"
     assert run("simulate", str(shards), "--rounds", "2", *SMALL, "--out", str(folder)).exit_code == 0
     return folder
+
+
+def test_a_scenario_shares_sums_and_says_what_each_silo_gains(ratings: Path, tmp_path: Path) -> None:
+    words = ("simulate", str(ratings), "--scenario", "big-and-tiny", "--silos", "3", "--seed", "2")
+    done = run(*words, "--secure", "--out", str(tmp_path / "run"), "--json", "--set", "cutoff=16")
+    report = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert report["settings"]["basis"]["kind"] == "exact" and report["settings"]["strategy"] == {"train": "false"}
+    silos = report["silos"]
+    assert [silo["client"] for silo in silos] == [client["client"] for client in report["clients"]]
+    for silo in silos:
+        assert silo["ratio"] == pytest.approx(silo["together"]["ndcg@20"] / silo["alone"]["ndcg@20"])
+    total = sum(silo["users"] for silo in silos)
+    for way in ("alone", "together"):
+        mean = sum(silo["users"] * silo[way]["ndcg@20"] for silo in silos) / total
+        assert report[way]["ndcg@20"] == pytest.approx(mean)
+    assert max(silo["users"] for silo in silos) > total / 2
 
 
 def test_an_interrupted_simulation_says_how_to_go_on_and_ends_as_if_it_had_not_been(
@@ -178,6 +195,15 @@ def test_a_mistake_is_one_line_that_names_it(
         (("simulate", "there", "--clients", "5"), "--clients: expected 1, as many as there has shards, or none, got 5"),
         (("tune", "there", "--out", "t", "--clients", "5"), "--clients: expected 1, as many as there has shards"),
         (("simulate", "there", "--method", "users"), "--method: expected none with a folder of shards"),
+        (("simulate", "there", "--scenario", "chain"), "--scenario: expected none with a folder of shards"),
+        (
+            ("simulate", "synthetic", "--scenario", "chain", "--method", "users"),
+            "--scenario: expected none with --method users, got chain",
+        ),
+        (
+            ("simulate", "clicks", "--task", "sessions", "--scenario", "chain"),
+            "--scenario: expected none with sessions",
+        ),
         (
             ("simulate", "there", "--rank", "8"),
             "--rank: expected it with --common-basis iterated alone, got it with off",
