@@ -29,7 +29,7 @@ TESTING := test test-fast test-system rounding faults engines engine-ray engine-
 $(TESTING) generated-client e2e-compose: export OMP_NUM_THREADS := 1
 $(TESTING) e2e-compose: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo stop check format test test-fast test-system rounding faults engines engine-ray engine-flower storage generated-client soak nightly benchmark guard \
+.PHONY: help install demo stop check format test test-fast test-system rounding faults engines engine-ray engine-flower storage generated-client environments soak nightly benchmark guard \
 	e2e-compose site notebook dist lock sbom audit platforms images base-digest clean
 
 help: ## print this list
@@ -100,6 +100,8 @@ generated-client: install .venv-generator/.installed ## make clients from both O
 	$(PYTHON) -m venv --clear .venv-generator
 	.venv-generator/bin/pip install --quiet --require-hashes --only-binary :all: --requirement $<
 	@touch $@
+
+environments: $(foreach one,ray flower storage site generator,.venv-$(one)/.installed) ## make the environments of engines, storage, site, generated-client
 
 .venv-%/.installed: requirements/%.txt requirements/torch.txt requirements/make_engine_environment.sh pyproject.toml
 	TORCH_BUILD=$(TORCH_BUILD) TORCH_INDEX=$(TORCH_INDEX) sh requirements/make_engine_environment.sh $* $(PYTHON)
