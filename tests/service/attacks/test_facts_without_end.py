@@ -102,14 +102,14 @@ def test_a_log_that_is_opened_again_counts_what_it_has_and_more_than_it_may_is_s
 
 def test_what_failed_to_be_written_does_not_count(log: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     log.put_item("first", ItemIn(title=TEXT))
-    put = EventStore._put
+    put = EventStore._put_item
 
     def put_and_fail(self: EventStore, rows: object, item: str, facts: ItemIn) -> int | FederationError:
         put(self, rows, item, facts)  # type: ignore[arg-type]
         raise RuntimeError
 
     with monkeypatch.context() as patched:
-        patched.setattr(EventStore, "_put", put_and_fail)
+        patched.setattr(EventStore, "_put_item", put_and_fail)
         for _ in range(50):
             with pytest.raises(RuntimeError):
                 log.put_item("second", ItemIn(title=TEXT))

@@ -48,7 +48,8 @@ try:
     main()
 except SystemExit as end:
     sys.setprofile(None)
-    functions = [name for name in sorted(entered) if not name.removeprefix(root).startswith("tests/")]
+    others = ("tests/", ".venv/")
+    functions = [name for name in sorted(entered) if not name.removeprefix(root).startswith(others)]
     print(end.code, len(functions), *(name for name in sys.modules if name.startswith(FOREIGN)))
 """
 FOREIGN = (
