@@ -76,18 +76,22 @@ class StartForm:
 
 
 def start_form(runs: list[RunHistoryOut], joined: int, declared: MethodSettings) -> StartForm:
-    """As the last run was asked for; the first one with everybody who has joined. declared: the federation's own."""
+    """As the last run was asked for; the first one with everybody who has joined, of sums where the federation declares
+    some. declared: the federation's own."""
     last = runs[-1] if runs else None
     request = RunIn(clients=max(joined, 2), method=declared) if last is None else last.request
-    chosen = OFF if last is None else request.method.basis.kind
+    chosen = request.method.basis.kind
     values = {name: "" if (value := getattr(request, name)) is None else f"{value:.15g}" for name in NUMBERS}
     values |= {"settings": "\n".join(_changed_lines(request.method, declared)), "part": "training"}
+    if last is None and chosen != OFF:
+        values["part"] = "basis"
     values |= {"basis_kind": chosen} | dict.fromkeys(("basis_rank", "basis_rounds"), "")
-    if chosen == ITERATED:
+    if chosen == ITERATED and last is not None:
         basis = request.method.basis
         values |= {name: f"{getattr(basis, of)}" for name, of in BASIS.items() if of != "kind"}
     if request.part == "basis":
-        values["rounds"] = f"{RunIn().rounds}"  # those of a basis run follow from its basis
+        enough = declared.strategy.get("train") is False  # one round of closed forms
+        values["rounds"] = f"{1 if enough else RunIn().rounds}"  # those of a basis run follow from its basis
     usual = {name: f"{getattr(declared.basis, of)}" for name, of in BASIS.items()}
     kinds = () if declared.basis.kind == OFF else (OFF, declared.basis.kind)
     return StartForm(values, None if last is None else last.run, kinds, usual)

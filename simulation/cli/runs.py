@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shared.protocol.schemas import RunHistoryOut
     from simulation.operating.operator import Observe
     from simulation.operating.operator_calls import Operator
+    from simulation.operating.silo_worth import SiloAccess
 
 IfNone = Annotated[
     bool, typer.Option("--if-none", help="follow the latest run with this common basis, unless it failed")
@@ -72,7 +73,6 @@ def run(
         start_run_if_none,
     )
     from simulation.operating.operator_calls import open_operator
-    from simulation.operating.silo_worth import await_worth, read_access, require_members
 
     as_declared = basis.common_basis is None and "basis.kind" not in options.parse_pairs(changes or [])
     asked = {
@@ -85,7 +85,7 @@ def run(
         "changing_members": changing_members,
     }
     request = validate_settings(RunIn, asked)
-    accesses = [read_access(file) for file in silo or ()]
+    accesses = _read_accesses(silo)
     calling = call.calling()
     words = OperatorWords(operator_token_file, aggregator_url, call)
     with (
@@ -94,11 +94,11 @@ def run(
     ):
         if request.method.basis.kind != "off":
             request = request.model_copy(update={"method": agree_on_basis(operator, request.method)})
-        if as_declared or rounds is None or accesses:
+        if as_declared or rounds is None:
             federation = fetch_federation(operator)
             request = adopt_declared(request, federation, basis=as_declared, rounds=rounds is None)
-            names = {one.client for one in list_members(operator)} if accesses else ()
-            require_members(accesses, federation.aggregator, names)
+        if accesses:
+            _require_members(operator, accesses, {one.client for one in list_members(operator)})
         if request.method.basis.kind != "off":
             with round_lines(shown=not as_json) as observe:
                 hold_basis_run(operator, request, note(observe), renew=renew_basis)
@@ -108,15 +108,40 @@ def run(
             history = follow_run(operator, started.run, note(observe))
     if as_json:
         return options.print_json(history.model_dump(mode="json"))
-    told = [await_worth(access, history.run) for access in accesses]
+    told = _await_lines(accesses, history.run)
     held = count_noun(len(history.rounds), "round")
     tell_progress(f"{history.run} is over after {held}; each silo answers by the best model it has had")
     if not told:
         tell_progress(
             "what it brought a silo: on the silo's own machine, lpsfed worth --silo NAME/silo.toml, or its page"
         )
-    for found in told:
-        OUT.print(found.line, soft_wrap=True)
+    for line in told:
+        OUT.print(line, soft_wrap=True)
+
+
+def _read_accesses(silos: list[Path] | None) -> list[SiloAccess]:
+    """How the silos of these settings are asked; what that needs is imported where there is one."""
+    if not silos:
+        return []
+    from simulation.operating.silo_worth import read_access
+
+    return [read_access(file) for file in silos]
+
+
+def _require_members(operator: Operator, accesses: list[SiloAccess], names: Collection[str]) -> None:
+    from simulation.operating.operator import fetch_federation
+    from simulation.operating.silo_worth import require_members
+
+    require_members(accesses, fetch_federation(operator).aggregator, names)
+
+
+def _await_lines(accesses: list[SiloAccess], run: str) -> list[str]:
+    """What the run has brought each silo, once it has judged it."""
+    if not accesses:
+        return []
+    from simulation.operating.silo_worth import await_worth
+
+    return [await_worth(access, run).line for access in accesses]
 
 
 @dataclass(frozen=True)
@@ -197,11 +222,10 @@ def status(
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     from shared.protocol.schemas import ENDED
-    from simulation.operating.operator import describe_run, fetch_federation, fetch_run, watch_run
+    from simulation.operating.operator import describe_run, fetch_run, watch_run
     from simulation.operating.operator_calls import open_operator
-    from simulation.operating.silo_worth import fetch_worth, read_access, require_members
 
-    accesses = [read_access(file) for file in silo or ()]
+    accesses = _read_accesses(silo)
     calling = call.calling()
     words = OperatorWords(operator_token_file, aggregator_url, call)
     with (
@@ -210,8 +234,7 @@ def status(
     ):
         history = fetch_run(operator, run)
         if accesses:
-            names = () if history is None else history.enrolled
-            require_members(accesses, fetch_federation(operator).aggregator, names)
+            _require_members(operator, accesses, () if history is None else history.enrolled)
         if follow and history is not None and history.phase not in ENDED:
             with round_lines(shown=not as_json) as observe:
                 history = watch_run(operator, history.run, note(observe))
@@ -221,7 +244,9 @@ def status(
         OUT.print("no run yet" if history is None else describe_run(history), soft_wrap=True)
     if history is not None and history.phase == "failed":
         raise FederationError(describe_run(history))
-    if not as_json:
+    if accesses and not as_json:
+        from simulation.operating.silo_worth import fetch_worth
+
         for access in accesses:
             OUT.print(fetch_worth(access).line, soft_wrap=True)
 

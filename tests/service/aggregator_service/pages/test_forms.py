@@ -195,7 +195,8 @@ async def test_a_basis_run_is_started_by_the_form_and_then_a_training_run_with_i
         await federation.joined("north", "south")
         word = await guard(federation)
         page = await federation.http.get("/", auth=OPERATOR)
-        assert field_of(page, "basis_kind") == "off" and 'placeholder="3"' in page.text
+        assert field_of(page, "basis_kind") == "iterated" and 'placeholder="3"' in page.text
+        assert field_of(page, "part") == "basis"  # what a federation of sums begins with
         refused = await post(federation, "/start", RUN | basis | {"guard": word})
         assert refused.status_code == 422 and "expected a finished basis run" in shown(refused)
         assert 'id="error-basis_kind"' in refused.text and field_of(refused, "basis_rounds") == "4"
@@ -208,6 +209,7 @@ async def test_a_basis_run_is_started_by_the_form_and_then_a_training_run_with_i
         await post(federation, "/cancel", {"run": "run-1", "guard": word})
         page = await federation.http.get("/", auth=OPERATOR)
         assert (field_of(page, "basis_kind"), field_of(page, "basis_rounds")) == ("iterated", "4")
+        assert field_of(page, "part") == "training"
 
 
 @pytest.mark.parametrize(
