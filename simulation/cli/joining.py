@@ -211,6 +211,8 @@ def _settle_sums(
             choices = replace(choices, policy={**choices.policy, **agreed.missing})
         else:
             tell_on_stderr(describe_missing(asked.name, agreed, gain))
+    elif accept is options.Accepted.sums and federation.method.basis.kind == "off":
+        tell_on_stderr(f"{asked.name}: this federation sums nothing: --accept sums changes nothing")
     return replace(choices, catalogue=choose_catalogue(asked, silo, federation, choices))
 
 

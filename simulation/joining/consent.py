@@ -36,10 +36,11 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     assert declared.basis is not None, "only of a federation that sums"
     trained = "as the aggregator sent them, because nothing is trained" if strategy.enough_rounds else "trained"
     once = f"a round: {', '.join((_describe_networks(declared.of_part('training')), *declared.scalars))}"
+    seen = [name for name, scalar in strategy.scalars.items() if scalar.visible or not federation.secure]
     return (
         f"{name}: this federation of silos sums statistics of {method.catalogue:,} listed items. With --accept sums",
         f"- leaves this silo: {_describe_sums(declared.basis, method, secure=federation.secure)}",
-        f"- leaves too, {once}; {trained}",
+        f"- leaves too, {once}; {trained}{_describe_seen(seen)}",
         f"- the others learn: {_describe_learnt(method.basis)}",
         "- stays: users, ids of users, single interactions, titles, metrics",
     )
@@ -60,8 +61,13 @@ def _describe_networks(declared: Declaration) -> str:
     return f"the networks {' and '.join(groups)} ({size(sent)})"
 
 
+def _describe_seen(scalars: Sequence[str]) -> str:
+    return f"; the aggregator reads {' and '.join(scalars)} of this silo by itself" if scalars else ""
+
+
 def _describe_learnt(basis: BasisSettings) -> str:
-    rare = f"; pairs that fewer than {basis.least_pairs} users have are left out" if basis.kind == "exact" else ""
+    least = f"; pairs that fewer than {basis.least_pairs} users have are left out, but for a silo that lies of its own"
+    rare = least if basis.kind == "exact" and basis.epsilon is None else ""
     return (
         "the sums over all silos: which items somebody has, how often, and which go together"
         f"{rare}; all other silos together could subtract theirs and see this one's"

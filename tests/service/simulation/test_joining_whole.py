@@ -135,6 +135,13 @@ def test_sums_in_the_open_are_not_agreed_to_by_one_word(tmp_path: Path) -> None:
         )
 
 
+def test_where_nothing_is_summed_the_word_changes_nothing(tmp_path: Path) -> None:
+    with invited(tmp_path):
+        done = join("--no-start", "--accept", "sums")
+        assert done.exit_code == 0 and "this federation sums nothing" in done.stderr
+        assert client_settings(Path("north/silo.toml")).policy.common_basis == "no"
+
+
 def test_another_list_than_the_invitation_s_is_refused(tmp_path: Path) -> None:
     with invited(tmp_path, **sums(tmp_path)) as (chosen, _):
         Path("other.txt").write_text("".join(f"{item}\n" for item in sorted(ITEMS, reverse=True)))
