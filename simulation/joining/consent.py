@@ -66,7 +66,10 @@ def _describe_seen(scalars: Sequence[str]) -> str:
 
 
 def _describe_learnt(basis: BasisSettings) -> str:
-    least = f"; pairs that fewer than {basis.least_pairs} users have are left out, but for a silo that lies of its own"
+    least = (
+        f"; pairs that fewer than {basis.least_pairs} users have are left out, though a silo that lies about its own"
+        " counts reads them"
+    )
     rare = least if basis.kind == "exact" and basis.epsilon is None else ""
     return (
         "the sums over all silos: which items somebody has, how often, and which go together"
