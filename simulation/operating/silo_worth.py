@@ -6,11 +6,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from client_service.evaluation.metrics import LABELS, SESSION_LABELS
 from client_service.settings import read_file_beneath_environment
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError, UnavailableError
+from shared.message import Message
 from shared.protocol.signing.keys import raw_hex
 from shared.protocol.signing.members import read_registry
 from shared.words import count_noun
@@ -21,6 +22,7 @@ from simulation.progress import step
 if TYPE_CHECKING:
     from client_service.federation.messages import QualityOut
 
+Answer = TypeVar("Answer", bound=Message)
 CALL_SECONDS = 30.0
 PATIENCE_SECONDS = 900.0  # a large silo judges for minutes
 LOOK_SECONDS = 0.5
@@ -105,13 +107,29 @@ def require_members(accesses: Sequence[SiloAccess], aggregator: str, names: Coll
 
 
 def fetch_worth(access: SiloAccess, ca: Path | None = None) -> SiloWorth:
-    """ConflictError where no run has ended there; UnavailableError for a client that is not there."""
-    found = _worth_of(access.name, _fetch_quality(access, ca))
-    if found is None:
+    """Of the last run; while the silo judges one that is over, that one is waited for.
+
+    ConflictError where no run has ended there; UnavailableError for a client that is not there.
+    """
+    until = time.monotonic() + PATIENCE_SECONDS
+    with step(f"waiting for {access.name} to judge its last run"):
+        while not (quality := _fetch_quality(access, ca)).finished:
+            if not _is_judging(access, ca, quality) or time.monotonic() > until:
+                break
+            time.sleep(LOOK_SECONDS)
+    if (found := _worth_of(access.name, quality)) is None:
         raise ConflictError(
-            f"{access.name}: expected a run that has ended, of which the silo is judged; got none so far"
+            f"{access.name}: expected a run that has ended and test items to judge it by, got none so far"
         )
     return found
+
+
+def _is_judging(access: SiloAccess, ca: Path | None, quality: QualityOut) -> bool:
+    """Is the silo in the last round of the run that this is of?"""
+    from client_service.federation.messages import StatusOut
+
+    status = _fetch(access, ca, "/v1/status", StatusOut)
+    return quality.run is not None and status.run == quality.run and 0 < status.rounds <= status.round
 
 
 def await_worth(access: SiloAccess, run: str, ca: Path | None = None) -> SiloWorth:
@@ -131,29 +149,33 @@ def await_worth(access: SiloAccess, run: str, ca: Path | None = None) -> SiloWor
 
 
 def _fetch_quality(access: SiloAccess, ca: Path | None) -> QualityOut:
+    from client_service.federation.messages import QualityOut
+
+    found = _fetch(access, ca, "/v1/quality", QualityOut)
+    if found.client != access.name:
+        raise ProtocolError(f"{access.url}: expected the client of {access.name}, got that of {found.client}")
+    return found
+
+
+def _fetch(access: SiloAccess, ca: Path | None, path: str, message: type[Answer]) -> Answer:
     import httpx
     from pydantic import ValidationError
 
-    from client_service.federation.messages import QualityOut
     from shared.web.calling import Calling, reason
 
     headers = {} if access.key is None else {"Authorization": f"Bearer {access.key}"}
     try:
         with httpx.Client(headers=headers, trust_env=False, verify=Calling(ca).context, timeout=CALL_SECONDS) as http:
-            answer = http.get(f"{access.url}/v1/quality")
+            answer = http.get(f"{access.url}{path}")
     except httpx.TransportError as error:
         raise UnavailableError(f"{access.url}: expected the client of {access.name}, got {reason(error)}") from None
     if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        raise FederationError(
-            f"{access.url}: expected the operator key of {access.name}, it refuses the one of {access.file}"
-        )
+        words = f"expected the operator key of {access.name}, it refuses the one that {access.file} names"
+        raise FederationError(f"{access.url}: {words}")
     try:
-        found = QualityOut.model_validate_json(answer.content)
+        return message.model_validate_json(answer.content)
     except ValidationError:
         raise ProtocolError(f"{access.url}: expected the client of {access.name}, got another answer") from None
-    if found.client != access.name:
-        raise ProtocolError(f"{access.url}: expected the client of {access.name}, got that of {found.client}")
-    return found
 
 
 def _worth_of(name: str, quality: QualityOut) -> SiloWorth | None:
