@@ -50,6 +50,11 @@ class Policy(Message):
         " under masks; secure: under masks alone. The sums tell which items somebody has; in the open the aggregator"
         " sees this silo's own, and so may every silo, by the difference of two sums",
     )
+    transitions: SumConsent = Field(
+        "no",
+        description="may what the silo's visits click after what be summed with the others'? secure: under masks alone."
+        " The sums tell which items somebody has; in the open the aggregator sees this silo's own",
+    )
     basis_changes: int = Field(
         3, ge=3, le=1024, description="least number of silos by whose data two sums of the common basis may differ"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 import numpy as np
@@ -20,6 +20,7 @@ from client_service.models.top_items import top_columns
 from client_service.serving.messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut
 from client_service.serving.model_server import FrozenModel, ModelServer
 from client_service.training.session_trainer import SessionTrainer
+from client_service.training.transition_scores import TransitionScores, probabilities, usual_share
 from shared.method.parameters import Float32
 
 
@@ -57,15 +58,30 @@ SESSIONS = 256  # whose graphs are computed at a time: some 200 kB each, however
 
 @dataclass(frozen=True)
 class ServedSessions(FrozenModel):
-    """A session model. own: the rows of its table that are the shard's items', (N,). vectors: these rows, (N, d)."""
+    """A session model. own: the rows of its table that are the shard's items', (N,). vectors: these rows, (N, d).
+
+    transitions: what it is fused with, where there is such; share: of these in the probability of an item.
+    """
 
     model: SRGNN
     own: Tensor = field(kw_only=True)
     vectors: Tensor = field(kw_only=True)
+    transitions: TransitionScores | None = field(default=None, kw_only=True)
+    share: float = field(default=0.0, kw_only=True)
+
+    def score(self, examples: Prefixes) -> Float32:
+        """Scores (B, N) of the shard's items after each prefix, on the CPU: with transitions, logarithms of
+        probabilities."""
+        trained = self.score_by_model(examples)
+        if self.transitions is None:
+            return trained
+        found = (1.0 - self.share) * probabilities(trained) + self.share * self.transitions.score(examples)
+        mixed: Float32 = np.log(np.maximum(found, np.float32(1e-30)))
+        return mixed
 
     @torch.no_grad()
-    def score(self, examples: Prefixes) -> Float32:
-        """Scores (B, N) of the shard's items after each prefix, on the CPU."""
+    def score_by_model(self, examples: Prefixes) -> Float32:
+        """Scores of the network alone, (B, N)."""
         clicks, lengths = (torch.from_numpy(part).to(self.own.device) for part in examples.pad())
         found: Float32 = self.model.score(*self.model.encode(self.own[clicks], lengths), self.vectors).cpu().numpy()
         return found
@@ -77,7 +93,16 @@ def freeze_sessions(version: str, training: SessionTrainer) -> ServedSessions:
     table = model.item.table.detach()
     own = torch.from_numpy(training.own).to(table.device)
     vectors = table if len(own) == len(table) else table[own]
-    return ServedSessions(version, model, own=own, vectors=vectors)
+    served = ServedSessions(version, model, own=own, vectors=vectors)
+    known = training.transitions
+    if known is None:
+        return served
+
+    def trained(examples: Prefixes) -> Float32:
+        return probabilities(served.score_by_model(examples))
+
+    share = usual_share(training.shard, trained, known.score, training.interrupt)
+    return replace(served, transitions=known, share=share)
 
 
 class NextItems(ModelServer):
@@ -162,7 +187,7 @@ class NextItems(ModelServer):
         scores = served.score(examples)
         if not np.isfinite(scores).all():
             return "the model's scores are no numbers", _shares(self._successors_or_popular(examples))
-        return None, _softmax(scores)
+        return None, probabilities(scores)
 
     def _successors_or_popular(self, examples: Prefixes) -> Float32:
         """Counts of what followed the last click; beneath one such count, popular items."""
@@ -184,10 +209,4 @@ class NextItems(ModelServer):
 
 def _shares(counts: Float32) -> Float32:
     found: Float32 = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
-    return found
-
-
-def _softmax(scores: Float32) -> Float32:
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    found: Float32 = powers / powers.sum(axis=1, keepdims=True)
     return found

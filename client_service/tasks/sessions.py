@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from client_service.data.interaction_files import find_places
 from client_service.data.session_files import load_session_shard
@@ -11,10 +14,13 @@ from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, M
 from client_service.evaluation.session_ranking import measure_prefixes
 from client_service.joining_value.comparison import compare_with_counts
 from client_service.runtime.interruption import Interrupt
+from client_service.serving.model_store import ModelHead
 from client_service.serving.next_items import NextItems, ServedSessions, freeze_sessions
+from client_service.serving.refitting import load_model_basis
 from client_service.settings import ClientSettings
+from client_service.sums.transitions import Transitions
 from client_service.tasks.page_texts import VISITS, try_visit
-from client_service.tasks.task import RunContext, Task
+from client_service.tasks.task import ModelStart, RunContext, Task
 from client_service.training.session_trainer import SessionTrainer, list_session_rows
 from shared.errors import SettingsError
 from shared.method.declaration import Counts
@@ -61,6 +67,27 @@ def judge_test(shard: SessionShard, served: ServedSessions, interrupt: Interrupt
     return measure_prefixes(served.score, shard.test, len(shard.item_ids), interrupt)
 
 
+def begin_training(
+    place: RunContext, shard: SessionShard, device: torch.device, interrupt: Interrupt
+) -> tuple[SessionTrainer, dict[str, Any]]:
+    """A model where its run begins, with the transitions of all silos where these were summed."""
+    training = SessionTrainer(shard, place.method, device, interrupt, place.kind)
+    if isinstance(place.basis, Transitions):
+        training.fuse_with(place.basis)
+    return training, {}
+
+
+def rebuild_training(head: ModelHead, shard: SessionShard, folder: Path, device: torch.device) -> SessionTrainer:
+    """The model to which a head belongs; the transitions lie beside its `folder`.
+
+    Raises DataError where they are missing: without them the model ranks otherwise.
+    """
+    training, known = SessionTrainer(shard, head.method, device, kind=head.kind), load_model_basis(folder, head)
+    if isinstance(known, Transitions):
+        training.fuse_with(known)
+    return training
+
+
 def summarise_sessions(
     place: RunContext, shard: SessionShard, served: ServedSessions, training: SessionTrainer, interrupt: Interrupt
 ) -> dict[str, Any]:
@@ -77,7 +104,7 @@ SESSIONS = Task(
     load_shard=load_listed_sessions,
     count=count_sessions,
     count_judged=count_judged,
-    trainer=SessionTrainer,
+    trainer=ModelStart(begin_training, rebuild_training),
     judge=judge_validation,
     test=judge_test,
     answer=NextItems,

@@ -68,7 +68,7 @@ class AnchorSettings(Message):
     every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
 
 
-SumName = Literal["off", "exact", "iterated"]
+SumName = Literal["off", "exact", "iterated", "transitions"]
 """What is summed over the silos before a training run: nothing, or a sum of `shared.sums.SUMS`."""
 
 
@@ -76,7 +76,9 @@ class BasisSettings(Message):
     """The common basis: statistics of the items, summed over the silos before a training run."""
 
     kind: SumName = Field(
-        "off", description="nothing; degrees and pairs of all items; or the lowest frequencies of the items' graph"
+        "off",
+        description="nothing; degrees and pairs of all items; the lowest frequencies of the items' graph; or, for silos"
+        " of visits, what was clicked after what",
     )
     rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
     rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
@@ -89,7 +91,17 @@ class BasisSettings(Message):
         exclude_if=lambda words: words is None,
     )
     exponent: float = Field(0.25, ge=0, le=0.5, description="iterated: e of R = D_u^-e X D_i^-e")
-    least_pairs: int = Field(3, ge=1, le=1000, description="exact: k; pairs of items that fewer users have count as 0")
+    counters: int = Field(
+        1 << 19,
+        ge=1 << 8,
+        le=1 << 22,
+        description="transitions: counters of a row, a power of two, where a number for each pair would be more than"
+        " all counters are",
+        exclude_if=lambda counters: counters == 1 << 19,
+    )
+    least_pairs: int = Field(
+        3, ge=1, le=1000, description="exact, transitions: k; pairs of items that fewer users or visits have count as 0"
+    )
     least_silos: int = Field(
         3, ge=3, le=1024, description="m; fewer are not summed, and no sums may differ by the data of fewer"
     )
@@ -98,6 +110,13 @@ class BasisSettings(Message):
         None, gt=0, le=100, description="exact: of one user, for the one noised sum that is made then; none: no noise"
     )
     delta: float = Field(1e-5, gt=0, le=0.01, description="at which that epsilon holds")
+
+    @field_validator("counters")
+    @classmethod
+    def _is_power_of_two(cls, counters: int) -> int:
+        if counters & (counters - 1):
+            raise ValueError("expected a power of two")
+        return counters
 
     @property
     def directions(self) -> int:

@@ -7,8 +7,9 @@ from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.sums.item_basis import EXACT, ITERATED
 from shared.sums.sum import Sum
+from shared.sums.transitions import TRANSITIONS
 
-SUMS: dict[str, Sum] = {one.name: one for one in (EXACT, ITERATED)}
+SUMS: dict[str, Sum] = {one.name: one for one in (EXACT, ITERATED, TRANSITIONS)}
 WORDS = frozenset(one.word for one in SUMS.values())
 NOISED = frozenset(one.noise.tensor for one in SUMS.values() if one.noise is not None)
 """Tensors that leave with noise alone, and under masks."""

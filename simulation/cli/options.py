@@ -97,6 +97,7 @@ class BasisKind(StrEnum):
     off = "off"
     exact = "exact"
     iterated = "iterated"
+    transitions = "transitions"
 
 
 class Share(StrEnum):

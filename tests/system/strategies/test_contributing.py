@@ -179,14 +179,14 @@ def test_a_route_is_answered_shown_and_in_both_python_clients(copy: Path) -> Non
 
 
 SUM_PARTS = {  # of the recipe's code: the imports above it
-    "shared/sums/transitions.py": """
+    "shared/sums/followers.py": """
 import numpy as np
 from shared.method.parameters import Arrays
 from shared.method.settings import MethodSettings
 from shared.method.tensors import Tensor
 from shared.sums.sum import Sum, require_catalogue
 """,
-    "client_service/sums/transitions.py": """
+    "client_service/sums/followers.py": """
 import hashlib
 from dataclasses import dataclass
 import numpy as np
@@ -195,7 +195,7 @@ from client_service.data.sessions import TRAIN, SessionShard
 from shared.errors import ProtocolError
 from shared.method.settings import MethodSettings
 from shared.sums.sum import UInt32
-from shared.sums.transitions import COUNTS, TRANSITIONS
+from shared.sums.followers import COUNTS, FOLLOWERS
 """,
 }
 SUMMING = """
@@ -203,7 +203,7 @@ import inspect, json
 from pathlib import Path
 import numpy as np
 from client_service.sums.storage import load_basis_head, load_basis
-from client_service.sums.transitions import COUNTS, count_transitions
+from client_service.sums.followers import COUNTS, count_followers
 from client_service.data.sessions import SessionShard
 from client_service.tasks import TASKS
 from shared.errors import PrivacyError
@@ -222,29 +222,29 @@ def session_shards():
     drawn = [draws.integers(0, contract.ITEMS, 200) for _ in range(contract.SILOS)]
     return [shard(clicks) for clicks in drawn], shard(np.concatenate(drawn))
 
-contract.CASES["transitions"], contract.SHARDS["sessions"] = {"kind": "transitions", "least_pairs": 2}, session_shards
-given, held = {"given": contract.Given("transitions"), "tmp_path": Path("kept")}, 0
+contract.CASES["followers"], contract.SHARDS["sessions"] = {"kind": "followers", "least_pairs": 2}, session_shards
+given, held = {"given": contract.Given("followers"), "tmp_path": Path("kept")}, 0
 for name, test in [*vars(contract).items()]:
     if name.startswith("test_"):
         test(**{one: given[one] for one in inspect.signature(test).parameters})
         held += 1
 
 LEAST = 2
-basis = BasisSettings(kind="transitions", least_pairs=LEAST)
+basis = BasisSettings(kind="followers", least_pairs=LEAST)
 method = method_settings("sessions", width=8, batch_size=50).model_copy(update={"basis": basis})
 shards = tuple(write_session_shards(Path("shards"), 3))
 for secure in (False, True):
     one = Experiment(shards, Path(f"run-{secure}"), method, "fedavg", "sessions", rounds=1, device="cpu", secure=secure)
     history = simulate_experiment(one, lambda _: None).history
     silos = [one.make_client_settings(shard, aggregator_url="http://127.0.0.1:9") for shard in shards]
-    pooled = sum(count_transitions(TASKS["sessions"].read(silo), one.agreed_method).astype(int) for silo in silos)
+    pooled = sum(count_followers(TASKS["sessions"].read(silo), one.agreed_method).astype(int) for silo in silos)
     heads = [load_basis_head(silo.state_directory / "basis") for silo in silos]
     found = [load_basis(silo.state_directory / "basis", head.digest) for silo, head in zip(silos, heads)]
     ledger = (silos[0].state_directory / "ledger.jsonl").read_text().splitlines()
     updates = [entry for entry in map(json.loads, ledger) if entry.get("call") == "update" and entry["run"] == "run-1"]
     refused = []
     for word in ("no", "noised", *(() if secure else ("secure",))):
-        strict = silos[0].policy.model_copy(update={"transitions": word, "common_basis": "open"})
+        strict = silos[0].policy.model_copy(update={"followers": word, "common_basis": "open"})
         try:
             silos[0].model_copy(update={"policy": strict}).declaration()
         except PrivacyError as error:
@@ -269,15 +269,15 @@ def follow_sum(copy: Path) -> None:
     assert parts[::2] == [*SUM_PARTS]
     for path, code in zip(parts[::2], parts[1::2], strict=True):
         (copy / path).write_text(f"from __future__ import annotations\n{SUM_PARTS[path]}\n\n{code}", encoding="utf-8")
-    (field,) = re.findall(r"`(transitions: SumConsent[^`]+)`", CONTRIBUTING)
+    (field,) = re.findall(r"`(followers: SumConsent[^`]+)`", CONTRIBUTING)
     insert(copy / "client_service/boundary/policy.py", "    basis_changes: int", f"    {field}\n")
-    opening = 'SumName = Literal["off", "exact", "iterated"'
-    add_to_registry(copy / "shared/method/settings.py", opening, ', "transitions"')
+    opening = 'SumName = Literal["off", "exact", "iterated", "transitions"'
+    add_to_registry(copy / "shared/method/settings.py", opening, ', "followers"')
     sums, silos = copy / "shared/sums/__init__.py", copy / "client_service/sums/registry.py"
-    insert(sums, "from shared.sums.sum import", "from shared.sums.transitions import TRANSITIONS\n")
-    add_to_registry(sums, "for one in (EXACT, ITERATED", ", TRANSITIONS")
-    insert(silos, "from shared.errors", "from client_service.sums.transitions import TRANSITIONS_SUM\n")
-    add_to_registry(silos, "for one in (EXACT_SUM, ITERATED_SUM", ", TRANSITIONS_SUM")
+    insert(sums, "from shared.sums.item_basis import", "from shared.sums.followers import FOLLOWERS\n")
+    add_to_registry(sums, "for one in (EXACT, ITERATED, TRANSITIONS", ", FOLLOWERS")
+    insert(silos, "from shared.errors", "from client_service.sums.followers import FOLLOWERS_SUM\n")
+    add_to_registry(silos, "for one in (EXACT_SUM, ITERATED_SUM, TRANSITIONS_SUM", ", FOLLOWERS_SUM")
 
 
 def test_a_second_sum_is_declared_gated_masked_recorded_and_kept(copy: Path) -> None:
@@ -291,5 +291,5 @@ def test_a_second_sum_is_declared_gated_masked_recorded_and_kept(copy: Path) -> 
         assert found["seen"] > found["hidden"] > 0  # rare counts are there, and handed out as none
         assert found["off"] == [0.0] * 3 and found["digests"] == 1  # the federated sum is that of the pooled visits
         assert found["basis_of_training"] == "run-1" and found["ledger"] == [True]
-        assert (found["declared"], found["secure"]) == ("transitions", secure)
-        assert all("policy: expected transitions = " in words for words in found["refused"]) and found["refused"]
+        assert (found["declared"], found["secure"]) == ("followers", secure)
+        assert all("policy: expected followers = " in words for words in found["refused"]) and found["refused"]

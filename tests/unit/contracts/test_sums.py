@@ -8,10 +8,12 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.data import Shard, shard_of_matrices
+from client_service.data.sessions import SessionShard
 from client_service.sums.registry import SILO_SUMS, find_silo_sum
 from client_service.sums.silo_sum import SiloSum, Statistics, SumRound, Sums
 from client_service.sums.storage import load_basis, save_basis
@@ -31,6 +33,7 @@ CASES: dict[str, dict[str, Any]] = {  # settings of `basis`; each sum is here at
     "exact, noised": {"kind": "exact", "epsilon": 8.0},
     "iterated": {"kind": "iterated", "rank": 4, "rounds": 3},
     "iterated, all rounds": {"kind": "iterated", "rank": 4, "rounds": 3, "words": 3},
+    "transitions": {"kind": "transitions", "least_pairs": 2},
 }
 
 
@@ -48,7 +51,21 @@ def item_shards() -> tuple[list[Shard], Shard]:
     return parts, shard("pooled", sparse.csr_array(sparse.vstack(drawn)))
 
 
-SHARDS: dict[str, Callable[[], tuple[list[Any], Any]]] = {"items": item_shards}  # of a sum's task
+def session_shards() -> tuple[list[SessionShard], SessionShard]:
+    """Silos of visits to all items of a catalogue, and the same visits in one silo."""
+    generator = np.random.default_rng(2)
+    drawn = [generator.integers(0, ITEMS, 200) for _ in range(SILOS)]
+
+    def shard(clicks: NDArray[np.int64]) -> SessionShard:
+        starts, places = np.arange(0, len(clicks) + 1, 4), np.arange(ITEMS)
+        train = np.zeros(len(starts) - 1, np.int8)
+        return SessionShard("shop", [f"{one:02}" for one in places], clicks, starts, train, places)
+
+    return [shard(clicks) for clicks in drawn], shard(np.concatenate(drawn))
+
+
+SHARDS: dict[str, Callable[[], tuple[list[Any], Any]]] = {"items": item_shards, "sessions": session_shards}
+"""By a sum's task."""
 
 
 class Given:

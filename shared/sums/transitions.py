@@ -1,0 +1,73 @@
+"""Transitions of visits: how often one item was clicked after another, the nearer the more, summed over the silos.
+
+Where the catalogue is small, each ordered pair of items has a number. Where it is large, pairs share ROWS rows of
+counters (count-min sketch: Cormode and Muthukrishnan 2005). A pair adds to one counter of each row, found by hashes
+that everybody knows. The least of a pair's counters in the sum is never below the pair's own sum.
+
+A visit adds at most UNIT to a pair, however often it has it. So what is above (k - 1) UNIT has come from k visits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from shared.method.parameters import Arrays
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.tensors import Tensor
+from shared.sums.sum import Shapes, Sum, UInt32, require_catalogue
+
+VISITS, COUNTS, SKETCH = "transitions.visits", "transitions.counts", "transitions.sketch"
+WEIGHTS = (6, 3, 2)
+"""What a visit adds to a pair whose second click is the next one, the one after it, or the third: 6 / distance."""
+UNIT = max(WEIGHTS)
+ROWS = 8
+
+
+def transition_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
+    """Visits of each item, and a number for each ordered pair or the counters that pairs share."""
+    items, counters = require_catalogue(method), method.basis.counters
+    if items**2 <= ROWS * counters:
+        pairs = Tensor(COUNTS, (items, items), "zeros", dtype="U32")
+    else:
+        pairs = Tensor(SKETCH, (ROWS, counters), "zeros", dtype="U32")
+    return (Tensor(VISITS, (items,), "zeros", dtype="U32"), pairs)
+
+
+def transition_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
+    """The catalogue, and how many counters a row has, unless it was asked for by name."""
+    found = {"catalogue": shapes[VISITS][0]}
+    if SKETCH in shapes and "counters" not in basis.model_fields_set:
+        found["basis.counters"] = shapes[SKETCH][1]
+    return found
+
+
+def hide_rare_transitions(method: MethodSettings, sums: Arrays) -> Arrays:
+    """The sums with 0 in place of all that fewer than `least_pairs` visits may have added."""
+    least = method.basis.least_pairs
+    from_enough = {VISITS: least, COUNTS: (least - 1) * UNIT + 1, SKETCH: (least - 1) * UNIT + 1}
+    return {name: np.where(value < from_enough[name], np.uint32(0), value) for name, value in sums.items()}
+
+
+def hash_items(items: int, counters: int, row: int) -> tuple[UInt32, UInt32]:
+    """Two numbers of each item, (N,): a pair (a, b) has the counter first[a] XOR second[b] of the row.
+
+    They follow from the sizes alone, in every run: with other hashes a second sum over the same data would tell more.
+    """
+    generator = np.random.default_rng([items, counters, row])
+    first, second = generator.integers(counters, size=(2, items), dtype=np.uint32)
+    return first, second
+
+
+TRANSITIONS = Sum(
+    name="transitions",
+    word="transitions",
+    title="the transitions",
+    tells="counts of what is clicked after what",
+    tensors=transition_tensors,
+    own_names=frozenset({VISITS, COUNTS, SKETCH}),
+    sizes=transition_sizes,
+    hand_out=hide_rare_transitions,
+    steady=("counters",),
+)
