@@ -94,9 +94,9 @@ def usual_share(shard: SessionShard, model: ScoreItems, by_counts: ScoreItems, i
         trained, counted = model(some), by_counts(some)
         return ((1.0 - share) * trained + share * counted for share in SHARES)
 
-    values = _compare(examples, len(shard.item_ids), mixed, interrupt)
     if not len(examples):
         return USUAL_SHARE
+    values = _compare(examples, len(shard.item_ids), mixed, interrupt)
     best = SHARES[int(values.mean(axis=1).argmax())]
     return (best * len(examples) + USUAL_SHARE * USUAL_BY) / (len(examples) + USUAL_BY)
 
@@ -129,7 +129,8 @@ def _compare(
 
 def _choose_steadily(values: np.ndarray) -> int:
     """The best way, or the first, the usual one, where no other is better by more than chance."""
-    best = int(values.mean(axis=1).argmax()) if values.size else 0
+    if not values.size:
+        return 0
+    best = int(values.mean(axis=1).argmax())
     gains = values[best] - values[0]
-    error = gains.std() / np.sqrt(max(1, len(gains)))
-    return best if len(gains) and gains.mean() > LEAST_GAIN * error else 0
+    return best if gains.mean() > LEAST_GAIN * gains.std() / np.sqrt(len(gains)) else 0

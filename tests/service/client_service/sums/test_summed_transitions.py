@@ -1,0 +1,57 @@
+"""Silos of visits sum transitions through both services, serve with them, and serve the same after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client_service.federation.best_model import load_model
+from client_service.runtime.interruption import NEVER
+from client_service.serving.next_items import ServedSessions
+from client_service.sums.storage import load_basis, load_basis_head
+from client_service.sums.transitions import Transitions, count_transitions
+from client_service.tasks import TASKS
+from shared.errors import DataError
+from shared.method.settings import method_settings
+from shared.sums.transitions import COUNTS, UNIT
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.in_process import simulate_experiment
+from tests.support.visits import write_session_shards
+
+LEAST = 2
+
+
+def test_summed_transitions_are_masked_kept_fused_and_there_after_a_restart(tmp_path: Path) -> None:
+    method = method_settings(
+        "sessions", width=8, batch_size=50, **{"basis.kind": "transitions", "basis.least_pairs": LEAST}
+    )
+    shards = tuple(write_session_shards(tmp_path / "shards", 3))
+    one = Experiment(shards, tmp_path / "run", method, "fedavg", "sessions", rounds=1, device="cpu", secure=True)
+    outcome = simulate_experiment(one, lambda _: None)
+    silos = [one.make_client_settings(shard, aggregator_url="http://127.0.0.1:9") for shard in shards]
+    task, held = TASKS["sessions"], []
+    pooled = np.sum([count_transitions(task.read(silo), one.agreed_method)[COUNTS] for silo in silos], axis=0)
+    for silo in silos:
+        folder, shard = silo.state_directory / "basis", task.read(silo)
+        head = load_basis_head(folder)
+        assert head is not None and head.run == outcome.history.request.basis
+        known = load_basis(folder, head.digest)
+        assert isinstance(known, Transitions) and known.counts is not None
+        np.testing.assert_array_equal(known.counts, np.where(pooled <= (LEAST - 1) * UNIT, 0, pooled))
+        served = load_model(task, shard, silo.models_directory, torch.device("cpu"))
+        assert isinstance(served, ServedSessions) and served.transitions is not None and 0.0 < served.share < 1.0
+        held.append(dict(task.test(shard, served, NEVER).values))
+        plain = replace(served, transitions=None)
+        assert not np.array_equal(plain.score(shard.test), served.score(shard.test))
+    for silo, values in zip(silos, held, strict=True):
+        told = outcome.qualities[silo.name].test
+        assert told is not None and sorted(told.values()) == pytest.approx(sorted(values.values()))
+    folder = silos[0].state_directory / "basis"
+    for path in folder.glob("basis-*.safetensors"):
+        path.unlink()
+    with pytest.raises(DataError, match="expected the common basis"):
+        load_model(task, task.read(silos[0]), silos[0].models_directory, torch.device("cpu"))

@@ -1,0 +1,157 @@
+"""The sum of transitions: what it counts, what is handed out of it, and what a silo reads in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from client_service.data.sessions import SessionShard
+from client_service.evaluation.session_ranking import measure_prefixes
+from client_service.sums.silo_sum import SumRound, Sums
+from client_service.sums.transitions import (
+    Transitions,
+    count_transitions,
+    finish_transitions,
+    own_transitions,
+    shard_transitions,
+)
+from client_service.training.transition_scores import TransitionScores, score_by_transitions, usual_share
+from shared.errors import SettingsError
+from shared.method.settings import MethodSettings, method_settings
+from shared.sums.transitions import COUNTS, ROWS, SKETCH, UNIT, VISITS, hide_rare_transitions
+from simulation.sessions.cut import CUTS, divide_sessions
+from simulation.sessions.generator import generate_sessions
+
+
+def shard_of(*visits: list[int], items: int = 40, places: np.ndarray | None = None) -> SessionShard:
+    """Training visits over so many items."""
+    starts = np.concatenate([[0], np.cumsum([len(one) for one in visits])])
+    ids = [f"{one:02}" for one in range(items)]
+    splits = np.zeros(len(visits), np.int8)
+    own = np.arange(items) if places is None else places
+    return SessionShard("shop", ids, np.concatenate(visits).astype(np.int64), starts, splits, own)
+
+
+def settings(items: int = 40, least: int = 1, counters: int = 1 << 19) -> MethodSettings:
+    said = {"basis.kind": "transitions", "basis.least_pairs": least, "basis.counters": counters}
+    return method_settings(catalogue=items, **said)
+
+
+def handed_out(parts: list[Sums], method: MethodSettings) -> Transitions:
+    total = {name: np.sum([part[name] for part in parts], axis=0, dtype=np.uint32) for name in parts[0]}
+    return finish_transitions(SumRound(None, method, 0, 3, 1, {1: dict(hide_rare_transitions(method, total))}))
+
+
+def planted(silos: int, items: int = 60) -> list[SessionShard]:
+    """Silos of one chain of clicks."""
+    sessions = generate_sessions(3, sessions=1200, items=items)
+    return divide_sessions(sessions, CUTS["random"](sessions, silos, 0))
+
+
+def test_a_visit_adds_a_pair_once_by_its_nearest_clicks() -> None:
+    found = count_transitions(shard_of([1, 2, 3, 1, 2, 4, 5]), settings())[COUNTS]
+    assert found[1, 2] == UNIT  # twice next to each other, and once three clicks apart
+    assert found[1, 3] == UNIT // 2 and found[3, 2] == UNIT // 2 and found[1, 1] == UNIT // 3
+    assert found[1, 5] == UNIT // 3 and found[3, 5] == 0  # further than three clicks
+    assert found[5, 4] == 0  # the order counts
+
+
+def test_what_fewer_visits_have_is_handed_out_as_nothing_and_a_visit_repeats_nothing_into_the_light() -> None:
+    method = settings(least=3)
+    parts = [
+        count_transitions(shard_of([1, 2] * 5, [6, 7]), method),
+        count_transitions(shard_of([6, 7], [6, 7]), method),
+    ]
+    found = handed_out(parts, method)
+    assert found.counts is not None
+    assert found.counts[1, 2] == 0 and found.counts[6, 7] == 3 * UNIT and found.visits[[1, 6]].tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("counters", [1 << 19, 1 << 8])
+def test_the_federated_sum_is_that_of_the_pooled_visits(counters: int) -> None:
+    items = 60
+    method, [pooled] = settings(items, counters=counters), planted(1, items)
+    parts, whole = [count_transitions(one, method) for one in planted(4, items)], count_transitions(pooled, method)
+    assert (SKETCH in whole) == (counters < 1 << 19)
+    for name, value in whole.items():
+        assert np.array_equal(np.sum([part[name] for part in parts], axis=0), value)
+
+
+def test_a_sketch_is_never_below_the_counts_and_equals_them_where_it_has_room() -> None:
+    items = 100
+    [shard] = planted(1, items)
+    true = own_transitions(shard).toarray()
+    narrow, wide = (settings(items, counters=counters) for counters in (1 << 9, 1 << 10))
+    off = []
+    for method in (narrow, wide):
+        found = handed_out([count_transitions(shard, method)], method)
+        assert found.sketch is not None and found.sketch.shape == (ROWS, method.basis.counters)
+        nobody = SessionShard(**{**vars_of(shard), "splits": np.full(len(shard.splits), 2, np.int8)})
+        read = shard_transitions(found, nobody).toarray()  # without counts of its own
+        assert (read >= true).all()
+        off.append(float((read != true).mean()))
+    assert off[1] < off[0]
+    exact = settings(items)
+    found = handed_out([count_transitions(shard, exact)], exact)
+    assert np.array_equal(shard_transitions(found, shard).toarray(), true)
+
+
+def vars_of(shard: SessionShard) -> dict[str, object]:
+    names = ("name", "item_ids", "clicks", "starts", "splits", "places")
+    return {name: getattr(shard, name) for name in names}
+
+
+def test_a_silo_reads_its_own_items_and_keeps_its_own_rare_pairs() -> None:
+    places = np.array([3, 7, 11])
+    method = settings(least=3)
+    own = shard_of([0, 1], [1, 2], items=3, places=places)
+    others = shard_of([3, 7], [3, 7], [11, 3], [20, 21])
+    found = handed_out([count_transitions(one, method) for one in (own, others)], method)
+    read = shard_transitions(found, own).toarray()
+    assert read[0, 1] == 3 * UNIT and read[1, 2] == UNIT and read[2, 0] == 0
+
+
+def test_counters_are_a_power_of_two() -> None:
+    with pytest.raises(SettingsError, match=r"basis.counters: .*power of two"):
+        settings(counters=1000)
+
+
+def test_scores_are_probabilities_and_visits_of_others_help_a_small_silo() -> None:
+    shards = planted(6)
+    method = settings(60)
+    known = handed_out([count_transitions(one, method) for one in shards], method)
+    better = 0
+    for shard in shards:
+        alone, together = score_by_transitions(shard, None), score_by_transitions(shard, known)
+        scores = together.score(shard.test)
+        np.testing.assert_allclose(scores.sum(axis=1), 1.0, rtol=1e-5)
+        assert (scores >= 0).all()
+        values = [measure_prefixes(one.score, shard.test, len(shard.item_ids)).values for one in (alone, together)]
+        better += values[1]["mrr20"] > values[0]["mrr20"]
+    assert better >= 5
+
+
+def test_the_weight_of_counts_follows_validation_and_leans_to_the_usual_one() -> None:
+    [shard] = planted(1)
+    known = score_by_transitions(shard, None)
+
+    def nothing(examples):  # type: ignore[no-untyped-def]
+        return np.full((len(examples), 60), 1 / 60, np.float32)
+
+    examples = len(shard.valid)
+    assert usual_share(shard, nothing, known.score) > 0.0
+    assert usual_share(shard, known.score, nothing) < 0.95
+    few = SessionShard(**{**vars_of(shard), "splits": np.zeros(len(shard.splits), np.int8)})
+    assert len(few.valid) == 0 < examples
+    assert usual_share(few, nothing, known.score) == 0.5  # nothing to choose by
+    assert isinstance(score_by_transitions(few, None), TransitionScores)
+
+
+def test_a_visit_that_nobody_knows_gets_popular_items() -> None:
+    shard = shard_of([1, 2], [1, 3], [1, 2], items=5)
+    found = score_by_transitions(shard, None)
+    assert isinstance(found.near, sparse.csr_array)
+    scores = found.score(shard_of([4, 0], items=5).train)
+    assert scores[0].argmax() in (1, 4)  # what is popular, or the click itself
+    assert VISITS in count_transitions(shard, settings(5))
