@@ -1,6 +1,6 @@
 """What a sum of transitions brings silos of visits, beside their own counts and beside what they train together.
 
-python -m benchmarks.fedga.sums FOLDER [--cut random] [--clients 4] [--least 1 3] [--counters 524288] [--rounds 0]
+python -m benchmarks.fedga.sums FOLDER [--cut random] [--clients 4] [--least 1 3] [--counters N] [--rounds 0]
 python -m benchmarks.fedga.sums FOLDER --cut device
 
 The silos add what their services add, and what the aggregator hands out is handed out. Each silo is judged on its own
@@ -94,7 +94,8 @@ def run_tables(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     found = divide(sessions, given.cut, clients)
     adding, judged = ([one] for one in pool_devices(found)) if devices else (found.shards, found.shards)
     about = {"data": given.folder.name, "cut": given.cut, "clients": clients}
-    changes = {**USUAL, "strategy": "fedavg", "basis.kind": "transitions", "basis.counters": given.counters}
+    changes = {**USUAL, "strategy": "fedavg", "basis.kind": "transitions"}
+    changes |= {} if given.counters is None else {"basis.counters": given.counters}
     strategy, method = build_method(len(found.sessions.items), changes)
     if not devices:
         yield {**about, "way": "own successors", **judge([count_own(one) for one in judged], judged, given.most)}
@@ -138,7 +139,7 @@ def main() -> None:
     parser.add_argument("--cut", default="random")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--least", type=int, nargs="+", default=[1, 3], help="basis.least_pairs")
-    parser.add_argument("--counters", type=int, default=1 << 19, help="basis.counters")
+    parser.add_argument("--counters", type=int, help="basis.counters")
     parser.add_argument("--rounds", type=int, default=0, help="of FedAvg; it is fused with the last of --least")
     parser.add_argument("--most", type=int, default=1 << 30, help="test examples of a silo, spread evenly")
     for row in run_tables(parser.parse_args()):

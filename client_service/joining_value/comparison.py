@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,15 +217,21 @@ DEPTH = 20
 LENGTHS = (("all visits", 1, 1 << 30), ("after the first click", 1, 1), ("later in a visit", 2, 1 << 30))
 
 
-def compare_with_counts(shard: SessionShard, score: ScoreItems, interrupt: Interrupt = NEVER) -> ComparisonOut:
+def compare_with_counts(
+    shard: SessionShard,
+    score: ScoreItems,
+    interrupt: Interrupt = NEVER,
+    floors: Mapping[str, ScoreItems] = MappingProxyType({}),
+) -> ComparisonOut:
     """MRR@20 of each on all test examples, and by the length of the visit. Alone is what followed the last click in the
-    silo's own sessions: no network of one silo is trained for this."""
+    silo's own sessions: no network of one silo is trained for this. floors: what else needs no training."""
     clicks, starts = shard.split_sessions(TRAIN)
     items = len(shard.item_ids)
     ways = {
         "popularity": score_by_popularity(clicks, items),
         "alone": score_by_successors(clicks, starts, items),
         "federated": score,
+        **floors,
     }
     values = {name: _reciprocal_ranks(rank_prefixes(way, shard.test, items, interrupt)) for name, way in ways.items()}
     lengths = shard.test.lengths
@@ -240,6 +247,7 @@ def _reciprocal_ranks(ranks: NDArray[np.int64]) -> Float64:
 
 def _session_group(name: str, values: dict[str, Float64], inside: NDArray[np.bool_]) -> GroupOut:
     figures = {who: mean_interval(found[inside], 0.0) for who, found in values.items()}
+    floors = {who: figures.pop(who) for who in values if who not in ("popularity", "alone", "federated")}
     gain = mean_interval(values["federated"][inside] - values["alone"][inside])
     ratio = paired_ratio(values["federated"][inside], values["alone"][inside])
-    return GroupOut(name=name, users=int(inside.sum()), **figures, gain=gain, ratio=ratio)
+    return GroupOut(name=name, users=int(inside.sum()), **figures, floors=floors, gain=gain, ratio=ratio)

@@ -93,12 +93,19 @@ def _describe_rho(spectrum: SpectrumOut) -> str:
 
 
 NAMES = ("popular items", "this silo alone", "federated, as served")
-FLOORS = {"lowpass": "low-pass filter", "ridge": "ridge filter", "ease": "EASE"}
+FLOORS = {
+    "lowpass": "low-pass filter",
+    "ridge": "ridge filter",
+    "ease": "EASE",
+    "own transitions": "own transitions",
+    "transitions of all": "transitions of all silos",
+}
 REFITTED = (
     "The figures were measured on held-out data. Then the model was fitted again on all data of the silo, "
     "with the same choices, and that one answers. "
 )
 COLOURS = {NAMES[0]: 4, "low-pass filter": 3, "ridge filter": 0, "EASE": 1, NAMES[1]: 5, NAMES[2]: 2}
+COLOURS |= {"own transitions": 0, "transitions of all silos": 1}
 TOO_DEAR = {"ease": f"EASE is left out: beyond {EASE_SIDE:,} users and as many items it takes too long."}
 
 
@@ -174,7 +181,10 @@ def worth_notices(found: ComparisonOut, nouns: Nouns = USERS) -> tuple[str, ...]
 def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nouns) -> str:
     assert quality.comparison is not None, "groups come from a comparison"
     found, whole = quality.comparison, groups[0]
-    floors = "Filters and EASE are closed forms that need no training either. " if found.groups[0].floors else ""
+    floors = ""
+    if shown := found.groups[0].floors:
+        counted = "own transitions" in shown
+        floors = f"{'Transitions' if counted else 'Filters and EASE'} are closed forms that need no training either. "
     dear = "".join(f"{TOO_DEAR[name]} " for name in found.left_out)
     return (
         f"{found.measure.upper()} of {quality.run} on test items, a mean over the silo’s {nouns.judged}s with its "

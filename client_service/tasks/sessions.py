@@ -11,7 +11,7 @@ from client_service.data.interaction_files import find_places
 from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, Prefixes, SessionShard
 from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, Measures
-from client_service.evaluation.session_ranking import measure_prefixes
+from client_service.evaluation.session_ranking import ScoreItems, measure_prefixes
 from client_service.joining_value.comparison import compare_with_counts
 from client_service.runtime.interruption import Interrupt
 from client_service.serving.model_store import ModelHead
@@ -22,6 +22,7 @@ from client_service.sums.transitions import Transitions
 from client_service.tasks.page_texts import VISITS, try_visit
 from client_service.tasks.task import ModelStart, RunContext, Task
 from client_service.training.session_trainer import SessionTrainer, list_session_rows
+from client_service.training.transition_scores import score_by_transitions
 from shared.errors import SettingsError
 from shared.method.declaration import Counts
 
@@ -92,8 +93,14 @@ def summarise_sessions(
     place: RunContext, shard: SessionShard, served: ServedSessions, training: SessionTrainer, interrupt: Interrupt
 ) -> dict[str, Any]:
     """The served model beside the silo's own counts, for the silo's operator."""
-    del place, training
-    return {"comparison": compare_with_counts(shard, served.score, interrupt)}
+    del place
+    floors: dict[str, ScoreItems] = {}
+    if training.transitions is not None:
+        floors = {
+            "own transitions": score_by_transitions(shard, None, interrupt).score,
+            "transitions of all": training.transitions.score,
+        }
+    return {"comparison": compare_with_counts(shard, served.score, interrupt, floors)}
 
 
 SESSIONS = Task(

@@ -91,13 +91,13 @@ class BasisSettings(Message):
         exclude_if=lambda words: words is None,
     )
     exponent: float = Field(0.25, ge=0, le=0.5, description="iterated: e of R = D_u^-e X D_i^-e")
-    counters: int = Field(
-        1 << 19,
+    counters: int | None = Field(
+        None,
         ge=1 << 8,
         le=1 << 22,
         description="transitions: counters of a row, a power of two, where a number for each pair would be more than"
-        " all counters are",
-        exclude_if=lambda counters: counters == 1 << 19,
+        " all counters are; none: 30 or more for each item, 2^19 at least",
+        exclude_if=lambda counters: counters is None,
     )
     least_pairs: int = Field(
         3, ge=1, le=1000, description="exact, transitions: k; pairs of items that fewer users or visits have count as 0"
@@ -113,8 +113,8 @@ class BasisSettings(Message):
 
     @field_validator("counters")
     @classmethod
-    def _is_power_of_two(cls, counters: int) -> int:
-        if counters & (counters - 1):
+    def _is_power_of_two(cls, counters: int | None) -> int | None:
+        if counters is not None and counters & (counters - 1):
             raise ValueError("expected a power of two")
         return counters
 

@@ -23,11 +23,13 @@ WEIGHTS = (6, 3, 2)
 """What a visit adds to a pair whose second click is the next one, the one after it, or the third: 6 / distance."""
 UNIT = max(WEIGHTS)
 ROWS = 8
+LEAST_COUNTERS, MOST_COUNTERS = 1 << 19, 1 << 22  # of a row where nobody chooses them: 17 to 134 MB
 
 
 def transition_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
     """Visits of each item, and a number for each ordered pair or the counters that pairs share."""
-    items, counters = require_catalogue(method), method.basis.counters
+    items = require_catalogue(method)
+    counters = method.basis.counters or usual_counters(items)
     if items**2 <= ROWS * counters:
         pairs = Tensor(COUNTS, (items, items), "zeros", dtype="U32")
     else:
@@ -39,8 +41,14 @@ def transition_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
     """The catalogue, and how many counters a row has, unless it was asked for by name."""
     found = {"catalogue": shapes[VISITS][0]}
     if SKETCH in shapes and "counters" not in basis.model_fields_set:
-        found["basis.counters"] = shapes[SKETCH][1]
+        counters = shapes[SKETCH][1]
+        found |= {} if counters == usual_counters(found["catalogue"]) else {"basis.counters": counters}
     return found
+
+
+def usual_counters(items: int) -> int:
+    """A power of two of 30 counters or more for each item: on public clicks, three or so for each pair that occurs."""
+    return min(MOST_COUNTERS, max(LEAST_COUNTERS, 1 << (30 * items - 1).bit_length()))
 
 
 def hide_rare_transitions(method: MethodSettings, sums: Arrays) -> Arrays:
@@ -69,5 +77,4 @@ TRANSITIONS = Sum(
     own_names=frozenset({VISITS, COUNTS, SKETCH}),
     sizes=transition_sizes,
     hand_out=hide_rare_transitions,
-    steady=("counters",),
 )

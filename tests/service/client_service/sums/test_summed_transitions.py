@@ -48,7 +48,10 @@ def test_summed_transitions_are_masked_kept_fused_and_there_after_a_restart(tmp_
         plain = replace(served, transitions=None)
         assert not np.array_equal(plain.score(shard.test), served.score(shard.test))
     for silo, values in zip(silos, held, strict=True):
-        told = outcome.qualities[silo.name].test
+        quality = outcome.qualities[silo.name]
+        assert quality.comparison is not None
+        assert {*quality.comparison.groups[0].floors} == {"own transitions", "transitions of all"}
+        told = quality.test
         assert told is not None and sorted(told.values()) == pytest.approx(sorted(values.values()))
     folder = silos[0].state_directory / "basis"
     for path in folder.glob("basis-*.safetensors"):

@@ -19,7 +19,16 @@ from client_service.sums.transitions import (
 from client_service.training.transition_scores import TransitionScores, score_by_transitions, usual_share
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings, method_settings
-from shared.sums.transitions import COUNTS, ROWS, SKETCH, UNIT, VISITS, hide_rare_transitions
+from shared.sums.transitions import (
+    COUNTS,
+    ROWS,
+    SKETCH,
+    UNIT,
+    VISITS,
+    hide_rare_transitions,
+    transition_sizes,
+    transition_tensors,
+)
 from simulation.sessions.cut import CUTS, divide_sessions
 from simulation.sessions.generator import generate_sessions
 
@@ -33,8 +42,9 @@ def shard_of(*visits: list[int], items: int = 40, places: np.ndarray | None = No
     return SessionShard("shop", ids, np.concatenate(visits).astype(np.int64), starts, splits, own)
 
 
-def settings(items: int = 40, least: int = 1, counters: int = 1 << 19) -> MethodSettings:
-    said = {"basis.kind": "transitions", "basis.least_pairs": least, "basis.counters": counters}
+def settings(items: int = 40, least: int = 1, counters: int | None = None) -> MethodSettings:
+    said: dict[str, object] = {"basis.kind": "transitions", "basis.least_pairs": least}
+    said |= {} if counters is None else {"basis.counters": counters}
     return method_settings(catalogue=items, **said)
 
 
@@ -68,12 +78,12 @@ def test_what_fewer_visits_have_is_handed_out_as_nothing_and_a_visit_repeats_not
     assert found.counts[1, 2] == 0 and found.counts[6, 7] == 3 * UNIT and found.visits[[1, 6]].tolist() == [0, 3]
 
 
-@pytest.mark.parametrize("counters", [1 << 19, 1 << 8])
-def test_the_federated_sum_is_that_of_the_pooled_visits(counters: int) -> None:
+@pytest.mark.parametrize("counters", [None, 1 << 8])
+def test_the_federated_sum_is_that_of_the_pooled_visits(counters: int | None) -> None:
     items = 60
     method, [pooled] = settings(items, counters=counters), planted(1, items)
     parts, whole = [count_transitions(one, method) for one in planted(4, items)], count_transitions(pooled, method)
-    assert (SKETCH in whole) == (counters < 1 << 19)
+    assert (SKETCH in whole) == (counters is not None)
     for name, value in whole.items():
         assert np.array_equal(np.sum([part[name] for part in parts], axis=0), value)
 
@@ -110,6 +120,20 @@ def test_a_silo_reads_its_own_items_and_keeps_its_own_rare_pairs() -> None:
     found = handed_out([count_transitions(one, method) for one in (own, others)], method)
     read = shard_transitions(found, own).toarray()
     assert read[0, 1] == 3 * UNIT and read[1, 2] == UNIT and read[2, 0] == 0
+
+
+def test_a_catalogue_has_as_many_counters_as_its_size_asks_for_and_what_is_declared_says_it() -> None:
+    for items, asked, shape in (
+        (2048, None, None),
+        (16_491, None, 1 << 19),
+        (42_922, None, 1 << 21),
+        (9_000, 1 << 10, 1 << 10),
+    ):
+        method = settings(items, counters=asked)
+        shapes = {one.name: one.shape for one in transition_tensors(method)}
+        assert shapes.get(SKETCH, (ROWS, None))[1] == shape and (COUNTS in shapes) == (shape is None)
+        found = transition_sizes(method_settings(**{"basis.kind": "transitions"}).basis, shapes)
+        assert found["catalogue"] == items and found.get("basis.counters") == asked
 
 
 def test_counters_are_a_power_of_two() -> None:
