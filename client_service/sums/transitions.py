@@ -122,7 +122,7 @@ def finish_transitions(at: SumRound) -> Transitions:
 def read_transitions(arrays: Arrays, described: Mapping[str, str]) -> Transitions:
     """Transitions from the disk."""
     del described
-    return Transitions("transitions", **dict(arrays))
+    return Transitions("transitions", arrays["visits"], arrays.get("counts"), arrays.get("sketch"))
 
 
 def shard_transitions(known: Transitions, shard: SessionShard) -> sparse.csr_array:
@@ -131,9 +131,10 @@ def shard_transitions(known: Transitions, shard: SessionShard) -> sparse.csr_arr
     step = max(1, BLOCK // max(1, len(places)))
     for begin in range(0, len(places), step):
         rows = places[begin : begin + step]
-        found = (
-            sparse.csr_array(known.counts[rows][:, places]) if known.sketch is None else _look_up(known, rows, places)
-        )
+        if known.counts is not None:
+            found = sparse.csr_array(known.counts[rows][:, places])
+        else:
+            found = _look_up(known, rows, places)
         parts.append(found.astype(np.float32))
     return sparse.csr_array(sparse.vstack(parts).maximum(own_transitions(shard)))
 

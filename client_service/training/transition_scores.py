@@ -6,9 +6,9 @@ clicks itself. Few numbers are chosen, on validation examples, and these lean to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from scipy import sparse
@@ -24,8 +24,8 @@ BACKWARD = 0.4  # of what came before, beside what came after
 DECAYS = (0.6, 0.4, 0.8)  # of the weight of a click, for each later one; the usual first
 REPEATS = (0.1, 0.0, 0.3, 1.0)  # of the visit's own items, beside all others together
 POPULAR = 0.01  # of popular items, for visits of which nothing is known
-CHOSEN_BY = 1000  # validation examples
-USUAL_BY = 200  # examples as much as which the usual value counts
+CHOSEN_BY = 500  # validation examples
+USUAL_BY = 100  # examples as much as which the usual value counts
 SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 USUAL_SHARE = 0.5
 LEAST_GAIN = 1.0  # standard errors of the mean difference by which another value has to be better than the usual one
@@ -75,10 +75,16 @@ def score_by_transitions(
     counts = np.bincount(clicks, minlength=len(shard.item_ids)) + (0 if known is None else known.visits[shard.places])
     popular = (counts / max(1.0, float(counts.sum()))).astype(np.float32)
     near = sparse.csr_array(_damped(pairs) + BACKWARD * _damped(sparse.csr_array(pairs.T)))
-    tried = [TransitionScores(near, popular, *one) for one in product(DECAYS, REPEATS)]
-    examples = spread_examples(shard.valid, CHOSEN_BY)
-    gains = _compare(examples, len(popular), lambda some: (one.score(some) for one in tried), interrupt)
-    return tried[_choose_steadily(gains)]
+    chosen, examples = TransitionScores(near, popular), spread_examples(shard.valid, CHOSEN_BY)
+    for name, values in (("repeats", REPEATS), ("decay", DECAYS)):
+        tried = [replace(chosen, **{name: value}) for value in values]
+        found = _compare(examples, len(popular), partial(_score_each, tried), interrupt)
+        chosen = tried[_choose_steadily(found)]
+    return chosen
+
+
+def _score_each(tried: Sequence[TransitionScores], examples: Prefixes) -> Iterable[Float32]:
+    return (one.score(examples) for one in tried)
 
 
 def _damped(pairs: sparse.csr_array) -> sparse.csr_array:

@@ -117,6 +117,7 @@ def join(
     and leaves what the silo has changed.
     """
     from shared.protocol.signing.invitation import read_invitation
+    from shared.sums import WORDS
     from simulation.experiments.processes import HOST
     from simulation.joining.detached import require_free_port
     from simulation.joining.join import SiloFolder, replace_settings, require_same_silo
@@ -131,18 +132,19 @@ def join(
     if port is not None and port != earlier.get("port"):
         require_free_port(str(earlier.get("host", HOST)), port)
     said = parse_policy(options.parse_pairs(policy or [], "--policy"))
-    if accept is not None and "common_basis" in said:
-        raise SettingsError("--accept: expected it or --policy common_basis, got both")
+    words = sorted(WORDS & said.keys())
+    if accept is not None and words:
+        raise SettingsError(f"--accept: expected it or --policy {words[0]}, got both")
     allowed = {**earlier.get("policy", {}), **said}
     if accept is options.Accepted.parameters:
-        allowed["common_basis"] = "no"
+        allowed |= dict.fromkeys({"common_basis"} | (WORDS & allowed.keys()), "no")
     choices = SiloChoices(allowed, catalogue, port)
     least = options.least_rating(min_rating, rating_kind, "usual")
     given = GivenData(
         data, least, options.split_kind(split), rule or [], options.parse_file_options(columns, delimiter)
     )
     if not joined or policy or catalogue or accept:
-        _join_federation(asked, silo, choices, given, options.Accepted.parameters if "common_basis" in said else accept)
+        _join_federation(asked, silo, choices, given, options.Accepted.parameters if words else accept)
     if port is not None and joined and port != earlier.get("port"):
         replace_settings(silo, {**read_toml(silo.settings), "port": port})
         tell_on_stderr(f"{silo.settings}: port {port} from now on")
@@ -204,7 +206,7 @@ def _settle_sums(
     if agreed.missing:
         if accept is options.Accepted.sums:
             require_maskable(agreed.missing)
-        gain = describe_gain(silo.shard, max(len(asked.members), 2))
+        gain = describe_gain(silo.shard, max(len(asked.members), 2), federation.task)
         for line in (*describe_terms(asked.name, federation), f"- it gains: {gain}"):
             tell_on_stderr(line)
         if accept is options.Accepted.sums or (accept is None and _asks_for_consent(agreed)):
@@ -218,7 +220,9 @@ def _settle_sums(
 
 def _asks_for_consent(agreed: AgreedSettings) -> bool:
     """The answer of whoever is at the terminal; no where nobody can be asked, or the sums would not be masked."""
-    masked = agreed.missing.get("common_basis") != "open"
+    from simulation.joining.silo_toml import asks_for_open_sums
+
+    masked = not asks_for_open_sums(agreed.missing)
     return masked and options.can_ask() and typer.confirm("May these sums leave this silo?", err=True)
 
 

@@ -13,6 +13,7 @@ from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.sums import find_sum
 from shared.sums.item_basis import DEGREES, NOISE, PACKED, PAIRS, PRODUCTS, WEIGHTED
+from shared.sums.transitions import COUNTS, SKETCH, VISITS
 from shared.web.pages import size
 from shared.words import count_noun
 
@@ -24,6 +25,9 @@ SUMMED = {
     PACKED: "products of its users' items with directions that all silos know",
     WEIGHTED: "how often each two items go together, by user, with noise",
     NOISE: "how much noise that is",
+    VISITS: "how many of its visits have each item",
+    COUNTS: "how many click one item soon after another, for each two",
+    SKETCH: "how many click one item soon after another, in counters that pairs of items share",
 }
 """What each tensor of a basis run is, in words."""
 
@@ -66,19 +70,22 @@ def _describe_seen(scalars: Sequence[str]) -> str:
 
 
 def _describe_learnt(basis: BasisSettings) -> str:
+    whose = {"exact": "users", "transitions": "visits"}.get(basis.kind)
     least = (
-        f"; pairs that fewer than {basis.least_pairs} users have are left out, though a silo that lies about its own"
+        f"; pairs that fewer than {basis.least_pairs} {whose} have are left out, though a silo that lies about its own"
         " counts reads them"
     )
-    rare = least if basis.kind == "exact" and basis.epsilon is None else ""
+    rare = least if whose is not None and basis.epsilon is None else ""
     return (
         "the sums over all silos: which items somebody has, how often, and which go together"
         f"{rare}; all other silos together could subtract theirs and see this one's"
     )
 
 
-def describe_gain(shard: Path, silos: int) -> str:
+def describe_gain(shard: Path, silos: int, task: str) -> str:
     """What so many silos would bring, by the silo's own data, where that takes seconds; else the command that tells."""
+    if task != "items":
+        return "what its own visits are too few to count (docs/sessions.md has figures)"
     from client_service.data import load_shard
     from client_service.joining_value.forecast import TIMES, estimate_worth
     from shared.method.settings import method_settings

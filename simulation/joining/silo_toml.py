@@ -20,7 +20,7 @@ from shared.protocol.lengths import least_update
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import SHARES_ITEMS, build_strategy
 from shared.strategies.agreement import declare_federation
-from shared.sums import find_sum
+from shared.sums import WORDS, find_sum
 
 COMMENT = "# Written by `lpsfed join`. It is yours: the README lists what else a client can be told.\n"
 
@@ -134,7 +134,7 @@ def _needed_for_sum(policy: Policy, method: MethodSettings, *, secure: bool) -> 
 def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
     """One line for a silo that stays out of the common basis. forgone: what that costs it."""
     flags = _policy_flags(agreed.missing)
-    open_sums = agreed.missing.get("common_basis") == "open"
+    open_sums = asks_for_open_sums(agreed.missing)
     how = f"{flags} --catalogue FILE" if open_sums else "--accept sums"
     return (
         f"{name}: this silo's policy does not allow the federation's sums: it stays in the strict boundary, the"
@@ -143,9 +143,14 @@ def describe_missing(name: str, agreed: AgreedSettings, forgone: str) -> str:
     )
 
 
+def asks_for_open_sums(missing: Mapping[str, Any]) -> bool:
+    """Would a silo with these further values let sums leave in the open?"""
+    return any(missing.get(word) == "open" for word in WORDS)
+
+
 def require_maskable(missing: Mapping[str, Any]) -> None:
     """SettingsError where the sums would leave in the open, to which nobody agrees by one word."""
-    if missing.get("common_basis") == "open":
+    if asks_for_open_sums(missing):
         words = "expected a secure federation, this one sums in the open: the aggregator reads each silo's statistics"
         raise SettingsError(f"--accept sums: {words}; a silo that wants that says {_policy_flags(missing)}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -19,6 +21,7 @@ from client_service.sums.transitions import (
 from client_service.training.transition_scores import TransitionScores, score_by_transitions, usual_share
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings, method_settings
+from shared.protocol.signing.invitation import FederationOut
 from shared.sums.transitions import (
     COUNTS,
     ROWS,
@@ -29,6 +32,8 @@ from shared.sums.transitions import (
     transition_sizes,
     transition_tensors,
 )
+from simulation.joining.consent import describe_gain, describe_terms
+from simulation.joining.silo_toml import agree, asks_for_open_sums
 from simulation.sessions.cut import CUTS, divide_sessions
 from simulation.sessions.generator import generate_sessions
 
@@ -179,3 +184,15 @@ def test_a_visit_that_nobody_knows_gets_popular_items() -> None:
     scores = found.score(shard_of([4, 0], items=5).train)
     assert scores[0].argmax() in (1, 4)  # what is popular, or the click itself
     assert VISITS in count_transitions(shard, settings(5))
+
+
+@pytest.mark.parametrize("items", [60, 5000])
+def test_a_silo_that_joins_is_told_what_would_leave_and_agrees_by_its_own_word(items: int) -> None:
+    method = method_settings("sessions", **{"basis.kind": "transitions", "catalogue": items})
+    federation = FederationOut(strategy="fedavg", task="sessions", secure=True, method=method)
+    told = "\n".join(describe_terms("shop", federation))
+    assert "how many of its visits have each item" in told and "how many click one item soon after another" in told
+    assert "pairs that fewer than 3 visits have are left out" in told
+    agreed = agree(federation, {"strategies": ["fedavg"], "item_tables": True})
+    assert agreed.missing == {"transitions": "secure"} and not asks_for_open_sums(agreed.missing)
+    assert "visits" in describe_gain(Path("nowhere"), 3, "sessions")
