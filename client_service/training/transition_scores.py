@@ -75,12 +75,13 @@ def score_by_transitions(
     counts = np.bincount(clicks, minlength=len(shard.item_ids)) + (0 if known is None else known.visits[shard.places])
     popular = (counts / max(1.0, float(counts.sum()))).astype(np.float32)
     near = sparse.csr_array(_damped(pairs) + BACKWARD * _damped(sparse.csr_array(pairs.T)))
-    chosen, examples = TransitionScores(near, popular), spread_examples(shard.valid, CHOSEN_BY)
-    for name, values in (("repeats", REPEATS), ("decay", DECAYS)):
-        tried = [replace(chosen, **{name: value}) for value in values]
-        found = _compare(examples, len(popular), partial(_score_each, tried), interrupt)
-        chosen = tried[_choose_steadily(found)]
-    return chosen
+    examples = spread_examples(shard.valid, CHOSEN_BY)
+
+    def choose(tried: Sequence[TransitionScores]) -> TransitionScores:
+        return tried[_choose_steadily(_compare(examples, len(popular), partial(_score_each, tried), interrupt))]
+
+    chosen = choose([TransitionScores(near, popular, repeats=repeats) for repeats in REPEATS])
+    return choose([replace(chosen, decay=decay) for decay in DECAYS])
 
 
 def _score_each(tried: Sequence[TransitionScores], examples: Prefixes) -> Iterable[Float32]:
