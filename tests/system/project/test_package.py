@@ -18,7 +18,7 @@ PACKAGES = ("aggregator_service", "audit", "client_service", "lpsfed", "shared",
 SITE = Path("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
 DATA = """
 from pathlib import Path
-from aggregator_service.pages import view as operator
+from aggregator_service.pages import routes as operator
 from aggregator_service.storage.database import MIGRATIONS
 from audit.probes.expected import FOLDER as EXPECTED
 from client_service.pages import routes as silo
