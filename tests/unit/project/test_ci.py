@@ -87,6 +87,21 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
     assert [one for one in names if not any((ROOT / "tests").rglob(one))] == []
 
 
+SOURCES = {
+    path.relative_to(ROOT).as_posix()
+    for folder in ROOT.iterdir()
+    if folder.name[0] != "."
+    for path in folder.rglob("*.py")
+}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_every_module_that_a_page_names_is_there(page: Path) -> None:
+    """The changelog tells of modules that were."""
+    named = re.findall(r"`([\w/.-]+\.py)`", page.read_text(encoding="utf-8"))
+    assert [one for one in named if not any(path == one or path.endswith(f"/{one}") for path in SOURCES)] == []
+
+
 def test_each_target_that_tests_something_is_run_at_each_change_or_once_a_day() -> None:
     run, nightly = ((ROOT / f".ci/{name}").read_text(encoding="utf-8").split("make ") for name in ("run", "nightly"))
     each, daily = ({one.split()[0] for one in script[1:]} for script in (run, nightly))
