@@ -99,6 +99,14 @@ def give_no_scorers(known: Any, shard: Any) -> tuple[Scorer, ...]:
     return ()
 
 
+def share_listed(known: Any, shard: Any) -> float:
+    """The share of the training pairs whose items are in the catalogue."""
+    del known
+    if shard.places is None or not shard.train.nnz:
+        return 1.0
+    return float(np.mean(shard.places[shard.train.indices] >= 0))
+
+
 def begin_at_own_graph(known: Any, shard: Any, method: MethodSettings) -> CommonSpectrum | None:
     """No frequencies of all silos' graph."""
     del known, shard, method
@@ -148,6 +156,7 @@ class SiloSum:
     load: Callable[[Arrays, Mapping[str, str]], Statistics]
     everything: Callable[[MethodSettings], bool] = never
     scorers: Callable[[Any, Any], tuple[Scorer, ...]] = give_no_scorers
+    told: Callable[[Any, Any], float] = share_listed
     start: Callable[[Any, Any, MethodSettings], CommonSpectrum | None] = begin_at_own_graph
     costs: Callable[[MethodSettings, Counts], list[Cost]] = cost_of_tensors
     use_bytes: Callable[[MethodSettings], float] = no_memory

@@ -65,6 +65,37 @@ def _counted_without(pairs: Float32, own: sparse.csr_array) -> Float32:
     return found
 
 
+def share_told(basis: CommonBasis, shard: Shard) -> float:
+    """The share of the training pairs with items of which the sums tell something of other silos.
+
+    Of pairs: a pair with another item that is handed out, and that more users have than this silo's own. Of directions:
+    users of other silos. Noise hides which: there all that is listed counts.
+    """
+    places = shard.places
+    if places is None or not shard.train.nnz:
+        return 1.0
+    known = without_held_out(basis, shard)
+    own = catalogue_matrix(shard, len(basis.degrees))
+    if known.pairs is not None:
+        beyond = _seen_beyond(known.pairs, sparse.csr_array(own.T @ own))
+    elif known.exponent > 0.0:
+        beyond = known.degrees > degrees(own)[1]
+    else:
+        beyond = np.ones(len(known.degrees), dtype=bool)
+    told = (places >= 0) & beyond[places]
+    return float(np.mean(told[shard.train.indices]))
+
+
+def _seen_beyond(pairs: Float32, own: sparse.csr_array) -> NDArray[np.bool_]:
+    """The items (C,) with a pair that is handed out and that the silo's own pairs do not explain."""
+    seen = pairs.sum(axis=1, dtype=np.float64) - np.diag(pairs)
+    rows, columns = own.nonzero()
+    counted = (rows != columns) & (pairs[rows, columns] > 0)
+    explained = np.bincount(rows[counted], own.data[counted], len(pairs))
+    found: NDArray[np.bool_] = seen > explained
+    return found
+
+
 def training_digest(shard: Shard) -> str:
     """sha256 over the training pairs: the same in every catalogue, and whatever else of the shard has changed."""
     used = np.flatnonzero(degrees(shard.train)[1])

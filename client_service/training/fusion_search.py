@@ -162,13 +162,13 @@ def best_recipe(
     interrupt: Interrupt = NEVER,
     common: Sequence[Scorer] = (),
     began: Spectrum | None = None,
-    directions: int | None = None,
+    usual_own: float = USUAL_SHARE,
     made: ClosedFormScorers | None = None,
 ) -> Recipe:
     """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them.
 
     began: the frequencies of all silos, where the model begins in them; the base score is a common part then.
-    directions: of the common basis, None for all. made: the graph's scorers, of which those chosen are kept for `fuse`.
+    usual_own: see `usual_share`. made: the graph's scorers, of which those chosen are kept for `fuse`.
     """
     judge = Judge(shard, interrupt)
     base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
@@ -178,7 +178,7 @@ def best_recipe(
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
     weights = _no_worse_than_one(judge, parts, weights)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
-    share = _own_share(judge, parts.sum(weights), theirs, usual_share(shard, directions)) if theirs else 1.0
+    share = _own_share(judge, parts.sum(weights), theirs, usual_own) if theirs else 1.0
     return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
 
 
@@ -292,14 +292,14 @@ def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weigh
     return judge.preferred((weights, parts.sum(weights)), alone, errors)[0]
 
 
-def usual_share(shard: Shard, directions: int | None = None) -> float:
-    """The own parts' weight without validation users: the usual one where all items are in common, more the more of the
-    training pairs are of items of which the common sums know nothing from others; and more where they are known in a
-    few `directions` alone, as below noise, and the silo has many users."""
-    users = shard.train.shape[0]
+def usual_share(users: int, directions: int | None = None, told: float = 1.0) -> float:
+    """The own parts' weight without validation users: more in many `directions` of few, as below noise.
+
+    told: the share of the silo's training pairs of whose items the sums tell something of other silos; for the rest the
+    common parts know less than the own ones, whose degrees and pairs are of one measure.
+    """
     narrow = 0.0 if directions is None else users / (users + USERS_A_DIRECTION * directions)
-    listed = 1.0 if shard.places is None else float(np.mean(shard.places[shard.train.indices] >= 0))
-    return max(USUAL_SHARE, narrow) * listed + (1.0 - listed)
+    return max(USUAL_SHARE, narrow) * told + (1.0 - told)
 
 
 def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float) -> float:

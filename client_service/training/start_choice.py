@@ -19,14 +19,14 @@ from client_service.runtime.interruption import Interrupt
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from client_service.training.filter_search import best_filter
-from client_service.training.fusion_search import best_recipe
+from client_service.training.fusion_search import USUAL_SHARE, best_recipe, usual_share
 from shared.files import replace_file
 from shared.message import Message
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
 from shared.method.tensors import EXCHANGES
 
-FORMAT = "lpsfed-choice/4"
+FORMAT = "lpsfed-choice/5"
 COMMON_START = Filter(128, ridge=0.03, exponent=0.25)
 """Chosen once, on ML-100k, and the same in every silo, so that a coordinate has one scale everywhere."""
 
@@ -69,13 +69,20 @@ def begin_model(
         start = chosen.start or (best_filter(shard, spectrum, interrupt).choice if began is None else COMMON_START)
     if start is not None and method.fusion:
         common = () if basis is None else SILO_SUMS[basis.kind].scorers(basis, shard)
-        directions = None if basis is None else basis.directions
-        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began, directions, made)
+        recipe = chosen.recipe or best_recipe(
+            shard, spectrum, start, interrupt, common, began, _usual_own(basis, shard), made
+        )
     frequencies = began or spectrum
     origin = None if start is None else start_at(start, frequencies, shard.train)
     model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train))
+
+
+def _usual_own(basis: Statistics | None, shard: Shard) -> float:
+    if basis is None:
+        return USUAL_SHARE
+    return usual_share(shard.train.shape[0], basis.directions, SILO_SUMS[basis.kind].told(basis, shard))
 
 
 def common_start(basis: Statistics | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:

@@ -25,12 +25,23 @@ DEGREES, PAIRS, PRODUCTS, PACKED = "basis.degrees", "basis.pairs", "basis.produc
 WEIGHTED, NOISE = "basis.weighted", "basis.noise"
 MOST_EXACT = 8192  # items whose pairs are summed: 134 MB
 USUAL_EXACT = 4096  # items up to which the pairs are summed where nobody has chosen: 34 MB
+FEW_INTERACTIONS = 10  # an item, in training: below it directions tell more than the pairs that are not hidden
 USUAL_WORDS = 64  # of an iterated basis where nobody has chosen: half the bytes of the default, and nearer to the whole
 
+LEAST_ITERATED = USUAL_WORDS * 5  # items: so many directions have three rounds
 
-def choose_basis(items: int) -> tuple[dict[str, str | int], str]:
-    """The kind of basis for a list of so many items, as settings, and why in one line."""
+
+def choose_basis(items: int, interactions: int | None = None) -> tuple[dict[str, str | int], str]:
+    """The kind of basis for a list of so many items, as settings, and why in one line.
+
+    interactions: training pairs of all silos, where somebody knows them, as a simulation does; None: unknown.
+    """
     count, exact = f"{items:,} items", 2 * items * (items + 1)
+    iterated: dict[str, str | int] = {"kind": "iterated", "words": USUAL_WORDS}
+    if interactions is not None and interactions < FEW_INTERACTIONS * items and items >= LEAST_ITERATED:
+        each = f"{interactions / items:.1f} interactions an item"
+        why = f"below {FEW_INTERACTIONS} most pairs are too rare to be handed out, and directions tell more"
+        return iterated, f"iterated sums: {count} with {each}, and {why}"
     if items <= USUAL_EXACT:
         why = f"a list of up to {USUAL_EXACT:,} is summed pair by pair: {exact / 1e6:,.1f} MB of each silo, once"
         return {"kind": "exact"}, f"exact sums: {count}, and {why}"
@@ -39,7 +50,7 @@ def choose_basis(items: int) -> tuple[dict[str, str | int], str]:
         f"beyond {USUAL_EXACT:,} most pairs are too rare to be handed out, and cost {exact / 1e6:,.0f} MB of each silo"
         f" in place of {sent / 1e6:,.1f} MB a round"
     )
-    return {"kind": "iterated", "words": USUAL_WORDS}, f"iterated sums: {count}, and {why}"
+    return iterated, f"iterated sums: {count}, and {why}"
 
 
 def exact_tensors(method: MethodSettings) -> tuple[Tensor, ...]:

@@ -11,7 +11,8 @@ import torch
 from scipy import sparse
 
 from client_service.data import Shard
-from client_service.evaluation.ranking import ranked_by
+from client_service.data.interactions import shard_of_matrices
+from client_service.evaluation.ranking import on_test, ranked_by
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
 from client_service.models.closed_form.ease import UserWeights, ease, ease_scores, ease_weights
@@ -22,6 +23,7 @@ from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import RIDGE, common_scorers, definite_ease, fill_hidden, shared_pairs
+from client_service.sums.statistics import share_told
 from client_service.sums.storage import save_basis
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
 from client_service.tasks.task import RunContext
@@ -118,6 +120,52 @@ def test_sums_made_indefinite_by_hiding_rare_pairs_still_give_ease() -> None:
     hidden = np.diag(np.ones(12, np.float32))
     hidden[0, 1:] = hidden[1:, 0] = 400.0
     assert np.isfinite(definite_ease(hidden)).all()
+
+
+def test_sums_tell_of_an_item_what_is_handed_out_beyond_the_silo_s_own_pairs(planted: Shard) -> None:
+    """Of the last ten items only this silo has users, and of the ten before them no pair of others is handed out."""
+    shard = replace(planted, places=np.arange(OWN))
+    others = drawn(90, OWN, 0.5, 3).toarray()
+    others[:, 30:] = 0.0
+    counted = exact(sparse.csr_array(np.concatenate([planted.train.toarray(), others])))
+    own = exact(planted.train).pairs
+    assert counted.pairs is not None and own is not None
+    counted.pairs[20:30] = counted.pairs[:, 20:30] = 0.0
+    counted.pairs[20:30, 20:30] = own[20:30, 20:30]  # as it is where nobody else has two of them
+    np.fill_diagonal(counted.pairs, counted.degrees)
+    per_item = np.bincount(shard.train.indices, minlength=OWN)
+    assert share_told(counted, shard) == pytest.approx(per_item[:20].sum() / per_item.sum())
+    unlisted = replace(shard, places=np.where(np.arange(OWN) < 10, np.arange(OWN), -1))
+    assert share_told(counted, unlisted) == pytest.approx(per_item[:10].sum() / per_item.sum())
+    wide = iterated(sparse.csr_array(np.concatenate([planted.train.toarray(), others])), 16)
+    assert share_told(wide, shard) == pytest.approx(per_item[:30].sum() / per_item.sum())
+    noised = replace(wide, exponent=0.0)
+    assert share_told(noised, shard) == 1.0, "noise hides what others have"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_silo_is_served_like_alone_where_the_sums_hide_its_pairs(planted: Shard, seed: int, tmp_path: Path) -> None:
+    """Of the others only three items' pairs are handed out, from which all that is told of the rest is how often."""
+    generator = np.random.default_rng(seed)
+    train = sparse.csr_array(planted.train * (generator.random(planted.train.shape) < 0.7))
+    judged = (np.arange(40) < 4).astype(float)
+    valid = sparse.csr_array(sparse.diags_array(judged) @ planted.valid)
+    for one in (train, valid):
+        one.eliminate_zeros()
+    users, items = planted.user_ids, planted.item_ids
+    shard = shard_of_matrices("shop", users, items, (train, valid, planted.test), places=np.arange(OWN))
+    popular = generator.permutation(np.rint(2000 / np.arange(1, OWN + 1)))
+    pairs = np.diag(degrees(train)[1] + popular).astype(np.float32)
+    often = np.argsort(-popular)[:3]
+    pairs[np.ix_(often, often)] += 40 * (1 - np.eye(3, dtype=np.float32))
+    basis = CommonBasis("exact", 0.25, np.diag(pairs).astype(np.int64), pairs=pairs)
+
+    def quality(known: CommonBasis | None) -> float:
+        context = RunContext("shop", "run-1", 0, SMALL, tmp_path, basis=known)
+        training, _ = begin_training(context, shard, torch.device("cpu"), NEVER)
+        return on_test(shard, freeze("run-1.0", training).ranker.top).primary_value
+
+    assert quality(basis) >= 0.95 * quality(None), "half as good where popularity counts for .85 of the score"
 
 
 @pytest.mark.parametrize("kind", ["exact", "iterated"])
