@@ -182,10 +182,12 @@ def best_recipe(
     return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
 
 
-def fused_top(shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence[Scorer] = ()) -> TopItems:
+def fused_top(
+    shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence[Scorer] = (), usual_own: float = USUAL_SHARE
+) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
     made = ClosedFormScorers(shard.train, spectrum)
-    recipe = best_recipe(shard, spectrum, chosen, common=common, made=made)
+    recipe = best_recipe(shard, spectrum, chosen, common=common, usual_own=usual_own, made=made)
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))

@@ -1,0 +1,151 @@
+"""What exact and iterated sums bring the silos of a sparse set beside what each has alone. No services run.
+
+A user's NDCG@20 on test items: `alone`, the fused start of the silo's own data; `listed`, fused with the sums, whose
+own share counts every item on the list; `told`, as the services do it, where it counts those alone of which the sums
+tell something of other silos. A ratio has the 95 % bootstrap interval over users; a silo is behind where its whole
+interval lies below 1. --each keeps so many interactions of a user, drawn with seed 0.
+
+python -m benchmarks.sparse.sums --data FOLDER [--name yelp2018-13k] [--silos 8] [--users 2000] [--each 12]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from scipy import sparse
+from threadpoolctl import threadpool_limits
+
+from benchmarks.common import render_table
+from benchmarks.sparse.run import ratio_interval, read_source
+from client_service.data import Shard
+from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
+from client_service.evaluation.ranking import find_hits
+from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_rounds
+from client_service.sums.registry import SILO_SUMS
+from client_service.sums.statistics import begin_sums, catalogue_matrix, count_pairs, pack_sums
+from client_service.sums.subspace_iteration import explore, first_directions
+from client_service.training.filter_search import best_filter
+from client_service.training.fusion_search import fused_top, usual_share
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.spectrum import low_spectrum
+from shared.sums.item_basis import DEGREES, choose_basis, hide_rare_pairs
+from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
+from simulation.partitioning.partition import build_part, partition_dataset
+
+RESAMPLES, WORST = 2000, 0.05
+USUAL = BasisSettings(words=64)
+Ways = dict[str, PerUser]
+
+
+def draw_thin(dataset: Dataset, users: int, each: int | None, items: int, seed: int) -> Dataset:
+    """So many users with at most `each` interactions, and their most frequent items: those with the same count or more,
+    as few as make at most `items`. Users with fewer than 5 interactions are left out."""
+    table = dataset.events.select("user", "item")
+    known = table["user"].unique().sort()
+    drawn = known.sample(min(users, len(known)), seed=seed)
+    table = (
+        table.filter(pl.col("user").is_in(drawn.implode()))
+        .sort("user", "item")
+        .sample(fraction=1.0, shuffle=True, seed=seed)
+    )
+    if each is not None:
+        table = table.group_by("user", maintain_order=True).head(each)
+    counts = table["item"].value_counts().sort("count", descending=True)
+    least = 1 if len(counts) <= items else int(counts["count"][items]) + 1
+    often = counts.filter(pl.col("count") >= least)["item"]
+    table = table.filter(pl.col("item").is_in(often.implode()))
+    table = table.filter(pl.len().over("user") >= 5)
+    return assemble_dataset(dataset.name, {WHOLE: table}, seed=seed, draws="table")
+
+
+def cut_silos(dataset: Dataset, silos: int, seed: int) -> list[Shard]:
+    """Shards of users at random, whose items have places in the list of all."""
+    partition = partition_dataset(dataset, clients=silos, method="random", seed=seed)
+    shards = [build_part(dataset, part, part.name, ()) for part in partition.parts]
+    rows = {item: row for row, item in enumerate(sorted({item for shard in shards for item in shard.item_ids}))}
+    return [replace(shard, places=np.array([rows[item] for item in shard.item_ids])) for shard in shards]
+
+
+def sum_silos(shards: list[Shard], items: int, kind: str, seed: int) -> CommonBasis:
+    """The sums of the silos' training pairs, as a basis run has them."""
+    whole = sparse.csr_array(sparse.vstack([catalogue_matrix(shard, items) for shard in shards]))
+    if kind == "exact":
+        counted = hide_rare_pairs(MethodSettings(catalogue=items), count_pairs(whole))
+        return basis_of_pairs(counted, USUAL.exponent)
+    assert USUAL.words is not None
+    sums = [begin_sums(whole, first_directions(seed, items, USUAL.words), USUAL.exponent, len(shards))]
+    while len(sums) < USUAL.rounds:
+        sums.append(pack_sums(whole, explore(sums, USUAL.exponent, seed)))
+    return basis_of_rounds(explore(sums, USUAL.exponent, seed), sums[0][DEGREES], USUAL.rank)
+
+
+def measure_silo(shard: Shard, bases: dict[str, CommonBasis]) -> Ways:
+    """NDCG@20 of each test user, by way."""
+    spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
+    chosen, seen = best_filter(shard, spectrum).choice, sparse.csr_array(shard.train + shard.valid)
+
+    def quality(basis: CommonBasis | None, share: float) -> PerUser:
+        common = () if basis is None else SILO_SUMS[basis.kind].scorers(basis, shard)
+        return METRICS[PRIMARY].per_user(
+            *find_hits(fused_top(shard, spectrum, chosen, common, share), shard.test, seen)
+        )
+
+    found = {"alone": quality(None, 1.0)}
+    users = shard.train.shape[0]
+    for kind, basis in bases.items():
+        told = SILO_SUMS[kind].told(basis, shard)
+        found[f"{kind}, listed"] = quality(basis, usual_share(users, basis.directions))
+        found[f"{kind}, told"] = quality(basis, usual_share(users, basis.directions, told))
+    return found
+
+
+def compare_ways(silos: list[Ways]) -> Iterator[list[str]]:
+    """A line a way: the mean, the ratio to alone, the silos behind, and the mean ratio of the worst of them."""
+    alone = np.concatenate([silo["alone"] for silo in silos])
+    for way in silos[0]:
+        values = np.concatenate([silo[way] for silo in silos])
+        ratio, low, high = ratio_interval(values, alone, RESAMPLES, 0)
+        each = np.array([ratio_interval(silo[way], silo["alone"], RESAMPLES, 0) for silo in silos])
+        worst = np.sort(each[:, 0])[: max(1, round(WORST * len(each)))].mean()
+        behind = f"{int((each[:, 0] < 1).sum())}, {int((each[:, 2] < 1).sum())} wholly"
+        yield [way, f"{values.mean():.4f}", f"{ratio:.3f} [{low:.3f}, {high:.3f}]", behind, f"{worst:.3f}"]
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--name", default="yelp2018-13k", help="a set of benchmarks/sparse/config.toml, or a folder")
+    for name, number in (("silos", 8), ("users", 2000), ("items", 3000), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--each", type=int)
+    given = parser.parse_args()
+    sets = tomllib.loads((Path(__file__).parent / "config.toml").read_text(encoding="utf-8"))["sets"]
+    known = next((one for one in sets if one["data"] == given.name), {"data": given.name})
+    source = {key: value for key, value in known.items() if key not in ("users", "fewest")}
+    with threadpool_limits(1):
+        dataset = read_source(source, given.data / given.name, given.seed)
+        dataset = draw_thin(dataset, given.users, given.each, given.items, given.seed)
+        shards = cut_silos(dataset, given.silos, given.seed)
+        items, pairs = (
+            1 + max(int(shard.places.max()) for shard in shards if shard.places is not None),
+            sum(shard.train.nnz for shard in shards),
+        )
+        bases = {kind: sum_silos(shards, items, kind, given.seed) for kind in ("exact", "iterated")}
+        print(
+            f"{given.name}: {len(shards)} silos, {pairs:,} training pairs; {choose_basis(items, pairs)[1]}\n",
+            flush=True,
+        )
+        silos = [measure_silo(shard, bases) for shard in shards]
+    head = ["way", "NDCG@20", "over alone", "silos below 1", "worst silos"]
+    print(render_table(head, list(compare_ways(silos))))
+
+
+if __name__ == "__main__":
+    main()
