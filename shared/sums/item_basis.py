@@ -25,10 +25,9 @@ DEGREES, PAIRS, PRODUCTS, PACKED = "basis.degrees", "basis.pairs", "basis.produc
 WEIGHTED, NOISE = "basis.weighted", "basis.noise"
 MOST_EXACT = 8192  # items whose pairs are summed: 134 MB
 USUAL_EXACT = 4096  # items up to which the pairs are summed where nobody has chosen: 34 MB
-FEW_INTERACTIONS = 10  # an item, in training: below it directions tell more than the pairs that are not hidden
+FEW_INTERACTIONS = 20  # an item, in training: below it directions tell more than the pairs that are not hidden
 USUAL_WORDS = 64  # of an iterated basis where nobody has chosen: half the bytes of the default, and nearer to the whole
-
-LEAST_ITERATED = USUAL_WORDS * 5  # items: so many directions have three rounds
+LEAST_ITERATED = 5 * USUAL_WORDS  # items: so many directions have the usual three rounds
 
 
 def choose_basis(items: int, interactions: int | None = None) -> tuple[dict[str, str | int], str]:

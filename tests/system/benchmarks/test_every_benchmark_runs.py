@@ -27,6 +27,7 @@ QUICK = {
     "benchmarks.fedga.silos": "{clicks} --clients 2 --rounds 1 --methods fedavg --set width=8",
     "benchmarks.privacy.noised_basis": "--data {folder} --name ratings.csv --silos 2 --epsilons 3",
     "benchmarks.refitted": "--data {folder} --name ratings.csv --silos 1",
+    "benchmarks.sparse.sums": "--data {folder} --name ratings.csv --silos 3",
     "benchmarks.speed.approximate_search": "--items 300 --users 20 --clusters 4 --breadths",
     "benchmarks.speed.basis_bytes": "--data {folder} --name ratings.csv --silos 3 --rank 4",
     "benchmarks.speed.basis_phases": "--clients 4 --items 60 --rank 8 --rounds 2",
