@@ -124,12 +124,13 @@ def simulate(
 
 
 def choose_scenario_basis(method: MethodSettings, shards: Sequence[Path]) -> tuple[MethodSettings, str]:
-    """The method with the sums that the number of all silos' items chooses, and why."""
+    """The method with the sums that all silos' items and training interactions choose, and why."""
+    from client_service.data import load_shard
     from shared.method.settings import validate_settings
     from shared.sums.item_basis import choose_basis
     from simulation.partitioning.catalogue import merge_items
 
-    chosen, reason = choose_basis(len(merge_items(shards)))
+    chosen, reason = choose_basis(len(merge_items(shards)), sum(load_shard(path).train.nnz for path in shards))
     changed = method.model_copy(update={"basis": method.basis.model_copy(update=chosen)})
     return validate_settings(type(method), changed.model_dump()), reason
 
