@@ -31,7 +31,7 @@ from client_service.sums.registry import SILO_SUMS
 from client_service.sums.statistics import begin_sums, catalogue_matrix, count_pairs, pack_sums
 from client_service.sums.subspace_iteration import explore, first_directions
 from client_service.training.filter_search import best_filter
-from client_service.training.fusion_search import fused_top, usual_share
+from client_service.training.fusion_search import fused_top
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.spectrum import low_spectrum
 from shared.sums.item_basis import DEGREES, choose_basis, hide_rare_pairs
@@ -90,18 +90,16 @@ def measure_silo(shard: Shard, bases: dict[str, CommonBasis]) -> Ways:
     spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
     chosen, seen = best_filter(shard, spectrum).choice, sparse.csr_array(shard.train + shard.valid)
 
-    def quality(basis: CommonBasis | None, share: float) -> PerUser:
+    def quality(basis: CommonBasis | None, told: float = 1.0) -> PerUser:
         common = () if basis is None else SILO_SUMS[basis.kind].scorers(basis, shard)
-        return METRICS[PRIMARY].per_user(
-            *find_hits(fused_top(shard, spectrum, chosen, common, share), shard.test, seen)
-        )
+        directions = None if basis is None else basis.directions
+        top = fused_top(shard, spectrum, chosen, common, directions, told)
+        return METRICS[PRIMARY].per_user(*find_hits(top, shard.test, seen))
 
-    found = {"alone": quality(None, 1.0)}
-    users = shard.train.shape[0]
+    found = {"alone": quality(None)}
     for kind, basis in bases.items():
-        told = SILO_SUMS[kind].told(basis, shard)
-        found[f"{kind}, listed"] = quality(basis, usual_share(users, basis.directions))
-        found[f"{kind}, told"] = quality(basis, usual_share(users, basis.directions, told))
+        found[f"{kind}, listed"] = quality(basis)
+        found[f"{kind}, told"] = quality(basis, SILO_SUMS[kind].told(basis, shard))
     return found
 
 

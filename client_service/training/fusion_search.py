@@ -162,13 +162,15 @@ def best_recipe(
     interrupt: Interrupt = NEVER,
     common: Sequence[Scorer] = (),
     began: Spectrum | None = None,
-    usual_own: float = USUAL_SHARE,
+    directions: int | None = None,
+    told: float = 1.0,
     made: ClosedFormScorers | None = None,
 ) -> Recipe:
     """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them.
 
     began: the frequencies of all silos, where the model begins in them; the base score is a common part then.
-    usual_own: see `usual_share`. made: the graph's scorers, of which those chosen are kept for `fuse`.
+    directions: of the common basis, None for all. told: see `usual_share`. made: the graph's scorers, of which those
+    chosen are kept for `fuse`.
     """
     judge = Judge(shard, interrupt)
     base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
@@ -178,16 +180,22 @@ def best_recipe(
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
     weights = _no_worse_than_one(judge, parts, weights)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
-    share = _own_share(judge, parts.sum(weights), theirs, usual_own) if theirs else 1.0
+    prior = usual_share(shard.train.shape[0], directions, told)
+    share = _own_share(judge, parts.sum(weights), theirs, prior, told**2) if theirs else 1.0
     return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
 
 
 def fused_top(
-    shard: Shard, spectrum: Spectrum, chosen: Filter, common: Sequence[Scorer] = (), usual_own: float = USUAL_SHARE
+    shard: Shard,
+    spectrum: Spectrum,
+    chosen: Filter,
+    common: Sequence[Scorer] = (),
+    directions: int | None = None,
+    told: float = 1.0,
 ) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
     made = ClosedFormScorers(shard.train, spectrum)
-    recipe = best_recipe(shard, spectrum, chosen, common=common, usual_own=usual_own, made=made)
+    recipe = best_recipe(shard, spectrum, chosen, common=common, directions=directions, told=told, made=made)
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
@@ -297,23 +305,27 @@ def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weigh
 def usual_share(users: int, directions: int | None = None, told: float = 1.0) -> float:
     """The own parts' weight without validation users: more in many `directions` of few, as below noise.
 
-    told: the share of the silo's training pairs of whose items the sums tell something of other silos; for the rest the
-    common parts know less than the own ones, whose degrees and pairs are of one measure.
+    told: the share of the silo's training pairs of whose items the sums tell something of other silos. A score follows
+    from pairs of items, of which they tell of told^2; of the rest the own parts know more.
     """
     narrow = 0.0 if directions is None else users / (users + USERS_A_DIRECTION * directions)
-    return max(USUAL_SHARE, narrow) * told + (1.0 - told)
+    return max(USUAL_SHARE, narrow) * told**2 + (1.0 - told**2)
 
 
-def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float) -> float:
-    """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one."""
+def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float, trust: float) -> float:
+    """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one.
+
+    trust: of a validation user, as a share of one in a federation whose sums tell of everything: where they tell of a
+    few items, popular ones, a few users prefer them by chance.
+    """
     ours = standardise(own)
     theirs = standardise(np.mean(common, axis=0))
 
     def blends(places: slice) -> Iterator[Float32]:
         return _each_blend(ours[places], theirs[places], [(share, 1 - share) for share in OWN_SHARES])
 
-    preferred = judge.best_of(OWN_SHARES, blends)
-    return (judge.count * preferred + SHARE_USERS * usual) / (judge.count + SHARE_USERS)
+    preferred, count = judge.best_of(OWN_SHARES, blends), judge.count * trust
+    return (count * preferred + SHARE_USERS * usual) / (count + SHARE_USERS)
 
 
 def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, base_is_common: bool) -> Recipe:

@@ -19,7 +19,7 @@ from client_service.runtime.interruption import Interrupt
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from client_service.training.filter_search import best_filter
-from client_service.training.fusion_search import USUAL_SHARE, best_recipe, usual_share
+from client_service.training.fusion_search import best_recipe
 from shared.files import replace_file
 from shared.message import Message
 from shared.method.settings import MethodSettings
@@ -69,20 +69,14 @@ def begin_model(
         start = chosen.start or (best_filter(shard, spectrum, interrupt).choice if began is None else COMMON_START)
     if start is not None and method.fusion:
         common = () if basis is None else SILO_SUMS[basis.kind].scorers(basis, shard)
-        recipe = chosen.recipe or best_recipe(
-            shard, spectrum, start, interrupt, common, began, _usual_own(basis, shard), made
-        )
+        directions = None if basis is None else basis.directions
+        told = 1.0 if basis is None or chosen.recipe else SILO_SUMS[basis.kind].told(basis, shard)
+        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began, directions, told, made)
     frequencies = began or spectrum
     origin = None if start is None else start_at(start, frequencies, shard.train)
     model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train))
-
-
-def _usual_own(basis: Statistics | None, shard: Shard) -> float:
-    if basis is None:
-        return USUAL_SHARE
-    return usual_share(shard.train.shape[0], basis.directions, SILO_SUMS[basis.kind].told(basis, shard))
 
 
 def common_start(basis: Statistics | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:

@@ -24,6 +24,7 @@ from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.training.filter_search import EASE_RIDGES, best_filter, filter_scores
 from client_service.training.fusion_search import (
+    OWN_SHARES,
     USUAL_EASE_RIDGE,
     USUAL_RIDGE,
     USUAL_SHARE,
@@ -31,6 +32,7 @@ from client_service.training.fusion_search import (
     Judge,
     OwnParts,
     _no_worse_than_one,
+    _own_share,
     best_recipe,
     ease_ridges,
     fused_top,
@@ -145,10 +147,21 @@ def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard)
     assert (recipe.ridge, recipe.weighting, recipe.ease_ridge) == (USUAL_RIDGE, USUAL_WEIGHTING, USUAL_EASE_RIDGE)
 
 
-@pytest.mark.parametrize(("told", "expected"), [(1.0, USUAL_SHARE), (0.0, 1.0), (0.5, (1.0 + USUAL_SHARE) / 2)])
+@pytest.mark.parametrize(("told", "expected"), [(1.0, USUAL_SHARE), (0.0, 1.0), (0.5, 0.75 + 0.25 * USUAL_SHARE)])
 def test_the_common_parts_count_as_far_as_the_sums_tell_of_a_silo_s_items(told: float, expected: float) -> None:
     assert usual_share(40, None, told) == pytest.approx(expected)
     assert usual_share(40) == USUAL_SHARE
+
+
+def test_few_users_cannot_vote_for_sums_that_tell_of_few_items(planted: Shard) -> None:
+    """The common part is right about each validation item, so that the votes alone are for the least own share."""
+    shard = repeated(planted, 5, 200)
+    judge = Judge(shard, NEVER)
+    own, common = -shard.valid[judge.users].toarray(), shard.valid[judge.users].toarray()
+    shares = [_own_share(judge, own.astype(np.float32), [common.astype(np.float32)], 0.8, t) for t in (1.0, 0.5, 0.0)]
+    least = shares[0] * 2 - 0.8
+    assert least == pytest.approx(OWN_SHARES[0])
+    assert shares[1:] == pytest.approx([(100 * least + 200 * 0.8) / 300, 0.8])
 
 
 @pytest.mark.parametrize(
