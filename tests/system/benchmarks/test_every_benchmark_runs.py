@@ -25,6 +25,7 @@ QUICK = {
     "benchmarks.fedga.items": "{ratings} --out {out} --clients 2 --rounds 1 --trials 1 --seeds 1"
     " --strategies fedmf --servers none",
     "benchmarks.fedga.silos": "{clicks} --clients 2 --rounds 1 --methods fedavg --set width=8",
+    "benchmarks.fedga.sums": "{clicks} --clients 2 --least 1 --rounds 1 --most 40",
     "benchmarks.privacy.noised_basis": "--data {folder} --name ratings.csv --silos 2 --epsilons 3",
     "benchmarks.refitted": "--data {folder} --name ratings.csv --silos 1",
     "benchmarks.sparse.sums": "--data {folder} --name ratings.csv --silos 3",
