@@ -24,7 +24,10 @@ TRAINING_TESTS := tests/system/client_service/federation/test_killed.py tests/se
 	$(foreach level,unit service system,$(wildcard tests/$(level)/client_service/secure_rounds tests/$(level)/strategies)) \
 	tests/service/simulation/test_secure_run.py tests/unit/equations
 
-# Two workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
+# One worker more than cores, of two cores: each waits for a seventh of its time, and longer for the processes of others.
+WORKERS ?= 3
+
+# The workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
 TESTING := test test-fast test-system rounding faults engines engine-ray engine-flower storage
 $(TESTING) generated-client e2e-compose: export OMP_NUM_THREADS := 1
 $(TESTING) e2e-compose: export PYTHONDONTWRITEBYTECODE :=
@@ -65,13 +68,13 @@ format: install ## rewrite the code in the house's format, and the Python client
 	$(BIN)/ruff format .
 
 test: install ## run the tests that need no process but their own
-	$(BIN)/pytest -n 2 --dist worksteal tests/unit tests/service
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit tests/service
 
 test-fast: install ## run those that start no service, in less than a minute
 	$(BIN)/pytest -n 2 --dist worksteal tests/unit
 
 test-system: install ## run those that start processes or a browser, or kill a service
-	$(BIN)/pytest -n 2 --dist worksteal tests/system
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/system
 
 rounding: install ## run the tests that train as two other processors would round
 	OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 $(BIN)/pytest -n 2 --dist worksteal $(TRAINING_TESTS)

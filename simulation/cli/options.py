@@ -233,13 +233,20 @@ Delimiter = Annotated[
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
 CommonBasis = Annotated[
-    BasisKind, typer.Option("--common-basis", help="statistics of all items, summed over the clients before training")
+    BasisKind,
+    typer.Option(
+        "--common-basis",
+        metavar="<kind>",
+        help=f"statistics of all items, summed over the clients before training: {', '.join(BasisKind)}",
+    ),
 ]
 CommonBasisOrNone = Annotated[
     BasisKind | None,
     typer.Option(
         "--common-basis",
-        help="statistics of all items, summed before training; by default off, of `lpsfed run` as declared",
+        metavar="<kind>",
+        help=f"statistics of all items, summed before training: {', '.join(BasisKind)}; by default off, of `lpsfed run`"
+        " as declared",
     ),
 ]
 Rank = Annotated[int | None, typer.Option("--rank", min=1, help="of an iterated basis")]

@@ -61,9 +61,12 @@ def test_every_command_about_keys_that_the_readme_shows_exists() -> None:
 
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted(
-    path for path in ROOT.rglob("*.md") if not {".venv", "build", "shared"} & set(path.parts[len(ROOT.parts) :])
-)
+FOLDERS = [
+    folder
+    for folder in ROOT.iterdir()
+    if folder.is_dir() and folder.name[0] != "." and folder.name not in ("build", "shared")
+]  # not an environment, whose name begins with a dot
+PAGES = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in folder.rglob("*.md"))])
 PLACEHOLDER = re.compile(
     r"\b(TODO|TBD|FIXME|XXX|N\.NN|[X#]\.[X#]+)\b|^\W*[A-Z]{4,}\W*$|^\s*(\.\.\.|…)\s*$|\?\?\?"
     r"|(?i:\b(figures|numbers|results|details) (will )?follow\.|\bto be (measured|written|filled in)\b|lorem ipsum)",
