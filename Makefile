@@ -24,8 +24,8 @@ TRAINING_TESTS := tests/system/client_service/federation/test_killed.py tests/se
 	$(foreach level,unit service system,$(wildcard tests/$(level)/client_service/secure_rounds tests/$(level)/strategies)) \
 	tests/service/simulation/test_secure_run.py tests/unit/equations
 
-# One worker more than cores, of two cores: each waits for a seventh of its time, and longer for the processes of others.
-WORKERS ?= 3
+# As many as a small machine has cores. One more is a tenth faster there.
+WORKERS ?= 2
 
 # The workers share the cores already, and many processes are started: none spins threads, and each file is compiled once.
 TESTING := test test-fast test-system rounding faults engines engine-ray engine-flower storage
