@@ -88,9 +88,10 @@ engines: engine-ray engine-flower ## run the tests of Ray and of Flower, each in
 engine-ray: .venv-ray/.installed ## federations and benchmark cells over a local Ray cluster of two nodes
 	.venv-ray/bin/python -m pytest tests/system/simulation/engines/test_ray.py tests/system/benchmarks/test_cluster.py
 
-# The command line's library is older there, and tells of what the next version of another one will not have.
+# The command line's library is older there, and tells of what the next version of another one will not have; and Ray
+# leaves files open, which are found at the end.
 engine-flower: .venv-flower/.installed ## the Flower app in Flower's simulation
-	.venv-flower/bin/python -m pytest -W default::DeprecationWarning tests/system/simulation/engines/test_flower.py
+	.venv-flower/bin/python -m pytest -W default::DeprecationWarning -W default::ResourceWarning tests/system/simulation/engines/test_flower.py
 
 storage: .venv-storage/.installed ## run the tests of PostgreSQL and S3, in an environment of their own; -rs says what is skipped
 	.venv-storage/bin/python -m pytest -rs tests/system/aggregator_service/servers
