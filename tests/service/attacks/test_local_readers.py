@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,22 +12,10 @@ from typer.testing import CliRunner
 
 from shared.files import close_to_others
 from simulation.cli import app
+from tests.support import readable as readers
+from tests.support.readable import USUAL, readable
 
-USUAL = 0o022
-
-
-@pytest.fixture(autouse=True)
-def umask() -> Iterator[None]:
-    """As most systems come: whatever is made may be read by everybody."""
-    before = os.umask(USUAL)
-    yield
-    os.umask(before)
-
-
-def readable(folder: Path) -> dict[str, str]:
-    """What others may do anything with, and its mode; public keys are for all."""
-    found = {path: stat.S_IMODE(path.lstat().st_mode) for path in (folder, *folder.rglob("*")) if path.suffix != ".pub"}
-    return {str(path.relative_to(folder)): oct(mode) for path, mode in found.items() if mode & 0o077}
+umask = readers.umask
 
 
 def test_what_a_command_writes_is_for_its_user_alone(tmp_path: Path) -> None:

@@ -6,41 +6,17 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import anyio
 import pytest
 
 from shared.web import relay as subject
 from shared.web.relay import Relay, main
+from tests.support.echo import asked, echo, listening
 from tests.support.questions import LONGEST_SECONDS
 
 pytestmark = pytest.mark.anyio
-
-
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers with what came, once all has come."""
-    writer.write(b"echo " + await reader.read())
-    await writer.drain()
-    writer.close()
-
-
-@asynccontextmanager
-async def listening(handle: object) -> AsyncIterator[int]:
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)  # type: ignore[arg-type]
-    async with server:
-        yield server.sockets[0].getsockname()[1]
-
-
-async def asked(port: int, content: bytes) -> bytes:
-    with anyio.fail_after(LONGEST_SECONDS):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(content)
-        writer.write_eof()
-        answer = await reader.read()
-        writer.close()
-        return answer
 
 
 async def test_bytes_go_both_ways_whole_and_an_end_of_one_direction_is_passed_on() -> None:

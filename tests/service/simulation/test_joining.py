@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
@@ -24,46 +23,13 @@ from shared.protocol.signing.invitation import read_invitation
 from shared.protocol.signing.keys import raw_hex, read_private
 from shared.protocol.signing.members import read_registry
 from simulation.cli import app
+from tests.support import joining
+from tests.support.joining import RATINGS, call, invite, join
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import SMALL, TOKEN, small_aggregator
 
-RATINGS = "user,item,rating,time\n" + "".join(
-    f"u{user},i{(user * 3 + place) % 15},{1 + (user + place) % 5},{1_700_000_000 + place}\n"
-    for user in range(20)
-    for place in range(10)
-)
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> AggregatorSettings:
-    (tmp_path / "token").write_text(TOKEN)
-    return small_aggregator(tmp_path / "aggregator")
-
-
-@pytest.fixture
-def aggregator(settings: AggregatorSettings) -> Iterator[str]:
-    with serve(create_app(settings)) as url:
-        yield url
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    path = tmp_path / "ratings.csv"
-    path.write_text(RATINGS)
-    return path
-
-
-def call(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def invite(aggregator: str, tmp_path: Path, *names: str) -> Result:
-    return call("invite", *names, "--url", aggregator, "--operator-token-file", tmp_path / "token", "--out", tmp_path)
-
-
-def join(tmp_path: Path, data: Path, *flags: object) -> Result:
-    return call("join", tmp_path / "north.invite", "--data", data, "--folder", tmp_path / "north", "--no-start", *flags)
+aggregator, data, settings = joining.aggregator, joining.data, joining.settings
 
 
 def test_an_invitation_is_written_though_the_next_one_is_refused(aggregator: str, tmp_path: Path) -> None:

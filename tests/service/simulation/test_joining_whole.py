@@ -3,62 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
-from aggregator_service.app import create_app
-from aggregator_service.settings import AggregatorSettings
 from client_service.settings import client_settings
 from shared.errors import ConflictError, PrivacyError, SettingsError
-from shared.method.settings import BasisSettings, ServerStepSettings
+from shared.method.settings import BasisSettings
 from shared.protocol.item_list import pack_item_list
 from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.invitation import read_invitation
 from simulation.cli import app
 from simulation.joining import join as joining
-from simulation.joining.invite import write_invitations
-from tests.support.serving import serve
-from tests.support.small import SMALL, TOKEN, small_aggregator
-
-ITEMS = [f"i{number}" for number in range(12)]
-BASIS = SMALL.model_copy(
-    update={
-        "catalogue": len(ITEMS),
-        "basis": BasisSettings(kind="iterated", rank=3, words=2, least_silos=4),
-        "start": "common",
-        "server": "yogi",
-        "server_step": ServerStepSettings(rate=0.02, magnitudes="off"),
-        "similarity_floor": 1.0,
-    }
-)
-AGREED = ("--policy", "common_basis=secure", "--catalogue", "catalogue.txt")
+from tests.support.joining import AGREED, BASIS, ITEMS, invited, write_listed_data
+from tests.support.joining import join_north as join
+from tests.support.small import SMALL, TOKEN
 
 
 @pytest.fixture(autouse=True)
 def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = (f"u{user},i{(user * 5 + item) % 12},{1000 * user + item}\n" for user in range(12) for item in range(6))
-    Path("data.csv").write_text("user,item,time\n" + "".join(rows))
-    Path("catalogue.txt").write_text("".join(f"{item}\n" for item in sorted(ITEMS)))
-
-
-@contextmanager
-def invited(tmp_path: Path, **settings: Any) -> Iterator[tuple[AggregatorSettings, str]]:
-    """An aggregator with these settings, and an invitation of it for `north`, which is the first of three."""
-    chosen = small_aggregator(tmp_path / "aggregator", **settings)
-    with serve(create_app(chosen)) as url:
-        write_invitations(chosen, ["north", "south", "west"], url, tmp_path)
-        yield chosen, url
-
-
-def join(*flags: object) -> Result:
-    words = ("join", "north.invite", "--data", "data.csv", *flags)
-    return CliRunner().invoke(app, [str(word) for word in words])
+    write_listed_data()
 
 
 def test_a_silo_stays_strict_until_it_agrees_and_then_takes_part(tmp_path: Path) -> None:

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import _environment_variables, _url_port, choose_addresses, connect_services
+from tests.support import readable as readers
 from tests.support.forked import start_service
 from tests.support.given import Until
 from tests.support.questions import finished
+from tests.support.readable import USUAL, readable
 
-USUAL = 0o022
+umask = readers.umask
+
 OPEN = f"import os; os.umask({USUAL})"
-
-
-@pytest.fixture(autouse=True)
-def umask() -> Iterator[None]:
-    """As most systems come: whatever is made may be read by everybody."""
-    before = os.umask(USUAL)
-    yield
-    os.umask(before)
-
-
-def readable(folder: Path) -> dict[str, str]:
-    """What others may do anything with, and its mode; public keys are for all."""
-    found = {path: stat.S_IMODE(path.lstat().st_mode) for path in (folder, *folder.rglob("*")) if path.suffix != ".pub"}
-    return {str(path.relative_to(folder)): oct(mode) for path, mode in found.items() if mode & 0o077}
 
 
 @pytest.mark.anyio

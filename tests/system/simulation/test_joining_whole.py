@@ -6,60 +6,26 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner, Result
 
-from aggregator_service.app import create_app
-from aggregator_service.settings import AggregatorSettings
 from client_service.settings import client_settings
-from shared.method.settings import BasisSettings, MethodSettings, ServerStepSettings
-from simulation.cli import app
+from shared.method.settings import MethodSettings
 from simulation.experiments.processes import free_ports
-from simulation.joining.invite import write_invitations
-from tests.support.serving import serve
-from tests.support.small import BEARER, SMALL, small_aggregator
+from tests.support.joining import AGREED, BASIS, ITEMS, invited, write_listed_data
+from tests.support.joining import join_north as join
+from tests.support.small import BEARER
 
-ITEMS = [f"i{number}" for number in range(12)]
-BASIS = SMALL.model_copy(
-    update={
-        "catalogue": len(ITEMS),
-        "basis": BasisSettings(kind="iterated", rank=3, words=2, least_silos=4),
-        "start": "common",
-        "server": "yogi",
-        "server_step": ServerStepSettings(rate=0.02, magnitudes="off"),
-        "similarity_floor": 1.0,
-    }
-)
 VISITS = MethodSettings(model="srgnn", width=4, catalogue=len(ITEMS), batch_size=100)
-AGREED = ("--policy", "common_basis=secure", "--catalogue", "catalogue.txt")
 
 
 @pytest.fixture(autouse=True)
 def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = (f"u{user},i{(user * 5 + item) % 12},{1000 * user + item}\n" for user in range(12) for item in range(6))
-    Path("data.csv").write_text("user,item,time\n" + "".join(rows))
-    Path("catalogue.txt").write_text("".join(f"{item}\n" for item in sorted(ITEMS)))
-
-
-@contextmanager
-def invited(tmp_path: Path, **settings: Any) -> Iterator[tuple[AggregatorSettings, str]]:
-    """An aggregator with these settings, and an invitation of it for `north`, which is the first of three."""
-    chosen = small_aggregator(tmp_path / "aggregator", **settings)
-    with serve(create_app(chosen)) as url:
-        write_invitations(chosen, ["north", "south", "west"], url, tmp_path)
-        yield chosen, url
-
-
-def join(*flags: object) -> Result:
-    words = ("join", "north.invite", "--data", "data.csv", *flags)
-    return CliRunner().invoke(app, [str(word) for word in words])
+    write_listed_data()
 
 
 @pytest.mark.parametrize(
