@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PRIVATE, PUBLIC, PRIVATE_FOLDER = 0o600, 0o644, 0o700
 OTHERS = 0o077
+LOCK = "lock"  # in a state directory; its owner's process id stands in it
 LEFTOVERS = ("*.partial", ".*.tmp")  # of killed writers; the second kind and names without a dot: of earlier versions
 SYSTEM_NUMBER = re.compile(r"\(os error (\d+)\)")  # safetensors tells the system's number within its words alone
 Stored = TypeVar("Stored", bound="Message")
@@ -184,6 +185,20 @@ def remove_leftovers(directory: Path) -> None:
                     Path(place, name).unlink(missing_ok=True)
 
 
+def read_lock_owner(directory: Path) -> int | None:
+    """The id of the process that has the lock of a state directory; None where none has, or it has not said so."""
+    try:
+        with (directory / LOCK).open("r", encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                said = lock.read(20)
+                return int(said) if said.isdecimal() else None
+    except OSError:
+        return None
+    return None
+
+
 def lock_directory(directory: Path) -> TextIO:
     """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written.
 
@@ -192,13 +207,18 @@ def lock_directory(directory: Path) -> TextIO:
     try:
         make_private_folder(directory)
         close_to_others(directory)  # an earlier version may have left it open
-        owner = (directory / "lock").open("w", encoding="utf-8")
+        owner = (directory / LOCK).open("a", encoding="utf-8")  # and not "w": whose it is stands in it
     except OSError as error:
         raise SettingsError(f"state_directory: expected a directory that can be written ({error})") from None
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         owner.close()
-        raise SettingsError(f"state_directory: another process is using {directory}") from None
+        process = read_lock_owner(directory)
+        told = "another process" if process is None else f"another process ({process})"
+        raise SettingsError(f"state_directory: {told} is using {directory}") from None
+    with suppress(OSError):  # a full disk: the lock holds without the words
+        os.ftruncate(owner.fileno(), 0)
+        os.write(owner.fileno(), str(os.getpid()).encode())
     remove_leftovers(directory)
     return owner

@@ -37,7 +37,7 @@ def demo(
     task: options.Task = options.TaskName.items,
     clients: options.Clients = 4,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
-    common_basis: options.CommonBasis = options.BasisKind.exact,
+    common_basis: options.CommonBasis = options.ItemBasisKind.exact,
     rank: options.Rank = None,
     basis_rounds: options.BasisRounds = None,
     keep: Annotated[bool, typer.Option("--keep", help="leave the services running; --stop ends them")] = False,
@@ -70,8 +70,10 @@ def demo(
     fresh = next_folder(root, "--folder")
     doing = simulated_task(task.value)
     if clients < FEWEST_CLIENTS or not doing.has_basis:
-        common_basis = options.BasisKind.off
-    changes = options.method_changes(None, options.BasisFlags(common_basis, rank, basis_rounds))
+        common_basis = options.ItemBasisKind.off
+    changes = options.method_changes(
+        None, options.BasisFlags(options.BasisKind(common_basis.value), rank, basis_rounds)
+    )
     taught = doing.taught if data is None else {}
     method = method_settings(doing.preset, **taught, **changes)
     how = None if data in (None, CHAIN) or task is not options.TaskName.items else options.Method.users
@@ -84,7 +86,7 @@ def demo(
         doing.strategy,
         doing.name,
         rounds=rounds,
-        secure=secure or common_basis is not options.BasisKind.off,
+        secure=secure or common_basis is not options.ItemBasisKind.off,
     )
     if not as_json:
         OUT.print(partition_table(shards.summary))

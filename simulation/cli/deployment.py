@@ -35,7 +35,7 @@ def compose(
     out: Annotated[
         Path | None, typer.Option(help=f"by default {MAIN}, of a silo {TEMPLATE}; in the repository's root")
     ] = None,
-    common_basis: options.CommonBasis = options.BasisKind.exact,
+    common_basis: options.CommonBasis = options.ItemBasisKind.exact,
     subnets: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +83,7 @@ def _require_given(value: Path | None, flag: str, what: str) -> Path:
 def kubernetes(
     silos: Annotated[int, typer.Option(help=f"of the demo: 1 to {demo.MOST_SILOS}")] = 4,
     folder: Annotated[Path, typer.Option(help="the project's k8s/")] = Path("k8s"),
-    common_basis: options.CommonBasis = options.BasisKind.exact,
+    common_basis: options.CommonBasis = options.ItemBasisKind.exact,
     role: WhichRole = Role.demo,
     silo: Annotated[Path | None, typer.Option(help="folder of a silo that has joined, by `lpsfed join`")] = None,
     address: Annotated[str | None, typer.Option(help="of the aggregator: all that the silo can reach")] = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.errors import SettingsError
+from shared.errors import ConflictError, SettingsError
 from shared.web.address import require_guarded
 from simulation.cli import options
 from simulation.reports.terminal import tell_on_stderr
@@ -279,6 +279,7 @@ def _require_said(dataset: Dataset, given: GivenData) -> None:
 def _serve(silo: SiloFolder, *, detach: bool) -> None:
     from client_service.__main__ import serve as serve_client
     from client_service.settings import client_settings
+    from shared.files import read_lock_owner
     from shared.web.address import write_address
     from simulation.joining.detached import serve_detached
     from simulation.joining.join import APPLICATION, OPERATOR
@@ -287,6 +288,11 @@ def _serve(silo: SiloFolder, *, detach: bool) -> None:
     if not detach:
         return serve_client(settings)
     url = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
+    if (running := read_lock_owner(settings.state_directory)) is not None:
+        words = (
+            f"{settings.name}: expected no client of this silo, one is running, with the settings that it began with"
+        )
+        raise ConflictError(f"{words}: `kill {running}` ends it, then the same command starts it with those of now")
     pid = serve_detached(["client", "--settings", str(silo.settings)], silo.path / "client.log", settings)
     tell_on_stderr(f"{url} answers until `kill {pid}`; log: {silo.path / 'client.log'}")
     tell_on_stderr(f"applications show the key in {silo.path / APPLICATION}")

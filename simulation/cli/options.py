@@ -100,6 +100,14 @@ class BasisKind(StrEnum):
     transitions = "transitions"
 
 
+class ItemBasisKind(StrEnum):
+    """Those of them that a federation of items can have."""
+
+    off = "off"
+    exact = "exact"
+    iterated = "iterated"
+
+
 class Share(StrEnum):
     """What a federation shares, by the values of the aggregator's setting `share`."""
 
@@ -233,11 +241,11 @@ Delimiter = Annotated[
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
 CommonBasis = Annotated[
-    BasisKind,
+    ItemBasisKind,
     typer.Option(
         "--common-basis",
         metavar="<kind>",
-        help=f"statistics of all items, summed over the clients before training: {', '.join(BasisKind)}",
+        help=f"statistics of all items, summed over the clients before training: {', '.join(ItemBasisKind)}",
     ),
 ]
 CommonBasisOrNone = Annotated[

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 USUAL_SUBNETS = "10.201.0.0/16"
 SUBNET_PREFIX = 28  # 13 addresses for containers: the largest network has aggregator, gateway, operator and Prometheus
-BasisKind = Literal["off", "exact", "iterated", "transitions"]
+BasisKind = Literal["off", "exact", "iterated"]
 
 
 def require_silos(silos: int, most: int, reason: str) -> int:

@@ -55,7 +55,11 @@ def _describe_sums(declared: Declaration, method: MethodSettings, *, secure: boo
     words = dict.fromkeys(SUMMED[spec.name] for spec in declared.uploaded)
     sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4 * count
     rounds = f" in {count} rounds" if count > 1 else ", once"
-    masked = "masked, so that nobody reads one silo's" if secure else "in the open: the aggregator reads this silo's"
+    masked = (
+        "masked: the sum over all silos alone can be read, if the others are who the aggregator says (`lpsfed members`)"
+        if secure
+        else "in the open: the aggregator reads this silo's"
+    )
     return f"{', and '.join(words)}: {size(sent)}{rounds}, {masked}"
 
 

@@ -59,6 +59,11 @@ def finished(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_sums_of_visits_are_none_of_a_demo_of_items() -> None:
+    done = run("demo", "--common-basis", "transitions")
+    assert done.exit_code == 2 and "'transitions' is not one of" in done.output
+
+
 def test_a_scenario_shares_sums_and_says_what_each_silo_gains(ratings: Path, tmp_path: Path) -> None:
     words = ("simulate", str(ratings), "--scenario", "big-and-tiny", "--silos", "3", "--seed", "2")
     done = run(*words, "--secure", "--out", str(tmp_path / "run"), "--json", "--set", "cutoff=16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from client_service.settings import client_settings
 from shared.errors import ConflictError, PrivacyError, SettingsError
+from shared.files import lock_directory
 from shared.method.settings import BasisSettings
 from shared.protocol.item_list import pack_item_list
 from shared.protocol.signing.enrolment import registered_keys
@@ -70,6 +72,7 @@ def test_one_word_agrees_to_the_sums_by_the_list_of_the_invitation(tmp_path: Pat
         )
         assert "312\N{NO-BREAK SPACE}B, once, masked" in told and "because nothing is trained" in told  # 2 * 12 * 13
         assert "the others learn: the sums over all silos" in told and "it gains: what " in told
+        assert "masked: the sum over all silos alone can be read, if the others are who the aggregator says" in told
         assert "strict boundary" not in told
         settings = client_settings(Path("north/silo.toml"))
         assert settings.method == chosen.method and settings.policy.common_basis == "secure"
@@ -212,3 +215,15 @@ def test_half_a_shard_is_written_anew(tmp_path: Path) -> None:
         (half / "interactions.parquet").write_bytes(b"PAR1")
         assert join("--no-start").exit_code == 0
         assert "12 users, 12 items, 72 interactions" in join("--no-start", "--policy", "counts=true").stderr
+
+
+def test_a_silo_whose_client_is_running_is_told_to_end_it_before_it_is_started_again(tmp_path: Path) -> None:
+    with invited(tmp_path, method=BASIS, secure=True):
+        assert join("--no-start").exit_code == 0
+        state = client_settings(Path("north/silo.toml")).state_directory
+        with lock_directory(state):
+            done = join(*AGREED, "--detach")
+        assert isinstance(done.exception, ConflictError)
+        expected = f"one is running, with the settings that it began with: `kill {os.getpid()}` ends it"
+        assert expected in str(done.exception)
+        assert client_settings(Path("north/silo.toml")).policy.common_basis == "secure"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from shared.errors import SettingsError
-from shared.files import PRIVATE, PUBLIC, create_secret, lock_directory, open_replacement, replace_file, write_new
+from shared.files import (
+    PRIVATE,
+    PUBLIC,
+    create_secret,
+    lock_directory,
+    open_replacement,
+    read_lock_owner,
+    replace_file,
+    write_new,
+)
 
 
 def write_public(path: Path, content: bytes) -> bool:
@@ -89,7 +99,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_second_owner_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
-    with lock_directory(tmp_path / "state"), pytest.raises(SettingsError, match="another process is using"):
+    with (
+        lock_directory(tmp_path / "state"),
+        pytest.raises(SettingsError, match=rf"another process \({os.getpid()}\) is using"),
+    ):
         lock_directory(tmp_path / "state")
     lock_directory(tmp_path / "state").close()
 
@@ -98,3 +111,13 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="expected a directory that can be written"):
         lock_directory(tmp_path / "file")
+
+
+def test_a_lock_says_whose_it_is_while_it_is_held_and_not_after(tmp_path: Path) -> None:
+    assert read_lock_owner(tmp_path / "state") is None
+    with lock_directory(tmp_path / "state"):
+        assert read_lock_owner(tmp_path / "state") == os.getpid()
+    assert read_lock_owner(tmp_path / "state") is None
+    (tmp_path / "state" / "lock").write_text("of an earlier version, which wrote nothing")
+    with lock_directory(tmp_path / "state"):
+        assert read_lock_owner(tmp_path / "state") == os.getpid()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -222,7 +223,7 @@ async def test_a_state_directory_belongs_to_one_federation(running: Running) -> 
 
 async def test_two_aggregators_never_share_a_state_directory(running: Running) -> None:
     async with running() as first:
-        with pytest.raises(SettingsError, match="another process is using"):
+        with pytest.raises(SettingsError, match=rf"another process \({os.getpid()}\) is using"):
             async with running():
                 pass
         assert (await first.http.get("/health/ready")).status_code == 200
