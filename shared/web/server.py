@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import structlog
 import uvicorn
@@ -148,7 +149,22 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._wind_down()
+        await finish_accepting()
         await super().shutdown(sockets)
+
+
+async def finish_accepting() -> None:
+    """Make every connection that this event loop has accepted, before its server closes.
+
+    asyncio's `Server.close` fails a connection that is accepted and not yet made: its socket would stay open, and its
+    caller would wait for an answer until the process ends. Whoever closes must do so without waiting for anything else.
+    """
+    while accepting := [one for one in asyncio.all_tasks() if _is_accepting(one)]:
+        await asyncio.wait(accepting)
+
+
+def _is_accepting(task: asyncio.Task[Any]) -> bool:
+    return getattr(task.get_coro(), "__name__", "") == "_accept_connection2"  # of `BaseSelectorEventLoop`
 
 
 def _unusable(host: str, port: int, error: OSError) -> str:

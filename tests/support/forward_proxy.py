@@ -8,11 +8,11 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from anyio.from_thread import start_blocking_portal
 
+from shared.web.server import finish_accepting
 from tests.support.serving import HOST
 
 LONGEST_PIECE = 1 << 16
@@ -38,8 +38,8 @@ class ForwardProxy:
 
     async def end(self, server: asyncio.Server) -> None:
         """No more of them, also none that is about to come."""
+        await finish_accepting()
         server.close()
-        await asyncio.gather(*filter(_is_accepting, asyncio.all_tasks()), return_exceptions=True)
         for task, writer in list(self.open.items()):
             task.cancel(), writer.transport.abort()
         await asyncio.gather(*self.open, return_exceptions=True)
@@ -121,11 +121,6 @@ def run_proxy(proxy: ForwardProxy, tls: ssl.SSLContext | None = None) -> Iterato
             yield proxy
         finally:
             portal.call(proxy.end, server)
-
-
-def _is_accepting(task: asyncio.Task[Any]) -> bool:
-    """Does a task of the loop itself make a connection that has come?"""
-    return "_accept_connection" in repr(task.get_coro())
 
 
 def _place(method: str, target: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from fastapi import FastAPI
 from shared.errors import SettingsError
 from shared.web import tls
 from shared.web.listening import Listening
-from shared.web.server import run_server
+from shared.web.server import finish_accepting, run_server
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -96,3 +97,22 @@ async def test_an_address_that_cannot_be_listened_on_is_named_with_what_to_do() 
                     hindrance=lambda: None,
                     logger=Journal(),  # type: ignore[arg-type]
                 )
+
+
+async def test_a_connection_that_was_accepted_is_made_before_its_server_closes() -> None:
+    made: list[asyncio.BaseTransport] = []
+
+    class Callee(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    server = await asyncio.get_running_loop().create_server(Callee, "127.0.0.1", 0)
+    with socket.create_connection(server.sockets[0].getsockname()):
+        while not [one for one in asyncio.all_tasks() if "_accept_connection2" in repr(one)]:
+            await asyncio.sleep(0)
+        assert made == []
+        await finish_accepting()
+        server.close()
+        assert len(made) == 1
+        made[0].close()
+        await server.wait_closed()
