@@ -201,10 +201,11 @@ class Agent:
                 self._sending.forget()
             return self._set_status(phase="refused", run=run, round=state.round, rounds=state.rounds)
         if part is None or part.place.run != run:
-            if over and not self._was_interrupted(state, run):
+            newcomer = self._comes_late(state, run)
+            if over and not newcomer and not self._was_interrupted(state, run):
                 self._sending.forget()
                 return self._set_status(phase="waiting")
-            part = await self._begin(state, run)
+            part = await self._begin(state, run, 0 if newcomer else _last_closed_round(state))
         self._set_status(run=run, round=state.round, rounds=state.rounds)
         if state.phase == "open":
             method, late = part.place.method, self._signature_seconds
@@ -230,15 +231,24 @@ class Agent:
         quality = self._earlier_quality()
         return quality.run == run and not quality.finished
 
+    def _comes_late(self, state: RunOut, run: str) -> bool:
+        """Has this client had no part in a run that is over, and can it use the sums that are kept of it?
+
+        It takes them over, with what the run has trained, and judges both by its own data. It sends nothing.
+        """
+        if state.phase != "finished" or state.basis is None or state.standing == "quarantined":
+            return False
+        quality = self._earlier_quality()
+        return run != quality.run and all(run != one.run for one in quality.earlier)
+
     def _earlier_quality(self) -> QualityOut:
         """What an earlier process knew of its last run."""
         return load_quality(self.silo.settings.models_directory, self.silo.settings.name)
 
-    async def _begin(self, state: RunOut, run: str) -> ClientRun:
-        """This run as an earlier process left it, or with the run's parameters: initial ones, or latest."""
+    async def _begin(self, state: RunOut, run: str, number: int) -> ClientRun:
+        """This run as an earlier process left it, or with the run's parameters after round `number`."""
         self._set_status(phase="preparing", run=run)
         part = await self._opening.open_run(state, run)
-        number = _last_closed_round(state)
         if not await self._work(part.resume, number):
             await self._opening.fetch_missing(part, number)
             found = await self._personalised(part, number) if number else await self._opening.starting_parameters(part)

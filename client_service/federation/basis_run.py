@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from client_service.federation.messages import RoundCosts
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics, SummedDigests, SumRound, Sums
-from client_service.sums.storage import has_everything_mark, save_basis, save_everything_mark
+from client_service.sums.storage import ADDED, INCLUDED, has_mark, save_basis, save_mark
 from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext
 from shared.errors import ProtocolError
@@ -135,8 +135,8 @@ class BasisRun:
 
     def arrays(self) -> Sums:
         """This silo's part of the round at hand."""
-        if self._everything:
-            save_everything_mark(self._folder, self.place.run)
+        for name in (INCLUDED, ADDED) if self._everything else (INCLUDED,):
+            save_mark(self._folder, name, self.place.run)
         return SILO_SUMS[self._sum.name].add(self._round(self.moment.round))
 
     def _round(self, number: int) -> SumRound:
@@ -161,8 +161,8 @@ class BasisRun:
     def finish(self, failure: str | None = None) -> None:
         """Keep the statistics; of a run that has failed, nothing."""
         if failure is None:
-            everything = has_everything_mark(self._folder, self.place.run)
-            self.basis = replace(self._read_sums(), everything=everything)
+            included, everything = (has_mark(self._folder, name, self.place.run) for name in (INCLUDED, ADDED))
+            self.basis = replace(self._read_sums(), everything=everything, included=included or everything)
             save_basis(self._folder, self.place.run, self.basis)
         self._path.unlink(missing_ok=True)
 

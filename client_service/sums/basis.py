@@ -152,3 +152,14 @@ def shrink(values: Float64, edge: float) -> Float64:
     """Eigenvalues of the sum without noise, for eigenvalues with noise."""
     found: Float64 = (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2.0
     return found
+
+
+EXACT_EXPONENT = 0.25  # of the item degrees in W = D^-e G D^-e of exact sums
+NOISED_USERS = 0.5  # a noised sum weighs a user by 1 / d_u and leaves the items' degrees alone
+
+
+def exponents_of(basis: CommonBasis) -> tuple[float, float]:
+    """Of the degrees of users and of items in R, for W = R^T R."""
+    if basis.kind == "exact":
+        return 0.0, EXACT_EXPONENT
+    return basis.exponent or NOISED_USERS, basis.exponent

@@ -33,7 +33,7 @@ from client_service.sums.statistics import (
     share_told,
     training_digest,
     weigh_pairs,
-    without_held_out,
+    with_training_pairs,
 )
 from client_service.sums.subspace_iteration import Explored, explore, first_directions, next_directions
 from client_service.sums.subspace_iteration import start_directions as draw_directions
@@ -128,13 +128,13 @@ def score_items(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
     """What the basis says of the shard's items, without the shard's own held-out pairs, by which scores are judged.
     DataError for a shard without places in the common catalogue."""
     places = _require_places(shard)
-    return common_scorers(without_held_out(basis, shard), places, shard.train)
+    return common_scorers(with_training_pairs(basis, shard), places, shard.train)
 
 
 def find_frequencies(basis: CommonBasis, shard: Shard, method: MethodSettings) -> CommonSpectrum:
     """The frequencies of all silos' graph, without the shard's own held-out pairs, by which the model is judged.
     DataError as `score_items` raises."""
-    known = without_held_out(basis, shard)
+    known = with_training_pairs(basis, shard)
     frame = None if known is basis else frame_of(basis)
     return common_spectrum(known, _require_places(shard), shard.train, method.cutoff, frame)
 

@@ -16,7 +16,7 @@ from client_service.models.closed_form.full_spectrum import COMPONENTS, DENSE_IT
 from client_service.models.closed_form.least_squares import SIZE, LeastSquares, Weighting
 from client_service.models.initial_filter import CommonSpectrum
 from client_service.models.score_fusion import Scorer
-from client_service.sums.basis import CommonBasis
+from client_service.sums.basis import EXACT_EXPONENT, CommonBasis, exponents_of
 from client_service.sums.subspace_iteration import fix_signs
 from shared.method.graph import Float64, degrees, power
 from shared.method.parameters import Float32
@@ -26,7 +26,6 @@ RIDGE = 300.0  # of EASE, in users
 LEVEL = 10.0  # of the filter, in units of the mean of diag W
 WEIGHTING = Weighting((24, 48, 96), 0.3, 0.05)
 STRETCH = 0.25  # power of a frequency in the item vectors of the least squares
-EXPONENT = 0.25  # of the item degrees in W = D^-e G D^-e
 START_SEED = 7  # of the solver's first vector: a basis always gives the same scorers
 
 Places = NDArray[np.int64]
@@ -81,7 +80,7 @@ class _OfPairs:
 
     def __init__(self, pairs: Float32) -> None:
         degrees = np.maximum(np.diag(pairs), 0.0).astype(np.float64)
-        entry, leave = power(degrees, -EXPONENT), power(degrees, EXPONENT)
+        entry, leave = power(degrees, -EXACT_EXPONENT), power(degrees, EXACT_EXPONENT)
         graph = (entry[:, None] * pairs * entry).astype(np.float32)
         self.frequencies = values, vectors = leading_pairs(graph)
         self.ease = definite_ease(pairs)
@@ -132,10 +131,11 @@ def frequencies_of(basis: CommonBasis) -> tuple[Float64, Float64]:
 
 
 def frame_of(basis: CommonBasis) -> Float64:
-    """The leading vectors of W (C, r) of an exact basis alone, which are the same in every silo."""
-    assert basis.pairs is not None, "expected sums of pairs"
+    """The leading vectors of W (C, r) of the sums alone, which are the same in every silo."""
+    if basis.pairs is None:
+        return frequencies_of(basis)[1]
     pairs = fill_hidden(basis.pairs)
-    entry = power(np.maximum(np.diag(pairs), 0.0).astype(np.float64), -EXPONENT)
+    entry = power(np.maximum(np.diag(pairs), 0.0).astype(np.float64), -EXACT_EXPONENT)
     return leading_pairs((entry[:, None] * pairs * entry).astype(np.float32))[1]
 
 
@@ -211,9 +211,6 @@ def _narrow_filter(values: Float64, vectors: Float64, degrees: Float64, exponent
     )
 
 
-NOISED_USERS = 0.5  # a noised sum weighs a user by 1 / d_u and leaves the items' degrees alone
-
-
 def common_spectrum(
     basis: CommonBasis, places: Places, interactions: sparse.csr_array, cutoff: int, frame: Float64 | None = None
 ) -> CommonSpectrum:
@@ -243,10 +240,3 @@ def _match_columns(values: Float64, vectors: Float64, frame: Float64) -> tuple[F
     rows, columns = linear_sum_assignment(-np.abs(alike))
     signs = np.where(alike[rows, columns] < 0, -1.0, 1.0)
     return values[columns], vectors[:, columns] * signs
-
-
-def exponents_of(basis: CommonBasis) -> tuple[float, float]:
-    """Of the degrees of users and of items in R, for W = R^T R."""
-    if basis.kind == "exact":
-        return 0.0, EXPONENT
-    return basis.exponent or NOISED_USERS, basis.exponent

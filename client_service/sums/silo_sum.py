@@ -37,11 +37,13 @@ class Statistics:
     """What a sum has become: arrays, alike in every silo.
 
     kind: the entry of SILO_SUMS that reads and uses it. everything: has this silo added its validation and test data
-    too? Each knows that of itself alone, and the digest is the same in all.
+    too? included: has it added anything? Not where it joined after the sums were made. Each silo knows both of itself
+    alone, and the digest is the same in all.
     """
 
     kind: str
     everything: bool = field(default=False, kw_only=True)
+    included: bool = field(default=True, kw_only=True)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its arrays by name, without those that it does not have."""

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from client_service.data import Shard
 from client_service.data.digests import content_digest
-from client_service.sums.basis import CommonBasis
-from client_service.sums.subspace_iteration import Explored, pack
+from client_service.sums.basis import START_SEED, CommonBasis, exponents_of
+from client_service.sums.subspace_iteration import RIDGE, Explored, fix_signs, pack
 from shared.errors import DataError
 from shared.method.graph import degrees, power
 from shared.method.parameters import Float32
@@ -37,13 +38,15 @@ def catalogue_matrix(shard: Shard, items: int) -> sparse.csr_array:
     return found
 
 
-def without_held_out(basis: CommonBasis, shard: Shard) -> CommonBasis:
+def with_training_pairs(basis: CommonBasis, shard: Shard) -> CommonBasis:
     """The basis as if this silo had added its training pairs alone: what is judged must not know the answers.
 
     Sums are counts, of which each silo can take its own away; the others' held-out pairs stay, by which nobody here is
     judged. Of directions nothing is taken away: silos add their training pairs alone to sums that become such, as those
-    with noise do.
+    with noise do. A silo that joined after the sums were made adds its own here, and nowhere else.
     """
+    if not basis.included:
+        return _with_own(basis, catalogue_matrix(shard, len(basis.degrees)))
     if basis.pairs is None or not basis.everything or not (shard.valid.nnz or shard.test.nnz):
         return basis
     items = len(basis.degrees)
@@ -52,6 +55,46 @@ def without_held_out(basis: CommonBasis, shard: Shard) -> CommonBasis:
     pairs = _counted_without(basis.pairs, sparse.csr_array(everything.T @ everything - train.T @ train))
     np.fill_diagonal(pairs, by_item)
     return replace(basis, degrees=by_item, pairs=pairs, everything=False)
+
+
+def _with_own(basis: CommonBasis, own: sparse.csr_array) -> CommonBasis:
+    """The basis with the pairs of a silo whose part is not in the sums, (M, N)."""
+    by_item = basis.degrees + degrees(own)[1].astype(np.int64)
+    if basis.pairs is None:
+        values, vectors = _add_to_directions(basis, by_item, own)
+        return replace(basis, degrees=by_item, values=values, vectors=vectors, included=True)
+    pairs = _counted_without(basis.pairs, -sparse.csr_array(own.T @ own))
+    np.fill_diagonal(pairs, by_item)
+    return replace(basis, degrees=by_item, pairs=pairs, included=True)
+
+
+def _add_to_directions(
+    basis: CommonBasis, by_item: NDArray[np.int64], own: sparse.csr_array
+) -> tuple[Float64, Float32]:
+    """Values (r,) and vectors (N, r) of W with R_c^T R_c added: W in the degrees of all silos and this one."""
+    assert basis.values is not None
+    assert basis.vectors is not None
+    of_users, of_items = exponents_of(basis)
+    changed = power(basis.degrees.astype(np.float64), of_items) * power(by_item.astype(np.float64), -of_items)
+    root = (changed[:, None] * basis.vectors) * np.sqrt(np.maximum(basis.values, 0.0))
+    weights = sparse.diags_array(power(degrees(own)[0], -of_users))
+    entered = sparse.csr_array(weights @ own @ sparse.diags_array(power(by_item.astype(np.float64), -of_items)))
+    turned = sparse.csr_array(entered.T)
+
+    def multiply(columns: Float64) -> Float64:
+        found: Float64 = root @ (root.T @ columns) + turned @ (entered @ columns)
+        return found
+
+    size, rank = len(by_item), len(basis.values)
+    if rank >= size - 1:
+        values, vectors = np.linalg.eigh(multiply(np.eye(size)))
+    else:
+        start = np.random.default_rng(START_SEED).standard_normal(size)
+        operator = LinearOperator((size, size), matvec=multiply, matmat=multiply, dtype=np.float64)
+        values, vectors = eigsh(operator, k=rank, which="LA", v0=start)
+    order = np.argsort(-values, kind="stable")[:rank]
+    order = order[values[order] > RIDGE * values[order[0]]]
+    return values[order], fix_signs(vectors[:, order]).astype(np.float32)
 
 
 def _counted_without(pairs: Float32, own: sparse.csr_array) -> Float32:
@@ -74,7 +117,7 @@ def share_told(basis: CommonBasis, shard: Shard) -> float:
     places = shard.places
     if places is None or not shard.train.nnz:
         return 1.0
-    known = without_held_out(basis, shard)
+    known = with_training_pairs(basis, shard)
     own = catalogue_matrix(shard, len(basis.degrees))
     if known.pairs is not None:
         beyond = _seen_beyond(known.pairs, sparse.csr_array(own.T @ own))

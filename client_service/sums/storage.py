@@ -20,6 +20,7 @@ from shared.protocol.schemas import RunName
 
 FOLDER = "basis"  # beside that of the models
 ADDED = "everything.txt"  # the run to whose sums the silo has added its validation and test pairs too
+INCLUDED = "included.txt"  # the run to whose sums the silo has added anything
 HEAD = "basis.json"
 
 
@@ -34,22 +35,24 @@ class BasisHead(Message):
 def save_basis(folder: Path, run: str, basis: Statistics) -> None:
     """Write it, then its head. An older one stays for the models that were trained with it."""
     folder.mkdir(parents=True, exist_ok=True)
-    metadata = basis.described() | ({"everything": "yes"} if basis.everything else {})
+    own = {"everything": "yes"} if basis.everything else {} if basis.included else {"included": "no"}
+    metadata = basis.described() | own
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
     head = BasisHead(run=run, digest=basis.digest, items=basis.size)
     replace_file(folder / HEAD, head.model_dump_json().encode())
 
 
-def save_everything_mark(folder: Path, run: str) -> None:
-    """Write down, before it leaves, that this silo's part of the run's sums has its held-out pairs in it."""
+def save_mark(folder: Path, name: str, run: str) -> None:
+    """Write down, before it leaves, that the run's sums hold this silo's part (INCLUDED), or its held-out pairs too
+    (ADDED)."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / ADDED, run.encode())
+    replace_file(folder / name, run.encode())
 
 
-def has_everything_mark(folder: Path, run: str) -> bool:
-    """Has this silo added its held-out pairs to the sums of this run?"""
-    path = folder / ADDED
+def has_mark(folder: Path, name: str, run: str) -> bool:
+    """Has this silo written that down of this run?"""
+    path = folder / name
     return path.is_file() and path.read_bytes() == run.encode()
 
 
@@ -80,7 +83,7 @@ def load_basis(folder: Path, digest: str) -> Statistics | None:
 def _read(path: Path) -> Statistics:
     known = _metadata(path)
     found = SILO_SUMS[known["kind"]].load(load_file(path), known)
-    return replace(found, everything=known.get("everything") == "yes")
+    return replace(found, everything=known.get("everything") == "yes", included=known.get("included") != "no")
 
 
 def _metadata(path: Path) -> dict[str, str]:

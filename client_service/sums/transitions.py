@@ -126,7 +126,10 @@ def read_transitions(arrays: Arrays, described: Mapping[str, str]) -> Transition
 
 
 def shard_transitions(known: Transitions, shard: SessionShard) -> sparse.csr_array:
-    """What the sum tells of pairs of the shard's items, (N, N); where the shard's own counts are more, these."""
+    """What the sum tells of pairs of the shard's items, (N, N); where the shard's own counts are more, these.
+
+    A silo that joined after the sum was made adds its own.
+    """
     places, parts = shard.places, []
     step = max(1, BLOCK // max(1, len(places)))
     for begin in range(0, len(places), step):
@@ -136,7 +139,8 @@ def shard_transitions(known: Transitions, shard: SessionShard) -> sparse.csr_arr
         else:
             found = _look_up(known, rows, places)
         parts.append(found.astype(np.float32))
-    return sparse.csr_array(sparse.vstack(parts).maximum(own_transitions(shard)))
+    summed, own = sparse.csr_array(sparse.vstack(parts)), own_transitions(shard)
+    return sparse.csr_array(summed.maximum(own) if known.included else summed + own)
 
 
 def _look_up(known: Transitions, rows: Int64, columns: Int64) -> sparse.csr_array:

@@ -87,6 +87,7 @@ def simulate(
     from simulation.engines.study import run_study
     from simulation.experiments.experiment import Experiment, parse_privacy
     from simulation.experiments.tasks import simulated_task
+    from simulation.partitioning.scenarios import find_late_silos
     from simulation.reports.tables import quality_table
 
     engine = engine_flags.engine
@@ -113,10 +114,11 @@ def simulate(
         shards = find_or_cut_again(data, cut, folder / "shards", doing.cut)
         if not as_json:
             options.print_notes(shards.notes)
+        late = () if how.scenario is None else find_late_silos(how.scenario.value, shards.paths)
         if how.scenario is not None and basis.common_basis is None and "basis.kind" not in changed:
-            agreed, reason = choose_scenario_basis(agreed, shards.paths)
+            agreed, reason = choose_scenario_basis(agreed, [path for path in shards.paths if path not in late])
             tell_progress(reason)
-        one, edges = Experiment(shards.paths, folder, agreed, **named), shards.edges_kept
+        one, edges = Experiment(shards.paths, folder, agreed, late=late, **named), shards.edges_kept
         report = run_study(one, observed, edges_kept=edges, shown=not as_json, floors=not no_floors)
     if as_json:
         return options.print_json(report)

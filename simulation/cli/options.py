@@ -81,6 +81,7 @@ class ScenarioName(StrEnum):
     big_and_tiny = "big-and-tiny"
     regional = "regional"
     ids_differ = "ids-differ"
+    late_joiner = "late-joiner"
     taste = "taste"
 
 

@@ -38,7 +38,9 @@ def conduct_experiment(experiment: Experiment, observe: Observe, crew: HostingCr
 
 
 def require_open_run(experiment: Experiment) -> None:
-    """SettingsError for an experiment that needs the services' boundary."""
+    """SettingsError for an experiment that needs the services' boundary, or silos that join late."""
+    if experiment.late:
+        raise SettingsError("--scenario late-joiner: expected it with --engine services alone, where silos join")
     for flag, asked in (("--secure", experiment.secure), ("--privacy", bool(experiment.privacy))):
         if asked:
             raise SettingsError(f"{flag}: expected it with --engine services alone, because others have no boundary")

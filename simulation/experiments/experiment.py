@@ -59,7 +59,8 @@ class Experiment:
     `privacy` holds every client's settings of differential privacy: SettingsError where its budget is too small for the
     run. `secure`: the aggregator can read the sum of the updates alone. `fit_everything`: what a client serves is
     fitted again on all of its data. A strategy that shares items gets a catalogue of all shards' items, whatever
-    `method` says of its size. `deadline_seconds`: of each phase of the run.
+    `method` says of its size. `deadline_seconds`: of each phase of the run. `late`: of the shards, whose silos join
+    after the run: the list of items is that of the others.
     """
 
     shards: tuple[Path, ...]
@@ -76,6 +77,7 @@ class Experiment:
     cache: Path | None = None
     deadline_seconds: float = DEADLINE_SECONDS
     privacy: Mapping[str, Any] = field(default_factory=dict)
+    late: tuple[Path, ...] = ()
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     application_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     operator_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
@@ -91,9 +93,15 @@ class Experiment:
 
     @cached_property
     def catalogue(self) -> Path | None:
-        """The list of all clients' items, where the strategy shares items, or statistics of items are summed."""
+        """The list of the items of all clients that are there when the run begins, where the strategy shares items, or
+        statistics of items are summed."""
         shared = self._shares_items or self.method.basis.kind != "off"
-        return write_catalogue(self.shards, self.folder) if shared else None
+        return write_catalogue(self.punctual, self.folder) if shared else None
+
+    @property
+    def punctual(self) -> tuple[Path, ...]:
+        """The shards whose silos take part in the run."""
+        return tuple(path for path in self.shards if path not in self.late)
 
     @cached_property
     def agreed_method(self) -> MethodSettings:
@@ -119,7 +127,7 @@ class Experiment:
 
     def run_request(self) -> RunIn:
         """The request by which the operator starts the run."""
-        asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.shards), "method": self.agreed_method}
+        asked = {"rounds": self.rounds, "seed": self.seed, "clients": len(self.punctual), "method": self.agreed_method}
         return validate_settings(RunIn, {**asked, "deadline_seconds": self.deadline_seconds})
 
     def strict_request(self) -> RunIn:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import httpx
@@ -24,10 +24,12 @@ AFTERMATH_SECONDS = 1800.0  # for the clients' last evaluation, after the aggreg
 
 @dataclass(frozen=True)
 class Federation:
-    """Ways to talk to the services as their operators: the aggregator's, and each client's own."""
+    """Ways to talk to the services as their operators: the aggregator's, and each client's own. admit: starts the
+    clients that join after a run, and gives the ways to them."""
 
     operator: httpx.AsyncClient
     clients: Mapping[str, httpx.AsyncClient]
+    admit: Callable[[], Awaitable[Mapping[str, httpx.AsyncClient]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,30 @@ async def conduct_run(federation: Federation, request: RunIn, observe: Observe, 
     if request.method.basis.kind != "off" and not await _has_basis(federation, request):
         await sum_basis(federation, request, observe, resume=resume)
     run = await _start_run(federation, request, resume=resume)
+    return await _follow_run(federation, run, observe, began)
+
+
+async def admit_late_clients(federation: Federation, held: Outcome, observe: Observe) -> Outcome:
+    """Let the clients that come late join after a run, and wait until each has judged what it takes over of it."""
+    assert federation.admit is not None, "expected a federation with clients that come late"
+    began = time.perf_counter()
+    newcomers = replace(federation, clients=await federation.admit())
+    found = await _follow_run(newcomers, held.history, observe, began)
+    return held.model_copy(
+        update={
+            "qualities": held.qualities | found.qualities,
+            "statuses": held.statuses | found.statuses,
+            "seconds": held.seconds + found.seconds,
+        }
+    )
+
+
+async def _follow_run(federation: Federation, run: RunHistoryOut, observe: Observe, began: float) -> Outcome:
+    """Wait until every client has evaluated the run. `began`: when its work has, by the performance counter."""
     ended: float | None = None
     while True:
         statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)
-        observe(Progress(statuses, request.rounds, time.perf_counter() - began))
+        observe(Progress(statuses, run.request.rounds, time.perf_counter() - began))
         qualities = await _fetch_from_clients(federation, "/v1/quality", QualityOut)
         if all(quality.run == run.run and quality.finished for quality in qualities.values()):
             break

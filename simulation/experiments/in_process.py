@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
 from threading import BoundedSemaphore
 
 import anyio
@@ -16,7 +18,7 @@ from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
 from shared.errors import FederationError
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.federation import Federation, Observe, Outcome, Progress, conduct_run
+from simulation.experiments.federation import Federation, Observe, Outcome, Progress, admit_late_clients, conduct_run
 
 STUCK_SECONDS = 5.0  # a client that shows the same problem for so long will not get over it by itself
 
@@ -46,12 +48,18 @@ async def open_federation(experiment: Experiment) -> AsyncIterator[Federation]:
     async with AsyncExitStack() as stack:
         aggregator = create_aggregator(experiment.make_aggregator_settings())
         operator = await _enter_app(stack, aggregator, token=experiment.token)
-        clients, turns = {}, BoundedSemaphore(os.cpu_count() or 1)
-        for shard in experiment.shards:
-            settings = experiment.make_client_settings(shard, aggregator_url=AGGREGATOR)
-            app = create_client(settings, outside=httpx.ASGITransport(aggregator), turns=turns)
-            clients[shard.name] = await _enter_app(stack, app, token=experiment.operator_key)
-        yield Federation(operator, clients)
+        turns = BoundedSemaphore(os.cpu_count() or 1)
+
+        async def open_clients(shards: Sequence[Path]) -> dict[str, httpx.AsyncClient]:
+            found = {}
+            for shard in shards:
+                settings = experiment.make_client_settings(shard, aggregator_url=AGGREGATOR)
+                app = create_client(settings, outside=httpx.ASGITransport(aggregator), turns=turns)
+                found[shard.name] = await _enter_app(stack, app, token=experiment.operator_key)
+            return found
+
+        clients = await open_clients(experiment.punctual)
+        yield Federation(operator, clients, partial(open_clients, experiment.late))
 
 
 async def _enter_app(stack: AsyncExitStack, app: FastAPI, *, token: str) -> httpx.AsyncClient:
@@ -66,6 +74,8 @@ def simulate_experiment(experiment: Experiment, observe: Observe) -> Outcome:
 
     async def conduct_in_process() -> Outcome:
         async with open_federation(experiment) as federation:
-            return await conduct_run(federation, experiment.run_request(), fail_when_stuck(observe), resume=True)
+            watched = fail_when_stuck(observe)
+            held = await conduct_run(federation, experiment.run_request(), watched, resume=True)
+            return held if not experiment.late else await admit_late_clients(federation, held, watched)
 
     return anyio.run(conduct_in_process)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from client_service.data import load_shard, shard_head
 from shared.errors import DataError
 from shared.words import count_noun
 from simulation.datasets.dataset import Dataset
@@ -16,6 +18,7 @@ from simulation.partitioning.methods import METHODS
 from simulation.partitioning.partition import Partition, partition_shops, require_clients, training_graph
 from simulation.progress import step
 
+LATE_USERS = 20  # of the silo that joins after the run, in `late-joiner`
 LARGE_SHARE = 0.7  # of all users, in the large silo of `big-and-tiny`
 COMMON_SHARE = 0.6  # of the catalogue that all regions sell, in `regional`
 OWN_IDS = 0.3  # of the items that a silo calls by an id of its own, in `ids-differ`
@@ -50,6 +53,19 @@ def _place_one_large(dataset: Dataset, silos: int, seed: int) -> Int64:
     placed = np.zeros(users, dtype=np.int64)
     if silos > 1:
         placed[order[large:]] = 1 + np.arange(users - large) % (silos - 1)
+    return placed
+
+
+def _place_one_late(dataset: Dataset, silos: int, seed: int) -> Int64:
+    """One silo of 20 users; the others share the rest equally. DataError where another has not more than it."""
+    users = len(training_graph(dataset)[0])
+    if silos < 2 or (users - LATE_USERS) // (silos - 1) <= LATE_USERS:
+        most = max(1, (users - LATE_USERS) // (LATE_USERS + 1) + 1)
+        words = f"expected 2 to {most} clients, so that each other silo has more than the late one's {LATE_USERS} users"
+        raise DataError(f"scenario late-joiner: {words}, got {silos}")
+    order = np.random.default_rng(seed).permutation(users)
+    placed = np.full(users, silos - 1, dtype=np.int64)
+    placed[order[LATE_USERS:]] = np.arange(users - LATE_USERS) % (silos - 1)
     return placed
 
 
@@ -119,8 +135,16 @@ SCENARIOS: Mapping[str, Scenario] = {
         "60 % of the items are sold everywhere, each other in one silo", _place_by("random"), _drop_other_regions
     ),
     "ids-differ": Scenario("30 % of the items have another id in each silo", _place_by("random"), _rename_items),
+    "late-joiner": Scenario("a silo of 20 users joins after the run, the others share the rest", _place_one_late),
     "taste": Scenario("users of like taste in one silo", _place_by("users")),
 }
+
+
+def find_late_silos(name: str, shards: Sequence[Path]) -> tuple[Path, ...]:
+    """Of a scenario's shards those whose silos join after the run: in `late-joiner` the one of the fewest users."""
+    if name != "late-joiner":
+        return ()
+    return (min(shards, key=lambda path: shard_head(load_shard(path)).users),)
 
 
 @step("dividing the data")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from client_service.evaluation.metrics import MeasureLabel, Measures
@@ -29,14 +29,14 @@ def build_report(
     client_mean: every client with a test user counts once; user_mean: every test user does. alone, together,
     centralised: user means of what each silo has by itself, of what it serves after the run, and of the closed form on
     the data of all silos; None where it was not computed. silos: of each its test users, alone, together and their
-    ratio by the primary measure, None where it is not known.
+    ratio by the primary measure, None where it is not known; `late` where it joined after the run.
     """
     from client_service.tasks import task_named  # with torch, which who prints a table does without
 
     qualities, statuses = outcome.qualities, outcome.statuses
     trained = {name: _trained_rounds(quality) for name, quality in qualities.items()}
     task = task_named(experiment.task)
-    labels = task.labels
+    labels, late = task.labels, {path.name for path in experiment.late}
     own = _both_means([(quality.test or {}, quality.test_users) for quality in qualities.values()], labels)
     return {
         "task": experiment.task,
@@ -49,7 +49,7 @@ def build_report(
         "user_mean": own[USER_MEAN],
         "together": own[USER_MEAN],
         **_bounding_figures(bounds, labels),
-        "silos": _silo_figures(qualities, bounds, labels, labels[task.primary].key),
+        "silos": _silo_figures(qualities, bounds, labels, labels[task.primary].key, late),
         "clients": [_client_figures(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
         "bytes_up": {name: [entry.bytes_up for entry in rounds] for name, rounds in trained.items()},
         "bytes_down": {name: [entry.bytes_down for entry in rounds] for name, rounds in trained.items()},
@@ -77,7 +77,7 @@ def _bounding_figures(bounds: Bounds, labels: Labels) -> dict[str, Any]:
 
 
 def _silo_figures(
-    qualities: Mapping[str, QualityOut], bounds: Bounds, labels: Labels, primary: str
+    qualities: Mapping[str, QualityOut], bounds: Bounds, labels: Labels, primary: str, late: Collection[str]
 ) -> list[dict[str, Any]]:
     """What each silo has alone and what it serves after the run: where a mean gains, a silo may lose."""
     found: list[dict[str, Any]] = []
@@ -86,9 +86,8 @@ def _silo_figures(
         together = (quality.test or {}) if quality.test_users else {}
         before, after = alone.get(primary), together.get(primary)
         ratio = None if not before or after is None else after / before
-        found.append(
-            {"client": name, "users": quality.test_users, "alone": alone, "together": together, "ratio": ratio}
-        )
+        row = {"client": name, "users": quality.test_users, "alone": alone, "together": together, "ratio": ratio}
+        found.append(row | ({"late": True} if name in late else {}))
     return found
 
 

@@ -300,7 +300,7 @@ def test_the_best_round_is_marked_until_the_test_items_have_been_read() -> None:
     assert sizes(known, counts_given=True).endswith("They are given when the silo joins.")
 
 
-def test_a_silo_without_held_out_items_shows_no_figures_and_says_why() -> None:
+def test_a_silo_with_training_pairs_items_shows_no_figures_and_says_why() -> None:
     status = StatusOut(client="a", phase="waiting", run="run-2", device="cpu", device_reason="as set")
     nothing = Summary(0, 0, None, (), ())
     blind = quality(valid_users=0)

@@ -127,7 +127,7 @@ def test_a_graph_of_fewer_or_more_frequencies_with_all_pairs_is_answered_from(
     assert answers.served is not None and np.isfinite(all_scores(answers.served)).all()
 
 
-def test_without_held_out_data_a_trained_model_stays_what_it_is(planted: Shard, tmp_path: Path) -> None:
+def test_with_training_pairs_data_a_trained_model_stays_what_it_is(planted: Shard, tmp_path: Path) -> None:
     """What training has given is taken over whole."""
     bare = replace(planted.everything, split_digest="")
     head, _ = run_on(planted, tmp_path / "chosen", fit_everything=False)

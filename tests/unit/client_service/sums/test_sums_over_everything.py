@@ -22,7 +22,7 @@ from client_service.sums.statistics import (
     count_pairs,
     training_digest,
     weigh_pairs,
-    without_held_out,
+    with_training_pairs,
 )
 from client_service.sums.storage import load_basis, save_basis
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists
@@ -55,13 +55,13 @@ def test_what_is_judged_by_is_the_sum_with_the_training_pairs_alone(planted: Sha
     shard = listed(planted)
     train, everything = catalogue_matrix(shard, 40), catalogue_matrix(shard.everything, 40)
     whole, some = (basis_of_pairs(hidden(sums([others(), one]), least), 0.25) for one in (everything, train))
-    found = without_held_out(replace(whole, everything=True), shard)
+    found = with_training_pairs(replace(whole, everything=True), shard)
     assert found.pairs is not None and some.pairs is not None and whole.pairs is not None
     np.testing.assert_array_equal(found.degrees, some.degrees)
     np.testing.assert_array_equal(found.pairs, some.pairs)
     assert (whole.pairs > some.pairs).any()
-    assert without_held_out(whole, shard) is whole  # others' sums, or those of an earlier version
-    assert without_held_out(replace(whole, everything=True), shard.everything).pairs is whole.pairs
+    assert with_training_pairs(whole, shard) is whole  # others' sums, or those of an earlier version
+    assert with_training_pairs(replace(whole, everything=True), shard.everything).pairs is whole.pairs
 
 
 def hidden(counted: Sums, least: int) -> Sums:
@@ -158,4 +158,4 @@ def test_who_was_away_when_sums_were_made_takes_nothing_away(planted: Shard, tmp
     basis = basis_of_pairs(sums([others()]), 0.25)
     save_basis(tmp_path, "run-1", basis)
     kept = load_basis(tmp_path, basis.digest)
-    assert isinstance(kept, CommonBasis) and without_held_out(kept, listed(planted)) is kept
+    assert isinstance(kept, CommonBasis) and with_training_pairs(kept, listed(planted)) is kept
