@@ -7,48 +7,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 from scipy import sparse
 
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.closed_form.scorers import ClosedFormScorers
+from client_service.models.closed_form.part import Code, Scorer
+from client_service.models.closed_form.registry import ClosedFormScorers
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
-Code = Float32 | sparse.csr_array
-"""What a scorer knows of baskets, one row each."""
 Codes = tuple[Code, ...]
+EARLIER = {"filter": "ridge", "squares": "weighting", "ease": "ease_ridge"}
+"""By a scorer's name: where a recipe of an earlier version had its setting."""
 
 
-class Scorer(Protocol):
-    """Closed-form scores of baskets, 0/1 rows over the items, in two steps: the first is kept for the known users."""
+@dataclass(frozen=True)
+class ChosenPart:
+    """A scorer of the registry by its name, its setting, and its loudness.
 
-    def encode(self, baskets: sparse.csr_array) -> Code:
-        """(B, N) -> B rows."""
-        ...
+    Loudness 0 leaves it out; 1 makes its scores spread over the items as the trained base score does.
+    """
 
-    def decode(self, codes: Any) -> Float32:
-        """B rows that `encode` made -> scores (B, N)."""
-        ...
+    name: str
+    setting: float | Weighting
+    loudness: float
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What validation chose: `ridge` and loudness of the full-spectrum filter, weighting and loudness of the least
-    squares, ridge and loudness of EASE, loudness of each scorer of a common basis, loudness of the items' frequencies.
-    Loudness 0 leaves a part out; 1 makes its scores spread over the items as the trained base score does."""
+    """What validation chose: parts of the silo's own graph, and the loudness of each scorer of a common basis."""
 
-    ridge: float
-    filter_loudness: float
-    weighting: Weighting
-    squares_loudness: float
-    ease_ridge: float = 0.0
-    ease_loudness: float = 0.0
+    parts: tuple[ChosenPart, ...] = ()
     common_loudness: float = 0.0
-    frequency_loudness: float = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_earlier(cls, given: Any) -> Any:
+        """A recipe that an earlier version wrote had a field for each setting and each loudness."""
+        if not isinstance(given, dict) or "filter_loudness" not in given:
+            return given
+        names = ("filter", "squares", "ease", "frequency")
+        parts = [
+            {
+                "name": name,
+                "setting": given.get(EARLIER.get(name, ""), 0.0),
+                "loudness": given.get(f"{name}_loudness", 0.0),
+            }
+            for name in names
+        ]
+        return {"parts": parts, "common_loudness": given.get("common_loudness", 0.0)}
+
+    def loudness(self, name: str) -> float:
+        """Of a part; 0 of one that it does not have."""
+        return next((part.loudness for part in self.parts if part.name == name), 0.0)
+
+    def setting(self, name: str) -> float | Weighting | None:
+        """Of a part; None of one that it does not have."""
+        return next((part.setting for part in self.parts if part.name == name), None)
 
 
 @dataclass(frozen=True)
@@ -118,15 +137,8 @@ def fuse(
     if recipe is None:
         return Fusion()
     made = made or ClosedFormScorers(interactions, spectrum)
-    parts: list[tuple[float, Scorer]] = []
-    if recipe.filter_loudness > 0:
-        parts.append((recipe.filter_loudness, made.filter(recipe.ridge)))
-    if recipe.squares_loudness > 0:
-        parts.append((recipe.squares_loudness, made.squares(recipe.weighting)))
-    if recipe.ease_loudness > 0:
-        parts.append((recipe.ease_loudness, made.ease(recipe.ease_ridge)))
-    if recipe.frequency_loudness > 0:
-        parts.append((recipe.frequency_loudness, made.frequency()))
+    loud = (part for part in recipe.parts if part.loudness > 0)
+    parts = [(part.loudness, made.make(part.name, part.setting)) for part in loud]
     if recipe.common_loudness > 0:
         parts.extend((recipe.common_loudness, scorer) for scorer in common)
     return Fusion(tuple(parts))

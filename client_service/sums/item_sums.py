@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data import Shard
+from client_service.models.closed_form.part import Scorer
 from client_service.models.initial_filter import CommonSpectrum
-from client_service.models.score_fusion import Scorer
 from client_service.sums.basis import (
     CommonBasis,
     basis_of_noised,

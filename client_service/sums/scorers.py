@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +12,16 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.linalg import eigsh
 
-from client_service.models.closed_form.ease import ItemWeights, ease_of_pairs
 from client_service.models.closed_form.full_spectrum import COMPONENTS, DENSE_ITEMS, MOST_OWN, FullSpectrum
-from client_service.models.closed_form.least_squares import SIZE, LeastSquares, Weighting
+from client_service.models.closed_form.least_squares import squares_of
+from client_service.models.closed_form.part import ItemScorer, Scorer
+from client_service.models.closed_form.registry import score_sums
 from client_service.models.initial_filter import CommonSpectrum
-from client_service.models.score_fusion import Scorer
 from client_service.sums.basis import EXACT_EXPONENT, CommonBasis, exponents_of
 from client_service.sums.subspace_iteration import fix_signs
 from shared.method.graph import Float64, degrees, power
 from shared.method.parameters import Float32
 
-# Chosen once, on ml-100k and lastfm, and the same in every silo: a silo's own validation cannot choose better.
-RIDGE = 300.0  # of EASE, in users
-LEVEL = 10.0  # of the filter, in units of the mean of diag W
-WEIGHTING = Weighting((24, 48, 96), 0.3, 0.05)
-STRETCH = 0.25  # power of a frequency in the item vectors of the least squares
 START_SEED = 7  # of the solver's first vector: a basis always gives the same scorers
 
 Places = NDArray[np.int64]
@@ -40,8 +36,8 @@ def common_scorers(basis: CommonBasis, places: Places, interactions: sparse.csr_
     if basis.pairs is None:
         return _of_vectors(basis, places)
     if (places >= 0).all():
-        return _restrict(_of_catalogue(basis), places)
-    return _of_pairs(shared_pairs(fill_hidden(basis.pairs), places, interactions))
+        return tuple(one.of_items(places) for one in _of_catalogue(basis).scorers)
+    return _make_scorers(shared_pairs(fill_hidden(basis.pairs), places, interactions)).scorers
 
 
 def fill_hidden(pairs: Float32) -> Float32:
@@ -75,48 +71,55 @@ def shared_pairs(pairs: Float32, places: Places, interactions: sparse.csr_array,
     return own
 
 
-class _OfPairs:
-    """What follows from G alone: weights of EASE and of the filter, (C, C), and the item vectors of least squares."""
+@dataclass(frozen=True)
+class PairsOfAll:
+    """G of all silos, and what several scorers need of it: see `SummedPairs`."""
 
-    def __init__(self, pairs: Float32) -> None:
-        degrees = np.maximum(np.diag(pairs), 0.0).astype(np.float64)
-        entry, leave = power(degrees, -EXACT_EXPONENT), power(degrees, EXACT_EXPONENT)
-        graph = (entry[:, None] * pairs * entry).astype(np.float32)
-        self.frequencies = values, vectors = leading_pairs(graph)
-        self.ease = definite_ease(pairs)
-        self.filter = filter_weights(graph, values, vectors)
-        self.filter *= entry.astype(np.float32)[:, None]
-        self.filter *= leave.astype(np.float32)
-        self.squares = squares_of(values, vectors)
+    counts: Float32
+    exponent: float = EXACT_EXPONENT
+
+    @cached_property
+    def degrees(self) -> Float64:
+        return np.maximum(np.diag(self.counts), 0.0).astype(np.float64)
+
+    @cached_property
+    def graph(self) -> Float32:
+        entry = power(self.degrees, -self.exponent)
+        found: Float32 = (entry[:, None] * self.counts * entry).astype(np.float32)
+        return found
+
+    @cached_property
+    def frequencies(self) -> tuple[Float64, Float64]:
+        return leading_pairs(self.graph)
 
 
-def _of_pairs(pairs: Float32) -> tuple[Scorer, ...]:
-    made = _OfPairs(pairs)
-    return ItemWeights(made.ease), ItemWeights(made.filter), made.squares
+class _Made(NamedTuple):
+    """The scorers of a catalogue, and the frequencies of its graph."""
+
+    scorers: tuple[ItemScorer, ...]
+    frequencies: tuple[Float64, Float64]
 
 
-def _restrict(made: _OfPairs, places: Places) -> tuple[Scorer, ...]:
-    """A basket holds the silo's own items alone, so that a part of the weights gives the very scores of the whole."""
-    block = np.ix_(places, places)
-    squares = replace(made.squares, items=made.squares.items[places])
-    return ItemWeights(made.ease[block]), ItemWeights(made.filter[block]), squares
+def _make_scorers(counts: Float32) -> _Made:
+    pairs = PairsOfAll(counts)
+    return _Made(score_sums(pairs), pairs.frequencies)
 
 
 @lru_cache(maxsize=1)
-def _shared_catalogue(digest: str) -> list[_OfPairs]:
+def _shared_catalogue(digest: str) -> list[_Made]:
     """A place for what a basis gives, so that many silos in one process compute it once."""
     del digest
     return []
 
 
-def _of_catalogue(basis: CommonBasis) -> _OfPairs:
+def _of_catalogue(basis: CommonBasis) -> _Made:
     """Over the whole catalogue; kept until another is asked for, unless it is large."""
     assert basis.pairs is not None
     if len(basis.pairs) > DENSE_ITEMS:
-        return _OfPairs(fill_hidden(basis.pairs))
+        return _make_scorers(fill_hidden(basis.pairs))
     kept = _shared_catalogue(basis.digest)
     if not kept:
-        kept.append(_OfPairs(fill_hidden(basis.pairs)))
+        kept.append(_make_scorers(fill_hidden(basis.pairs)))
     return kept[0]
 
 
@@ -139,16 +142,6 @@ def frame_of(basis: CommonBasis) -> Float64:
     return leading_pairs((entry[:, None] * pairs * entry).astype(np.float32))[1]
 
 
-def definite_ease(pairs: Float32) -> Float32:
-    """EASE of G; where sums that were left out make it indefinite, with the next ridge that does not."""
-    ridge = RIDGE
-    while True:
-        try:
-            return ease_of_pairs(pairs, ridge)
-        except np.linalg.LinAlgError:
-            ridge *= 2.0
-
-
 def leading_pairs(graph: Float32) -> tuple[Float64, Float64]:
     """The leading eigenvalues (r,) of W (C, C), descending, all positive, and their vectors (C, r)."""
     count = min(COMPONENTS, len(graph) - 1)
@@ -161,28 +154,6 @@ def leading_pairs(graph: Float32) -> tuple[Float64, Float64]:
     order = np.argsort(-values, kind="stable")
     kept = order[values[order] > 0]
     return values[kept].astype(np.float64), fix_signs(vectors[:, kept].astype(np.float64))
-
-
-def filter_weights(graph: Float32, values: Float64, vectors: Float64) -> Float32:
-    """V diag(h - c s^2) V^T + c W over 1 - its diagonal, as models/full_spectrum.py has it of a graph, (C, C)."""
-    own = np.diag(graph).astype(np.float64)
-    level = LEVEL * own.mean()
-    slope = 1.0 / (level + values[-1] / 2.0)
-    response = values / (values + level) - slope * values
-    diagonal = (vectors**2) @ response + slope * own
-    weights: Float32 = (vectors * response).astype(np.float32) @ vectors.astype(np.float32).T
-    weights += np.float32(slope) * graph
-    np.fill_diagonal(weights, 0.0)
-    weights /= (1.0 - np.minimum(diagonal, MOST_OWN)).astype(np.float32)
-    return weights
-
-
-def squares_of(values: Float64, vectors: Float64) -> LeastSquares:
-    """Each rank's item vectors s^(2 STRETCH) V, at the size at which least squares begin; users are solved for."""
-    ranks = tuple(sorted({min(rank, len(values)) for rank in WEIGHTING.ranks}))
-    parts = [vectors[:, :rank] * values[:rank] ** STRETCH for rank in ranks]
-    scaled = [part * (SIZE / np.sqrt(np.mean(part**2))) for part in parts]
-    return LeastSquares(np.concatenate(scaled, axis=1).astype(np.float32), ranks, WEIGHTING)
 
 
 def _of_vectors(basis: CommonBasis, places: Places) -> tuple[Scorer, ...]:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from client_service.models.closed_form.part import Scorer
 from client_service.models.initial_filter import CommonSpectrum
-from client_service.models.score_fusion import Scorer
 from shared.method.declaration import Counts
 from shared.method.run_memory import Cost
 from shared.method.settings import MethodSettings

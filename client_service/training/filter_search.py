@@ -19,6 +19,7 @@ from client_service.evaluation.ranking import (
     ranked_by,
     validation_users,
 )
+from client_service.models.closed_form.ease import RIDGES as EASE_RIDGES
 from client_service.models.closed_form.ease import ease_scores
 from client_service.models.initial_filter import Filter, node_degrees, start_at
 from client_service.models.ranker import Rows
@@ -34,7 +35,6 @@ CUTOFFS = (8, 16, 32, 64, 128, 256)
 EXPONENTS = (0.1, 0.3, 0.5)
 USUAL_EXPONENT = 0.3
 LOW_PASS = tuple(Filter(cutoff, ridge=0.0, exponent=0.5) for cutoff in (16, 32, 64))
-EASE_RIDGES = (30.0, 100.0, 300.0, 1000.0, 3000.0)
 EASE_SIDE = 25_000  # three matrices of 2.5 GB at once; on one core about 3 minutes a ridge
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -13,14 +13,13 @@ from scipy import sparse
 from client_service.data import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import TopItems, hits_of_each, ranked_by, split_users, validation_users
-from client_service.models.closed_form.full_spectrum import filter_scores_of_each
-from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.closed_form.scorers import ClosedFormScorers
+from client_service.models.closed_form.part import Scorer, ScorerPart
+from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
-from client_service.models.score_fusion import Recipe, Scorer, fuse, standard_scores, standardise, take_codes
+from client_service.models.score_fusion import ChosenPart, Recipe, fuse, standard_scores, standardise, take_codes
 from client_service.runtime.interruption import NEVER, Interrupt
-from client_service.training.filter_search import EASE_RIDGES, filter_scores
+from client_service.training.filter_search import filter_scores
 from shared.cores import in_threads
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
@@ -114,11 +113,6 @@ class Judge:
         return slice(first, first + len(users))
 
 
-RIDGES = (3.0, 10.0, 20.0)
-WEIGHTINGS = (Weighting((24, 48, 96), 0.3, 0.01), Weighting((64,), 0.03, 0.003))
-USUAL_RIDGE, USUAL_WEIGHTING, USUAL_EASE_RIDGE = 10.0, WEIGHTINGS[0], 300.0
-OWN_SIDE = 6000  # users or items, whichever are fewer, up to which every ridge of EASE is tried
-ONE_RIDGE_SIDE = 12_000  # and up to which the usual one alone: 576 MB, and as long as all of them at OWN_SIDE
 LOUDNESSES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
 PRIOR_USERS = 100  # validation users at which their choice and the usual weights count alike
 OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
@@ -128,11 +122,8 @@ LEAST_BASE = 0.02  # weight of the base score: it is what the others are measure
 SURE_USERS = 200  # validation users from which on no single part may rank better by one standard error than the sum
 SOME_USERS, MORE_ERRORS = 30, 2.0  # and by so many where there are fewer of them, but so many users
 
-Setting = TypeVar("Setting", float, Weighting)
-Made = TypeVar("Made", bound=Scorer)
-BASE, FILTER, SQUARES, EASE, FREQUENCY = "base", "filter", "squares", "ease", "frequency"
-# Chosen on validation pairs of amazon-video, lastfm, retailrocket, gowalla and ml-100k, in silos of all sizes.
-USUAL_WEIGHTS = {BASE: 1.0, FILTER: 1.0, SQUARES: 1.0, EASE: 2.0, FREQUENCY: 0.25}
+BASE = "base"
+BASE_WEIGHT = 1.0  # where nobody can vote, as the weight of each other part is its own
 Weights = Mapping[str, float]
 """Of each part's standardised scores; they sum to 1."""
 
@@ -141,9 +132,7 @@ Weights = Mapping[str, float]
 class OwnParts:
     """The parts that a silo's graph gives, with the settings of each: scores (users, N) by name."""
 
-    ridge: float
-    weighting: Weighting
-    ease_ridge: float
+    settings: Mapping[str, Any]
     scores: Mapping[str, Float32]
 
     def sum(self, weights: Weights, places: slice = slice(None)) -> Float32:
@@ -176,7 +165,7 @@ def best_recipe(
     base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
     made = made or ClosedFormScorers(shard.train, spectrum)
     parts = _own_parts(judge, shard, made, None if began else base)
-    usual = _normalise({name: USUAL_WEIGHTS[name] for name in parts.scores})
+    usual = _normalise({name: PARTS[name].weight if name in PARTS else BASE_WEIGHT for name in parts.scores})
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
     weights = _no_worse_than_one(judge, parts, weights)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
@@ -202,48 +191,52 @@ def fused_top(
 
 
 def _own_parts(judge: Judge, shard: Shard, made: ClosedFormScorers, base: Float32 | None) -> OwnParts:
-    """Every part is scored with each of its settings, and keeps one. base: its scores, where it is the silo's own."""
-    scores = {} if base is None else {BASE: base}
-    ridge, scores[FILTER] = _preferred_ridge(judge, made)
-    weighting, squares, scores[SQUARES] = _preferred(judge, made.squares, WEIGHTINGS, USUAL_WEIGHTING)
-    made.keep_squares(weighting, squares)
-    ease_ridge = 0.0
-    if ridges := ease_ridges(min(shard.train.shape)):
-        ease_ridge, weights, scores[EASE] = _preferred(judge, made.ease, ridges, USUAL_EASE_RIDGE)
-        made.keep_ease(ease_ridge, weights)
-    scores[FREQUENCY] = judge.scored(made.frequency())
-    return OwnParts(ridge, weighting, ease_ridge, scores)
+    """Every part that fits is scored with each of its settings, and keeps one. base: its scores, where it is the silo's
+    own."""
+    scores, settings = ({} if base is None else {BASE: base}), {}
+    for name, part in PARTS.items():
+        if tried := part.settings(shard.train.shape):
+            chosen, scores[name] = _preferred(judge, made, part, tried)
+            settings[name] = chosen.setting
+            made.keep(name, *chosen)
+    return OwnParts(settings, scores)
 
 
-def _preferred_ridge(judge: Judge, made: ClosedFormScorers) -> tuple[float, Float32]:
-    """Of the filter: all ridges are scored in one pass, in which they have the walk through the graph in common."""
-    filters = made.filters(RIDGES)
-    found = judge.scored_together(lambda baskets: filter_scores_of_each(filters, baskets), len(filters))
-    by_ridge = dict(zip(RIDGES, found, strict=True))
-    others = ((ridge, scores) for ridge, scores in by_ridge.items() if ridge != USUAL_RIDGE)
-    ridge, scores = judge.preferred((USUAL_RIDGE, by_ridge[USUAL_RIDGE]), others)
-    made.keep_filter(ridge, filters[RIDGES.index(ridge)])
-    return ridge, scores
+class _MadePart(NamedTuple):
+    """A setting, and the scorer that it gives."""
 
-
-def ease_ridges(side: int) -> tuple[float, ...]:
-    """Those that are tried in a graph whose smaller side is so large. None: an inverse would take too long."""
-    if side <= OWN_SIDE:
-        return EASE_RIDGES
-    return (USUAL_EASE_RIDGE,) if side <= ONE_RIDGE_SIDE else ()
+    setting: Any
+    scorer: Scorer
 
 
 def _preferred(
-    judge: Judge, build: Callable[[Setting], Made], settings: Sequence[Setting], usual: Setting
-) -> tuple[Setting, Made, Float32]:
+    judge: Judge, made: ClosedFormScorers, part: ScorerPart, settings: Sequence[Any]
+) -> tuple[_MadePart, Float32]:
     """The setting of a part, the scorer that it gives, and its scores."""
+    usual = part.usual if part.usual in settings else settings[0]
+    ordered = (usual, *(one for one in settings if one != usual))
+    each = _scored_together(judge, made, part, settings) if part.score_each else {}
 
-    def scored(setting: Setting) -> tuple[tuple[Setting, Made], Float32]:
-        made = build(setting)
-        return (setting, made), judge.scored(made)
+    def scored(setting: Any) -> tuple[_MadePart, Float32]:
+        if setting in each:
+            return each[setting]
+        scorer = made.make(part.name, setting)
+        return _MadePart(setting, scorer), judge.scored(scorer)
 
-    (setting, made), scores = judge.preferred(scored(usual), (scored(one) for one in settings if one != usual))
-    return setting, made, scores
+    if len(ordered) == 1:
+        return scored(usual)
+    return judge.preferred(scored(usual), (scored(one) for one in ordered[1:]))
+
+
+def _scored_together(
+    judge: Judge, made: ClosedFormScorers, part: ScorerPart, settings: Sequence[Any]
+) -> dict[Any, tuple[_MadePart, Float32]]:
+    """All settings in one pass, by setting."""
+    score_each, scorers = part.score_each, made.make_each(part.name, settings)
+    assert score_each is not None
+    found = judge.scored_together(lambda baskets: score_each(scorers, baskets), len(scorers))
+    pairs = zip(settings, scorers, found, strict=True)
+    return {setting: (_MadePart(setting, scorer), scores) for setting, scorer, scores in pairs}
 
 
 def _best_weights(judge: Judge, parts: OwnParts, usual: Weights) -> Weights:
@@ -332,15 +325,5 @@ def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, 
     """Loudnesses: each weight over that of the base score, which has that of a common part where it is one."""
     each = (1.0 - share) / common if common else 0.0
     base = each / share if base_is_common else max(weights.get(BASE, 0.0), LEAST_BASE)
-    loud = {name: weights.get(name, 0.0) / base for name in (FILTER, SQUARES, EASE, FREQUENCY)}
-    theirs = each / (share * base)
-    return Recipe(
-        parts.ridge,
-        loud[FILTER],
-        parts.weighting,
-        loud[SQUARES],
-        parts.ease_ridge,
-        loud[EASE],
-        round(theirs, 6),
-        loud[FREQUENCY],
-    )
+    chosen = (ChosenPart(name, setting, weights.get(name, 0.0) / base) for name, setting in parts.settings.items())
+    return Recipe(tuple(chosen), round(each / (share * base), 6))

@@ -11,10 +11,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from client_service.data import Shard
-from client_service.models.closed_form.scorers import ClosedFormScorers
+from client_service.models.closed_form.part import Scorer
+from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
 from client_service.models.model import Ingredients, Model, build_model
-from client_service.models.score_fusion import Codes, Fusion, Recipe, Scorer, fuse
+from client_service.models.score_fusion import Codes, Fusion, Recipe, fuse
 from client_service.runtime.interruption import Interrupt
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics

@@ -14,30 +14,15 @@ from scipy import sparse
 from scipy.linalg import lapack
 
 from client_service.models.closed_form.full_spectrum import DENSE_ITEMS
+from client_service.models.closed_form.part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
 from shared.method.parameters import Float32
 
+RIDGES = (30.0, 100.0, 300.0, 1000.0, 3000.0)
+USUAL_RIDGE = 300.0  # in users
+OWN_SIDE = 6000  # users or items, whichever are fewer, up to which every ridge is tried
+ONE_RIDGE_SIDE = 12_000  # and up to which the usual one alone: 576 MB, and as long as all of them at OWN_SIDE
 BLOCK = 1024  # rows at a time
 SPARSE = 0.1  # share of numbers that are not 0, below which a product by them alone is faster
-
-
-@dataclass(frozen=True)
-class ItemWeights:
-    """f of a basket x (N,): x B, with the weight of each item for each other one."""
-
-    weights: Float32  # (N, N)
-
-    def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
-        """The baskets (B, N) themselves."""
-        return baskets
-
-    def decode(self, baskets: sparse.csr_array) -> Float32:
-        """f of every item (B, N)."""
-        found: Float32 = baskets @ self.weights
-        return found
-
-    def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
-        """B of these rows and columns, (b, n)."""
-        return self.weights[np.ix_(basket, columns)]
 
 
 @dataclass(frozen=True)
@@ -99,14 +84,14 @@ def ease_scores(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.i
 
 def ease_weights(train: sparse.csr_array, ridge: float) -> Float32:
     """B, (N, N): its diagonal is zero."""
-    return _without_own(_ridge_inverse(sparse.csr_array(train.T), ridge))
+    return without_own(_ridge_inverse(sparse.csr_array(train.T), ridge))
 
 
 def ease_of_pairs(pairs: Float32, ridge: float) -> Float32:
     """B, (N, N), from X^T X, (N, N), instead of X. LinAlgError where the ridge leaves it indefinite."""
     matrix = np.array(pairs, dtype=np.float32, order="C")
     matrix.flat[:: len(matrix) + 1] += ridge
-    return _without_own(_invert(matrix, ridge))
+    return without_own(invert_definite(matrix, ridge))
 
 
 def _by_items(train: sparse.csr_array, ridge: float) -> Callable[[NDArray[np.int64]], Float32]:
@@ -130,7 +115,7 @@ def _explained(train: sparse.csr_array, inverse: Float32) -> Float32:
     return kept
 
 
-def _without_own(inverse: Float32) -> Float32:
+def without_own(inverse: Float32) -> Float32:
     """I - P diag(P)^-1, in place."""
     inverse /= -np.diag(inverse)
     np.fill_diagonal(inverse, 0.0)
@@ -144,10 +129,10 @@ def _ridge_inverse(rows: sparse.csr_array, ridge: float) -> Float32:
     for start in range(0, len(matrix), BLOCK):
         matrix[start : start + BLOCK] = (rows[start : start + BLOCK] @ across).toarray()
     matrix.flat[:: len(matrix) + 1] += ridge
-    return _invert(matrix, ridge)
+    return invert_definite(matrix, ridge)
 
 
-def _invert(matrix: Float32, ridge: float) -> Float32:
+def invert_definite(matrix: Float32, ridge: float) -> Float32:
     """The inverse of a symmetric definite matrix, in place."""
     # LAPACK's matrices go by columns: to it this is the transpose, and its lower triangle our upper one.
     factor, failed = lapack.spotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
@@ -165,3 +150,36 @@ def _mirror_upper(matrix: Float32) -> Float32:
         matrix[here, here] = upper + np.triu(upper, 1).T
         matrix[below, here] = matrix[here, below].T
     return matrix
+
+
+def ridges_for(shape: tuple[int, int]) -> tuple[float, ...]:
+    """Those that are tried in a graph of so many users and items. None: an inverse would take too long."""
+    side = min(shape)
+    if side <= OWN_SIDE:
+        return RIDGES
+    return (USUAL_RIDGE,) if side <= ONE_RIDGE_SIDE else ()
+
+
+def ease_of_graph(graph: TrainingGraph, ridge: float) -> ItemWeights | UserWeights:
+    """Of pairs that are counted once for all ridges, where they fit."""
+    if graph.pairs_fit:
+        return ItemWeights(ease_of_pairs(graph.pairs, ridge))
+    return ease(graph.interactions, ridge)
+
+
+def definite_ease(pairs: Float32) -> Float32:
+    """EASE of G; where sums that were left out make it indefinite, with the next ridge that does not."""
+    ridge = USUAL_RIDGE
+    while True:
+        try:
+            return ease_of_pairs(pairs, ridge)
+        except np.linalg.LinAlgError:
+            ridge *= 2.0
+
+
+def ease_of_sums(pairs: SummedPairs) -> ItemWeights:
+    """With one ridge, the same in every silo: a silo's own validation cannot choose better."""
+    return ItemWeights(definite_ease(pairs.counts))
+
+
+EASE = ScorerPart("ease", 2.0, ridges_for, USUAL_RIDGE, ease_of_graph, of_sums=ease_of_sums)

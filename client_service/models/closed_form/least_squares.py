@@ -7,7 +7,7 @@ Several ranks see the same users with different errors, so that their mean score
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.models.closed_form.part import ScorerPart, SummedPairs
 from client_service.models.top_items import inner_products
 from shared.cores import in_threads
+from shared.method.graph import Float64
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
@@ -64,6 +66,10 @@ class LeastSquares:
             found += own @ np.linalg.solve(system, turned.vectors[columns].T.astype(np.float64))
         mean: Float32 = (found / len(self.ranks)).astype(np.float32)
         return mean
+
+    def of_items(self, places: NDArray[np.int64]) -> LeastSquares:
+        """Of these items' vectors alone."""
+        return replace(self, items=self.items[places])
 
     @cached_property
     def _turned(self) -> list[_Turned]:
@@ -158,3 +164,31 @@ def _entries(known: sparse.csr_array, rows: NDArray[np.int64]) -> tuple[NDArray[
     inside = np.arange(lengths.max()) < lengths[:, None]
     places = np.where(inside, starts[:, None] + np.arange(lengths.max()), 0)
     return known.indices[places].astype(np.int64), inside
+
+
+WEIGHTINGS = (Weighting((24, 48, 96), 0.3, 0.01), Weighting((64,), 0.03, 0.003))
+SUMS_WEIGHTING = Weighting((24, 48, 96), 0.3, 0.05)  # on sums; chosen once, on ml-100k and lastfm
+STRETCH = 0.25  # power of a frequency in the item vectors on sums
+
+
+def squares_of(values: Float64, vectors: Float64) -> LeastSquares:
+    """Each rank's item vectors s^(2 STRETCH) V, at the size at which least squares begin; users are solved for."""
+    ranks = tuple(sorted({min(rank, len(values)) for rank in SUMS_WEIGHTING.ranks}))
+    parts = [vectors[:, :rank] * values[:rank] ** STRETCH for rank in ranks]
+    scaled = [part * (SIZE / np.sqrt(np.mean(part**2))) for part in parts]
+    return LeastSquares(np.concatenate(scaled, axis=1).astype(np.float32), ranks, SUMS_WEIGHTING)
+
+
+def squares_of_sums(pairs: SummedPairs) -> LeastSquares:
+    """On the frequencies of all silos' graph."""
+    return squares_of(*pairs.frequencies)
+
+
+SQUARES = ScorerPart(
+    "squares",
+    1.0,
+    lambda _: WEIGHTINGS,
+    WEIGHTINGS[0],
+    lambda graph, weighting: least_squares(graph.interactions, graph.spectrum, weighting),
+    of_sums=squares_of_sums,
+)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
+from client_service.data import Shard
 from client_service.federation.checkpoint import (
     NAME,
     Owner,
@@ -20,10 +22,12 @@ from client_service.federation.checkpoint import (
 from client_service.federation.messages import QualityOut, RoundCosts, RoundQuality
 from client_service.federation.run_records import QUALITY, load_quality
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.score_fusion import Recipe
+from client_service.models.score_fusion import ChosenPart, Recipe, fuse
 from client_service.serving.model_store import ModelHead, load_head
 from client_service.training.training_state import TrainingState
+from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 
 COSTS = {"train_seconds": 0.5, "evaluate_seconds": 0.25, "overhead_seconds": 0.125, "bytes_up": 700, "bytes_down": 900}
 START = {"round": 0, "recall": 0.25, "ndcg": 0.125, "loss": None, "saturated": 0.0, "rho": None, "margin": None}
@@ -72,14 +76,39 @@ def test_the_head_of_a_model_of_an_earlier_version_loads(tmp_path: Path) -> None
     assert found is not None and found.values == {"recall": 0.25, "ndcg": 0.5} and found.version == "run-1.2"
 
 
-def test_a_recipe_from_before_the_items_frequency_leaves_it_out(tmp_path: Path) -> None:
-    recipe = Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5, frequency_loudness=2.0)
-    head = ModelHead(shard="s", run="run-1", round=2, method=MethodSettings(), start=None, recipe=recipe, values={})
-    earlier = head.model_dump(mode="json")
-    del earlier["recipe"]["frequency_loudness"]
-    (tmp_path / "model.json").write_text(json.dumps(earlier), encoding="utf-8")
+EARLIER_RECIPE = {
+    "ridge": 3.0,
+    "filter_loudness": 1.0,
+    "weighting": {"ranks": [4], "absent": 0.3, "ridge": 0.01},
+    "squares_loudness": 0.5,
+    "ease_ridge": 300.0,
+    "ease_loudness": 2.0,
+    "common_loudness": 0.25,
+    "frequency_loudness": 0.125,
+}
+
+
+@pytest.mark.parametrize(("missing", "frequency"), [((), 0.125), (("frequency_loudness",), 0.0)])
+def test_a_recipe_of_an_earlier_version_loads(tmp_path: Path, missing: tuple[str, ...], frequency: float) -> None:
+    head = ModelHead(shard="s", run="run-1", round=2, method=MethodSettings(), start=None, values={})
+    recipe = {name: value for name, value in EARLIER_RECIPE.items() if name not in missing}
+    text = json.dumps(head.model_dump(mode="json") | {"recipe": recipe})
+    (tmp_path / "model.json").write_text(text, encoding="utf-8")
     found = load_head(tmp_path)
-    assert found is not None and found.recipe == Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5)
+    parts = (
+        ChosenPart("filter", 3.0, 1.0),
+        ChosenPart("squares", Weighting((4,), 0.3, 0.01), 0.5),
+        ChosenPart("ease", 300.0, 2.0),
+        ChosenPart("frequency", 0.0, frequency),
+    )
+    assert found is not None and found.recipe == Recipe(parts, 0.25)
+    assert ModelHead.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_recipe_with_a_scorer_of_another_version_is_refused(planted: Shard) -> None:
+    spectrum = low_spectrum(planted.train, 12)
+    with pytest.raises(SettingsError, match=r"expected scorers among filter.*got 'oracle'"):
+        fuse(Recipe((ChosenPart("oracle", 1.0, 1.0),)), planted.train, spectrum)
 
 
 def test_a_training_checkpoint_of_an_earlier_version_loads(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.models.closed_form import full_spectrum
 from client_service.models.closed_form.ease import UserWeights, ease, ease_weights
+from client_service.models.closed_form.frequency import item_frequency
 from client_service.models.closed_form.full_spectrum import FullSpectrum, quarter_spectrum
 from client_service.models.closed_form.least_squares import Weighting, least_squares
-from client_service.models.closed_form.scorers import item_frequency
 from client_service.models.ranker import BasketSum, Ranker, contributions
-from client_service.models.score_fusion import Fusion, Recipe, standard_scores, take_codes
+from client_service.models.score_fusion import ChosenPart, Fusion, Recipe, standard_scores, take_codes
 from client_service.serving.messages import MOST_REASONS, ItemOut, RecommendationsOut
 from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
@@ -32,7 +32,14 @@ from shared.method.spectrum import low_spectrum
 
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
 WEIGHTING = Weighting((4, 8), 0.3, 0.01)
-RECIPE = Recipe(3.0, 1.0, WEIGHTING, 0.5, 50.0, 2.0, 0.0, 0.25)
+RECIPE = Recipe(
+    (
+        ChosenPart("filter", 3.0, 1.0),
+        ChosenPart("squares", WEIGHTING, 0.5),
+        ChosenPart("ease", 50.0, 2.0),
+        ChosenPart("frequency", 0.0, 0.25),
+    )
+)
 
 
 def narrow(train: sparse.csr_array) -> FullSpectrum:

@@ -15,14 +15,14 @@ from client_service.data.interactions import shard_of_matrices
 from client_service.evaluation.ranking import on_test, ranked_by
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
-from client_service.models.closed_form.ease import UserWeights, ease, ease_scores, ease_weights
+from client_service.models.closed_form.ease import EASE, UserWeights, definite_ease, ease, ease_scores, ease_weights
 from client_service.models.score_fusion import standard_scores
 from client_service.runtime.interruption import NEVER
 from client_service.serving.model_store import freeze, load_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.sums.basis import CommonBasis
-from client_service.sums.scorers import RIDGE, common_scorers, definite_ease, fill_hidden, shared_pairs
+from client_service.sums.scorers import common_scorers, fill_hidden, shared_pairs
 from client_service.sums.statistics import share_told
 from client_service.sums.storage import save_basis
 from client_service.tasks.items import ITEMS, begin_training, rebuild_training
@@ -70,7 +70,7 @@ def test_ease_of_the_sums_gives_the_very_lists_of_ease_on_all_data(shared: tuple
     wide = np.zeros((shard.train.shape[0], ITEMS_OF_ALL))
     wide[:, shard.places] = shard.train.toarray()
     everybody = np.concatenate([wide, drawn(90, ITEMS_OF_ALL, 0.2, 2).toarray()])
-    pooled = ease_weights(sparse.csr_array(everybody.astype(np.float32)), RIDGE)
+    pooled = ease_weights(sparse.csr_array(everybody.astype(np.float32)), EASE.usual)
     scores = (wide @ pooled)[:, shard.places]
     theirs, *_ = common_scorers(basis, shard.places, shard.train)
     found = standard_scores(theirs, shard.train.astype(np.float32))
@@ -98,7 +98,7 @@ def test_items_that_are_not_listed_are_scored_by_the_silo_s_own_pairs(shared: tu
     shard, basis = shared
     assert shard.places is not None
     nothing = common_scorers(basis, np.full(OWN, -1), shard.train)[0]
-    own = ease_weights(shard.train.astype(np.float32), RIDGE)
+    own = ease_weights(shard.train.astype(np.float32), EASE.usual)
     np.testing.assert_allclose(nothing.weights, own, atol=1e-6)  # type: ignore[attr-defined]
     partly = np.where(np.arange(OWN) < 30, shard.places, -1)
     for scorer in common_scorers(basis, partly, shard.train):

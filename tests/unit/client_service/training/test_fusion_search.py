@@ -13,28 +13,33 @@ from scipy import sparse
 from client_service.data import Shard
 from client_service.data.interactions import shard_of_matrices
 from client_service.evaluation.ranking import on_test, on_validation, ranked_by
-from client_service.models.closed_form.ease import ease
+from client_service.models.closed_form.ease import EASE, RIDGES, ease, ridges_for
+from client_service.models.closed_form.frequency import item_frequency
 from client_service.models.closed_form.least_squares import Weighting
-from client_service.models.closed_form.scorers import ClosedFormScorers, item_frequency
+from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
 from client_service.models.initial_filter import Filter
-from client_service.models.score_fusion import Fusion, Recipe, fuse, standard_scores, standardise, take_codes
+from client_service.models.score_fusion import (
+    ChosenPart,
+    Fusion,
+    Recipe,
+    fuse,
+    standard_scores,
+    standardise,
+    take_codes,
+)
 from client_service.runtime.interruption import NEVER
 from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
-from client_service.training.filter_search import EASE_RIDGES, best_filter, filter_scores
+from client_service.training.filter_search import best_filter, filter_scores
 from client_service.training.fusion_search import (
     OWN_SHARES,
-    USUAL_EASE_RIDGE,
-    USUAL_RIDGE,
     USUAL_SHARE,
-    USUAL_WEIGHTING,
     Judge,
     OwnParts,
     _no_worse_than_one,
     _own_share,
     best_recipe,
-    ease_ridges,
     fused_top,
     usual_share,
 )
@@ -45,6 +50,10 @@ from shared.method.spectrum import low_spectrum
 
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
 WEIGHTING = Weighting((4,), 0.3, 0.01)
+
+
+def recipe_of(filter_loudness: float, squares_loudness: float) -> Recipe:
+    return Recipe((ChosenPart("filter", 3.0, filter_loudness), ChosenPart("squares", WEIGHTING, squares_loudness)))
 
 
 class Says:
@@ -78,8 +87,8 @@ def test_a_part_without_an_opinion_adds_nothing() -> None:
 
 def test_a_silent_recipe_is_no_fusion(planted: Shard) -> None:
     spectrum = low_spectrum(planted.train, 12)
-    assert fuse(None, planted.train, spectrum) == fuse(Recipe(3.0, 0.0, WEIGHTING, 0.0), planted.train, spectrum)
-    assert len(fuse(Recipe(3.0, 1.0, WEIGHTING, 0.5), planted.train, spectrum).parts) == 2
+    assert fuse(None, planted.train, spectrum) == fuse(recipe_of(0.0, 0.0), planted.train, spectrum)
+    assert len(fuse(recipe_of(1.0, 0.5), planted.train, spectrum).parts) == 2
 
 
 def test_training_begins_with_the_recipe_that_validation_prefers(planted: Shard) -> None:
@@ -99,7 +108,7 @@ def test_without_fusion_or_without_a_start_the_trained_score_ranks_alone(
 
 
 def test_a_stranger_with_a_user_s_basket_is_served_by_the_fused_score_like_the_user(planted: Shard) -> None:
-    loud = Recipe(3.0, 20.0, WEIGHTING, 10.0)
+    loud = recipe_of(20.0, 10.0)
     training = ItemTrainer(planted, low_spectrum(planted.train, 12), SMALL, torch.device("cpu"), recipe=loud)
     recommender = Recommender(planted)
     recommender.served = freeze("run-1.0", training)
@@ -133,18 +142,17 @@ def test_weights_are_the_usual_ones_as_far_as_there_are_few_validation_users(
         "client_service.training.fusion_search._no_worse_than_one", lambda _judge, _parts, weights: weights
     )
     recipe = best_recipe(shard, spectrum, Filter(8, 0.4, 0.3))
-    usual = (1 - share) / 5.25  # of a part that counts once, beside one that does so twice and one a quarter of it
+    usual = (1 - share) / (1.0 + sum(part.weight for part in PARTS.values()))  # of a part that counts once
     base = share + usual
-    assert recipe.filter_loudness == pytest.approx(usual / base)
-    assert recipe.squares_loudness == pytest.approx(usual / base)
-    assert recipe.ease_loudness == pytest.approx(2 * usual / base)
-    assert recipe.frequency_loudness == pytest.approx(usual / 4 / base)
+    assert {part.name for part in recipe.parts} == set(PARTS)
+    for name, part in PARTS.items():
+        assert recipe.loudness(name) == pytest.approx(part.weight * usual / base)
 
 
 def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard) -> None:
     shard = repeated(planted, 2, 0)
     recipe = best_recipe(shard, low_spectrum(shard.train, 12), Filter(8, 0.4, 0.3))
-    assert (recipe.ridge, recipe.weighting, recipe.ease_ridge) == (USUAL_RIDGE, USUAL_WEIGHTING, USUAL_EASE_RIDGE)
+    assert {part.name: part.setting for part in recipe.parts} == {name: part.usual for name, part in PARTS.items()}
 
 
 @pytest.mark.parametrize(("told", "expected"), [(1.0, USUAL_SHARE), (0.0, 1.0), (0.5, 0.75 + 0.25 * USUAL_SHARE)])
@@ -181,7 +189,7 @@ def test_a_large_silo_is_never_served_what_validation_says_is_worse_than_one_par
     fused = on_validation(shard, fused_top(shard, spectrum, chosen.choice), np.arange(240))
     assert fused.primary_value >= chosen.validation.primary_value - 1e-6
     judge = Judge(shard, NEVER)
-    usual = judge.quality(judge.scored(ease(shard.train, USUAL_EASE_RIDGE)))
+    usual = judge.quality(judge.scored(ease(shard.train, EASE.usual)))
     assert fused.primary_value >= usual - 1e-6
 
 
@@ -217,7 +225,9 @@ def test_a_small_silo_in_which_the_frequent_items_are_all_that_is_known_is_serve
         base, codes = filter_scores(start, spectrum, shard.train), fusion.encoded(shard.train)
         return on_test(shard, ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))).primary_value
 
-    assert quality(recipe) > 1.02 * quality(replace(recipe, frequency_loudness=0.0))
+    assert quality(recipe) > 1.02 * quality(
+        replace(recipe, parts=tuple(one for one in recipe.parts if one.name != "frequency"))
+    )
 
 
 def test_the_frequency_of_an_item_is_the_logarithm_of_its_edges_whoever_asks(shard_of: Callable[..., Shard]) -> None:
@@ -246,7 +256,7 @@ def test_a_single_part_replaces_the_sum_by_two_errors_or_with_many_users_by_one(
     total[:, 1] = -1.0
     good = total.copy()
     good[:better, 1] = 99.0
-    parts = OwnParts(0.0, USUAL_WEIGHTING, 0.0, {"sum": total, "good": good})
+    parts = OwnParts({}, {"sum": total, "good": good})
     judge = Judge(shard_of(train, valid), NEVER)
     assert _no_worse_than_one(judge, parts, {"sum": 1.0}) == ({"good": 1.0} if alone else {"sum": 1.0})
 
@@ -254,15 +264,15 @@ def test_a_single_part_replaces_the_sum_by_two_errors_or_with_many_users_by_one(
 def test_a_large_graph_has_ease_with_one_ridge_and_a_very_large_one_has_none(
     planted: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ease_ridges(6000) == EASE_RIDGES
-    assert ease_ridges(6001) == ease_ridges(12_000) == (USUAL_EASE_RIDGE,)
-    assert ease_ridges(12_001) == ()
+    assert ridges_for((9000, 6000)) == RIDGES
+    assert ridges_for((6001, 20_000)) == ridges_for((12_000, 12_000)) == (EASE.usual,)
+    assert ridges_for((12_001, 12_001)) == ()
     spectrum = low_spectrum(planted.train, 12)
-    for ridges, loud in (((USUAL_EASE_RIDGE,), True), ((), False)):
-        monkeypatch.setattr("client_service.training.fusion_search.ease_ridges", lambda _, ridges=ridges: ridges)
+    for ridges, loud in (((EASE.usual,), True), ((), False)):
+        monkeypatch.setitem(PARTS, "ease", replace(EASE, settings=lambda _, ridges=ridges: ridges))
         recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3))
-        assert (recipe.ease_loudness > 0) == loud
-        assert recipe.ease_ridge == (USUAL_EASE_RIDGE if loud else 0.0)
+        assert (recipe.loudness("ease") > 0) == loud
+        assert recipe.setting("ease") == (EASE.usual if loud else None)
 
 
 def test_the_scorers_that_a_choice_has_made_are_those_that_would_be_made_anew(planted: Shard) -> None:
@@ -270,12 +280,13 @@ def test_the_scorers_that_a_choice_has_made_are_those_that_would_be_made_anew(pl
     made = ClosedFormScorers(planted.train, spectrum)
     recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3), made=made)
     kept, anew = (fuse(recipe, planted.train, spectrum, made=one) for one in (made, None))
-    assert len(kept.parts) == len(anew.parts) == 4
+    assert len(kept.parts) == len(anew.parts) == len(PARTS)
     for (loudness, one), (other_loudness, other) in zip(kept.parts, anew.parts, strict=True):
         baskets = planted.train.astype(np.float32)
         assert loudness == other_loudness
         np.testing.assert_allclose(standard_scores(one, baskets), standard_scores(other, baskets), rtol=1e-4, atol=1e-5)
-    assert made.squares(recipe.weighting) is made.squares(recipe.weighting)
+    squares = recipe.setting("squares")
+    assert made.make("squares", squares) is made.make("squares", squares)
 
 
 def test_a_choice_is_the_same_on_any_number_of_cores(planted: Shard, monkeypatch: pytest.MonkeyPatch) -> None:

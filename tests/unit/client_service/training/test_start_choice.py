@@ -15,14 +15,17 @@ from client_service.event_log.shard_update import erase_users
 from client_service.federation.training_run import TrainingRun
 from client_service.models.closed_form.least_squares import Weighting
 from client_service.models.initial_filter import Filter
-from client_service.models.score_fusion import Recipe
+from client_service.models.score_fusion import ChosenPart, Recipe
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from client_service.training.start_choice import Choice, load_choice, save_choice
 from shared.method.settings import MethodSettings
 
-MADE = Choice(start=Filter(8, 0.4, 0.3), recipe=Recipe(3.0, 1.0, Weighting((4,), 0.3, 0.01), 0.5))
+MADE = Choice(
+    start=Filter(8, 0.4, 0.3),
+    recipe=Recipe((ChosenPart("filter", 3.0, 1.0), ChosenPart("squares", Weighting((4,), 0.3, 0.01), 0.5))),
+)
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4, catalogue=40)
 SMALL_PLACE = RunContext("shop", "run-1", 0, SMALL, Path("unused"))
 

@@ -1,0 +1,98 @@
+"""What each scorer of the fusion brings a silo's own lists: all of them beside all but one. No services, no training.
+
+A user's NDCG@20 on test items, paired: the mean difference has the 95 % interval over users. `without` a part: the
+others alone, weighed anew. --each keeps so many interactions of a user, --some measures the first silos alone.
+
+python -m benchmarks.sparse.parts --data FOLDER [--name ml-1m] [--silos 8] [--users 2000] [--parts edlae,rp3beta]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+from threadpoolctl import threadpool_limits
+
+from benchmarks.common import render_table
+from benchmarks.sparse.run import read_source
+from benchmarks.sparse.sums import cut_silos, draw_thin
+from client_service.data import Shard
+from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
+from client_service.evaluation.ranking import find_hits
+from client_service.models.closed_form.registry import PARTS
+from client_service.training.filter_search import best_filter
+from client_service.training.fusion_search import fused_top
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
+
+ALL, NORMAL = "all", 1.96
+
+
+@contextmanager
+def leave_out(names: list[str]) -> Iterator[None]:
+    """The registry without these scorers."""
+    kept = dict(PARTS)
+    for name in names:
+        del PARTS[name]
+    try:
+        yield
+    finally:
+        PARTS.clear()
+        PARTS.update(kept)
+
+
+def measure_parts(shard: Shard, names: list[str]) -> dict[str, PerUser]:
+    """NDCG@20 of each test user: with all scorers, without each, and without all of these."""
+    spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
+    chosen, seen = best_filter(shard, spectrum).choice, sparse.csr_array(shard.train + shard.valid)
+    ways = {ALL: []} | {f"without {name}": [name] for name in names}
+    if len(names) > 1:
+        ways["without any of these"] = names
+    found = {}
+    for way, without in ways.items():
+        with leave_out(without):
+            top = fused_top(shard, spectrum, chosen)
+        found[way] = METRICS[PRIMARY].per_user(*find_hits(top, shard.test, seen))
+    return found
+
+
+def compare_parts(silos: list[dict[str, PerUser]]) -> Iterator[list[str]]:
+    """A line a way: the mean, and what the scorers that it lacks bring."""
+    whole = np.concatenate([silo[ALL] for silo in silos])
+    for way in silos[0]:
+        values = np.concatenate([silo[way] for silo in silos])
+        gain = whole - values
+        error = NORMAL * gain.std(ddof=1) / np.sqrt(len(gain))
+        yield [way, f"{values.mean():.4f}", f"{gain.mean():+.4f} ± {error:.4f}"]
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--name", default="ml-1m", help="a set of benchmarks/sparse/config.toml, or a folder")
+    parser.add_argument("--parts", default=",".join(PARTS), help="scorers to leave out, with commas between")
+    for name, number in (("silos", 8), ("users", 2000), ("items", 3000), ("seed", 0), ("some", 1000)):
+        parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--each", type=int)
+    given = parser.parse_args()
+    sets = tomllib.loads((Path(__file__).parent / "config.toml").read_text(encoding="utf-8"))["sets"]
+    known = next((one for one in sets if one["data"] == given.name), {"data": given.name})
+    source = {key: value for key, value in known.items() if key not in ("users", "fewest")}
+    with threadpool_limits(1):
+        dataset = draw_thin(
+            read_source(source, given.data / given.name, given.seed), given.users, given.each, given.items, given.seed
+        )
+        shards = cut_silos(dataset, given.silos, given.seed)[: given.some]
+        silos = [measure_parts(shard, given.parts.split(",")) for shard in shards]
+    print(f"{given.name}: {len(silos)} silos, {sum(shard.train.nnz for shard in shards):,} training pairs\n")
+    print(render_table(["scorers", "NDCG@20", "what these bring"], list(compare_parts(silos))))
+
+
+if __name__ == "__main__":
+    main()

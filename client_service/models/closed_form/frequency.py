@@ -1,0 +1,38 @@
+"""Training graph -> the frequency of each item, the same score for everybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from client_service.models.closed_form.part import ScorerPart
+from shared.method.graph import degrees
+from shared.method.parameters import Float32
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """f of any basket: log(1 + d_i), d_i the number of the item's training edges."""
+
+    row: Float32  # (N,)
+
+    def encode(self, baskets: sparse.csr_array) -> Float32:
+        """Nothing of the baskets (B, N) counts: (B, 0)."""
+        return np.empty((baskets.shape[0], 0), dtype=np.float32)
+
+    def decode(self, codes: Float32) -> Float32:
+        """f of every item (B, N), each row the same."""
+        return np.tile(self.row, (len(codes), 1))
+
+
+def item_frequency(train: sparse.csr_array) -> Frequency:
+    """The frequencies in a training graph (M, N)."""
+    return Frequency(np.log1p(degrees(train)[1]).astype(np.float32))
+
+
+NOTHING = 0.0  # to be set
+FREQUENCY = ScorerPart(
+    "frequency", 0.25, lambda _: (NOTHING,), NOTHING, lambda graph, _: item_frequency(graph.interactions)
+)

@@ -1,0 +1,143 @@
+"""What a closed-form scorer declares to be a part of the fusion, and what it is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from shared.method.graph import Float64
+from shared.method.parameters import Float32
+from shared.method.spectrum import Spectrum, low_spectrum
+
+MOST_PAIRS = 6000  # items up to which their pairs are counted once for all settings: 144 MB
+Code = Float32 | sparse.csr_array
+"""What a scorer knows of baskets, one row each."""
+
+
+class Scorer(Protocol):
+    """Closed-form scores of baskets, 0/1 rows over the items, in two steps: the first is kept for the known users."""
+
+    def encode(self, baskets: sparse.csr_array) -> Code:
+        """(B, N) -> B rows."""
+        ...
+
+    def decode(self, codes: Any) -> Float32:
+        """B rows that `encode` made -> scores (B, N)."""
+        ...
+
+
+class ItemScorer(Scorer, Protocol):
+    """One that is made of sums over the catalogue, and scores the items of a silo by a part of it."""
+
+    def of_items(self, places: NDArray[np.int64]) -> ItemScorer:
+        """For the items in these rows (N,) of the catalogue alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class ItemWeights:
+    """f of a basket x (N,): x B, with the weight of each item for each other one."""
+
+    weights: Float32  # (N, N)
+
+    def encode(self, baskets: sparse.csr_array) -> sparse.csr_array:
+        """The baskets (B, N) themselves."""
+        return baskets
+
+    def decode(self, baskets: sparse.csr_array) -> Float32:
+        """f of every item (B, N)."""
+        found: Float32 = baskets @ self.weights
+        return found
+
+    def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
+        """B of these rows and columns, (b, n)."""
+        return self.weights[np.ix_(basket, columns)]
+
+    def of_items(self, places: NDArray[np.int64]) -> ItemWeights:
+        """A basket holds the silo's own items alone, so that a part of the weights gives the very scores of the
+        whole."""
+        return ItemWeights(self.weights[np.ix_(places, places)])
+
+
+@dataclass
+class TrainingGraph:
+    """interactions (M, N) with their low spectrum, and what several scorers need of them, each computed once."""
+
+    interactions: sparse.csr_array
+    spectrum: Spectrum
+    _spectra: dict[tuple[int, float], Spectrum] = field(default_factory=dict)
+
+    @cached_property
+    def pairs(self) -> Float32:
+        """X^T X, (N, N): how many users have each pair of items."""
+        binary = self.interactions.astype(np.float32)
+        return sparse.csr_array(binary.T @ binary).toarray()
+
+    @property
+    def pairs_fit(self) -> bool:
+        """Are there few enough items for their pairs, and no more of them than users?"""
+        users, items = self.interactions.shape
+        return items <= min(users, MOST_PAIRS)
+
+    def low_frequencies(self, count: int, exponent: float) -> Spectrum:
+        """So many of the graph, normalised by this power of the degrees."""
+        key = (count, exponent)
+        if key not in self._spectra:
+            self._spectra[key] = low_spectrum(self.interactions, count, exponent)
+        return self._spectra[key]
+
+
+class SummedPairs(Protocol):
+    """The pairs of items that all silos together have, and what several scorers need of them."""
+
+    @property
+    def counts(self) -> Float32:
+        """G, (C, C): how many users have both items, on the diagonal each item's users."""
+        ...
+
+    @property
+    def degrees(self) -> Float64:
+        """Each item's users, (C,)."""
+        ...
+
+    @property
+    def graph(self) -> Float32:
+        """W = D^-e G D^-e, (C, C), e = `exponent`."""
+        ...
+
+    @property
+    def exponent(self) -> float:
+        """Of the degrees in W."""
+        ...
+
+    @property
+    def frequencies(self) -> tuple[Float64, Float64]:
+        """The leading eigenvalues of W (r,), descending, all positive, and their vectors (C, r)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ScorerPart:
+    """A scorer that the fusion can take.
+
+    weight: beside the others where nobody can vote; 0 leaves it to validation. settings: (users, items) of a graph ->
+    the settings that validation chooses from, numbers or a `Weighting`; none where the scorer does not fit. usual: the
+    one that is kept unless another is better for sure. make: the scorer of a silo's own graph. make_each, score_each:
+    the same for several settings at once, and their scores of baskets in turn, where that saves work. of_sums: the
+    scorer of the pairs of all silos, where it follows from these; None: a silo has it of its own graph alone.
+    """
+
+    name: str
+    weight: float
+    settings: Callable[[tuple[int, int]], Sequence[Any]]
+    usual: Any
+    make: Callable[[TrainingGraph, Any], Any]
+    make_each: Callable[[TrainingGraph, Sequence[Any]], list[Any]] | None = None
+    score_each: Callable[[list[Any], sparse.csr_array], Iterable[Float32]] | None = None
+    of_sums: Callable[[SummedPairs], ItemScorer] | None = None

@@ -1,0 +1,78 @@
+"""The closed-form scorers that the fusion can take, by name, and those of one silo.
+
+A further one is a file with its `ScorerPart` beside these, and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from scipy import sparse
+
+from client_service.models.closed_form.ease import EASE
+from client_service.models.closed_form.frequency import FREQUENCY
+from client_service.models.closed_form.full_spectrum import FILTER
+from client_service.models.closed_form.least_squares import SQUARES
+from client_service.models.closed_form.part import ItemScorer, Scorer, ScorerPart, SummedPairs, TrainingGraph
+from shared.errors import SettingsError
+from shared.method.spectrum import Spectrum
+
+PARTS: dict[str, ScorerPart] = {
+    part.name: part
+    for part in (
+        FILTER,
+        SQUARES,
+        EASE,
+        FREQUENCY,
+    )
+}
+"""In the order in which validation weighs them."""
+
+
+def find_part(name: str) -> ScorerPart:
+    """SettingsError for a scorer that this version does not have."""
+    try:
+        return PARTS[name]
+    except KeyError:
+        raise SettingsError(f"recipe: expected scorers among {', '.join(PARTS)}, got {name!r}; run again") from None
+
+
+def score_sums(pairs: SummedPairs) -> tuple[ItemScorer, ...]:
+    """Every scorer that follows from the pairs of all silos, over the catalogue, those of most weight first."""
+    parts = sorted(PARTS.values(), key=lambda part: -part.weight)
+    return tuple(part.of_sums(pairs) for part in parts if part.of_sums is not None)
+
+
+@dataclass
+class ClosedFormScorers:
+    """interactions (M, N) and their low spectrum. What was kept of a setting is not made again; all else is, because
+    the inverse of each ridge of EASE may take hundreds of megabytes."""
+
+    interactions: sparse.csr_array
+    spectrum: Spectrum
+    _kept: dict[tuple[str, Any], Scorer] = field(default_factory=dict)
+
+    @cached_property
+    def graph(self) -> TrainingGraph:
+        """What all scorers are made from."""
+        return TrainingGraph(self.interactions, self.spectrum)
+
+    def make(self, name: str, setting: Any) -> Scorer:
+        """The scorer of the graph with this setting."""
+        kept = self._kept.get((name, setting))
+        made: Scorer = find_part(name).make(self.graph, setting) if kept is None else kept
+        return made
+
+    def make_each(self, name: str, settings: Sequence[Any]) -> list[Scorer]:
+        """With each of several settings at once."""
+        part = find_part(name)
+        if part.make_each is None:
+            return [part.make(self.graph, setting) for setting in settings]
+        return part.make_each(self.graph, settings)
+
+    def keep(self, name: str, setting: Any, made: Scorer) -> None:
+        """Have it at hand for whoever asks for this setting."""
+        self._kept[name, setting] = made

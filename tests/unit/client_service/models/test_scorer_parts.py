@@ -1,0 +1,91 @@
+"""What every closed-form scorer of the registry must hold, and that one line makes a further one a part of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from client_service.data import Shard
+from client_service.models.closed_form.part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
+from client_service.models.closed_form.registry import PARTS, ClosedFormScorers, score_sums
+from client_service.models.initial_filter import Filter
+from client_service.models.score_fusion import fuse, standard_scores
+from client_service.sums.basis import CommonBasis
+from client_service.sums.scorers import PairsOfAll, common_scorers
+from client_service.training.fusion_search import best_recipe
+from shared.method.parameters import Float32
+from shared.method.spectrum import low_spectrum
+
+
+def cosine(pairs: Float32) -> ItemWeights:
+    size = np.sqrt(np.maximum(np.diag(pairs), 1.0))
+    return ItemWeights((pairs / size / size[:, None]).astype(np.float32))
+
+
+def of_graph(graph: TrainingGraph, power: float) -> ItemWeights:
+    return ItemWeights(cosine(graph.pairs).weights ** np.float32(power))
+
+
+def of_sums(pairs: SummedPairs) -> ItemWeights:
+    return cosine(pairs.counts)
+
+
+COSINE = ScorerPart("cosine", 0.5, lambda _: (1.0, 2.0), 1.0, of_graph, of_sums=of_sums)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_scorer_gives_a_number_for_each_item_and_says_its_usual_setting(planted: Shard, name: str) -> None:
+    part, made = PARTS[name], ClosedFormScorers(planted.train, low_spectrum(planted.train, 12))
+    assert part.name == name and part.usual in part.settings(planted.train.shape)
+    baskets = planted.train[[3, 5]].astype(np.float32)
+    scores = [standard_scores(made.make(name, setting), baskets) for setting in part.settings(planted.train.shape)]
+    assert all(one.shape == (2, 40) and np.isfinite(one).all() for one in scores)
+    for one, other in zip(scores, made.make_each(name, part.settings(planted.train.shape)), strict=True):
+        np.testing.assert_allclose(standard_scores(other, baskets), one, rtol=1e-4, atol=1e-6)
+
+
+def test_the_scorers_of_sums_serve_a_silo_by_its_part_of_the_catalogue(planted: Shard) -> None:
+    pairs = PairsOfAll((planted.train.T @ planted.train).toarray().astype(np.float32))
+    places = np.random.default_rng(0).permutation(40)[:25]
+    baskets = sparse.csr_array(planted.train[[3, 5]].astype(np.float32)[:, places])
+    whole = sparse.csr_array((2, 40), dtype=np.float32).tolil()
+    whole[:, places] = baskets.toarray()
+    for one in score_sums(pairs):
+        scores = standard_scores(one.of_items(places), baskets)
+        assert np.isfinite(scores).all()
+        if isinstance(one, ItemWeights):
+            np.testing.assert_allclose(scores, standard_scores(one, whole.tocsr())[:, places], rtol=1e-5, atol=1e-6)
+
+
+def test_a_line_in_the_registry_makes_a_scorer_a_part_of_the_fusion_and_of_the_sums(
+    planted: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spectrum, start = low_spectrum(planted.train, 12), Filter(8, 0.4, 0.3)
+    counts = (planted.train.T @ planted.train).toarray().astype(np.float32)
+    basis = CommonBasis("exact", 0.25, np.diag(counts).astype(np.int64), pairs=counts)
+    before = best_recipe(planted, spectrum, start), len(common_scorers(basis, np.arange(40), planted.train))
+    monkeypatch.setitem(PARTS, "cosine", COSINE)
+    recipe = best_recipe(planted, spectrum, start)
+    assert {one.name for one in recipe.parts} == {one.name for one in before[0].parts} | {"cosine"}
+    assert recipe.setting("cosine") in (1.0, 2.0) and recipe.loudness("cosine") > 0
+    assert len(fuse(recipe, planted.train, spectrum).parts) == sum(one.loudness > 0 for one in recipe.parts)
+    other = CommonBasis("exact", 0.25, basis.degrees, pairs=counts + np.float32(1.0))  # another: scorers are kept
+    assert len(common_scorers(other, np.arange(40), planted.train)) == before[1] + 1
+
+
+def test_a_scorer_without_a_usual_weight_costs_nothing_unless_validation_wants_it(
+    planted: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spectrum, start = low_spectrum(planted.train, 12), Filter(8, 0.4, 0.3)
+
+    def nothing(graph: TrainingGraph, power: float) -> ItemWeights:
+        return ItemWeights(np.zeros_like(graph.pairs))
+
+    monkeypatch.setitem(PARTS, "cosine", replace(COSINE, weight=0.0, make=nothing))
+    recipe = best_recipe(planted, spectrum, start)
+    assert recipe.loudness("cosine") == 0.0
+    monkeypatch.delitem(PARTS, "cosine")
+    assert [one for one in recipe.parts if one.name != "cosine"] == list(best_recipe(planted, spectrum, start).parts)
