@@ -81,7 +81,7 @@ def test_a_scorer_without_a_usual_weight_costs_nothing_unless_validation_wants_i
 ) -> None:
     spectrum, start = low_spectrum(planted.train, 12), Filter(8, 0.4, 0.3)
 
-    def nothing(graph: TrainingGraph, power: float) -> ItemWeights:
+    def nothing(graph: TrainingGraph, _: float) -> ItemWeights:
         return ItemWeights(np.zeros_like(graph.pairs))
 
     monkeypatch.setitem(PARTS, "cosine", replace(COSINE, weight=0.0, make=nothing))
