@@ -102,7 +102,7 @@ generated-client: install .venv-generator/.installed ## make clients from both O
 # Of other packages' versions than development's, and without this one: a generated client needs none of ours.
 .venv-generator/.installed: requirements/generator.txt
 	$(PYTHON) -m venv --clear .venv-generator
-	.venv-generator/bin/pip install --quiet --require-hashes --only-binary :all: --requirement $<
+	.venv-generator/bin/pip install --quiet --no-compile --require-hashes --only-binary :all: --requirement $<
 	@touch $@
 
 environments: $(foreach one,ray flower storage site generator,.venv-$(one)/.installed) ## make the environments of engines, storage, site, generated-client

@@ -11,7 +11,15 @@ lock=requirements/$engine.txt
 [ -f "$lock" ] || { echo "expected ray, flower, storage or site, got $engine" >&2; exit 2; }
 place=.venv-$engine
 "$python" -m venv --clear "$place"
-"$place/bin/pip" install --quiet --require-hashes --only-binary :all: --requirement "$lock"
+# Not compiled, which took half of the time: Python compiles what is imported.
+"$place/bin/pip" install --quiet --no-compile --require-hashes --only-binary :all: --requirement "$lock"
+# Torch is 14,000 files: those of .venv, where it has some for this Python, are linked; pip then looks whether they are right.
+packages=$("$place/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+for one in torch torchgen functorch; do
+  for found in ".venv${packages##*"$place"}/$one" ".venv${packages##*"$place"}/$one"-*.dist-info; do
+    [ ! -d "$found" ] || cp -al "$found" "$packages/" 2>/dev/null || rm -rf "${packages:?}/${found##*/}"
+  done
+done
 sh requirements/install_torch.sh "$place/bin/pip"
 "$place/bin/pip" install --quiet --no-index --no-deps --no-build-isolation --editable .
 touch "$place/.installed"
