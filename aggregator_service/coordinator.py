@@ -15,7 +15,7 @@ from aggregator_service.aggregation.bodies import Body
 from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.basis_runs import new_basis_pledge, require_chosen_sum, settle_request
+from aggregator_service.rounds.basis_runs import choose_sum, new_basis_pledge, settle_request
 from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.members import Members, Presence, Quarantines, require_same
@@ -38,7 +38,7 @@ from aggregator_service.storage.records import Anchor, Receipt
 from aggregator_service.storage.run_store import blob_names
 from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, SettingsError, UnavailableError
 from shared.method.anchor import choose_size, draw_anchor
-from shared.method.declaration import PARTS
+from shared.method.declaration import TRAINING
 from shared.method.settings import complete_settings
 from shared.protocol.schemas import JoinIn, JoinOut, RunHistoryOut, RunIn, RunOut
 from shared.protocol.secure.server import Relayed
@@ -46,6 +46,7 @@ from shared.protocol.signing.enrolment import kept_pair, registered_names
 from shared.protocol.signing.keys import PrivateKey, raw_hex, read_private
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
+from shared.sums import method_of_part
 
 OWN = "aggregator"  # the name of its key's two files
 
@@ -75,8 +76,8 @@ class OpenFederation:
 def open_federation(settings: AggregatorSettings, metrics: AggregatorMetrics, *, clock: Clock) -> OpenFederation:
     """All that the directory holds, once what a crash has left in it is cleared away. SettingsError also where runs of
     these settings take more memory than there is."""
-    for part in PARTS if settings.declaration().basis is not None else PARTS[:1]:
-        costs = estimate_costs(settings.declaration(), settings.method, part, clients=1)
+    for part in (TRAINING, *settings.declaration().sums):
+        costs = estimate_costs(settings.declaration(), method_of_part(settings.method, part), part, clients=1)
         require_affordable(costs, settings.most_memory_bytes)
     database = Database(settings.state_directory, settings.declaration(), settings.database_url())
     try:
@@ -245,13 +246,13 @@ class Coordinator:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
         SettingsError. What the request's method does not set is as this federation has declared it."""
         asked = complete_settings(request.method, self.settings.method)
-        method = settle_similarity(asked, secure=self.settings.secure)
+        request = choose_sum(request.model_copy(update={"method": asked}), self.settings.method)
+        method = settle_similarity(request.method, secure=self.settings.secure)
         request = request.model_copy(update={"method": method})
         self.settings.require_same_shape(request.method)
         build_strategy(self.settings.strategy, request.method)
         self.settings.require_time(request)
         self.settings.require_summable(request)
-        require_chosen_sum(request)
         here = self.federation
         self._require_affordable(here, request, here.members.names)
         request = computation.request_with_start(here.archive, request)
@@ -278,7 +279,7 @@ class Coordinator:
         start = await here.archive.tensors.off_loop(computation.digest_of_start, here.archive, request)
         own = raw_hex(here.key.public_key())
         pledge = Pledge(declaration=self.declaration.of_part(request.part), aggregator=own, start=start)
-        if request.part == "basis":
+        if request.part != TRAINING:
             basis = await off_loop(new_basis_pledge, here.archive.database, request)
             return pledge.model_copy(update={"basis": basis})
         earlier = await here.conductor.members_summed(name, start)

@@ -285,11 +285,11 @@ class AggregatorSettings(Listening):
 
     def require_same_shape(self, method: MethodSettings) -> None:
         """ProtocolError for settings that would exchange other tensors or scalars than this federation does;
-        SettingsError for settings that are not for its strategy. A run may do without the federation's basis."""
+        SettingsError for settings that are not for its strategy. A run may do without the federation's sums."""
         asked = declare_federation(build_strategy(self.strategy, method), method, secure=self.secure)
         expected = declare_federation(build_strategy(self.strategy, self.method), self.method, secure=self.secure)
-        if asked.basis is None:
-            expected = expected.of_part("training")
+        asked_for = {part: one for part, one in expected.sums.items() if part in asked.sums}
+        expected = expected.model_copy(update={"sums": asked_for})
         if (difference := describe_difference(expected, asked)) is not None:
             ours, theirs = self.method.model_dump(), method.model_dump()
             changed = [name for name in type(method).model_fields if ours.get(name) != theirs.get(name)]

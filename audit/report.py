@@ -189,26 +189,26 @@ def _basis_notes(case: AuditCase) -> Iterable[str]:
     """One for all clients that have sent the same."""
     senders: defaultdict[str, list[str]] = defaultdict(list)
     for name, client in case.clients.items():
-        if (sums := _summed_statistics(client)) is not None:
+        for sums in _summed_statistics(client):
             senders[sums].append(name)
     for sums, names in senders.items():
         whose = names[0] if len(names) == 1 else f"{', '.join(names)}: each"
         yield f"{whose} has sent {sums}, as only its own policy may allow."
 
 
-def _summed_statistics(client: AuditedClient) -> str | None:
-    """What a client has sent in basis runs, in words; None where that is nothing."""
-    basis = client.declaration.basis
-    names = set() if basis is None else {spec.name for spec in basis.uploaded}
-    sent = [attempt for attempt in client.attempts_of("update") if names and attempt.tensor_names == names]
-    if basis is None or not sent:
-        return None
-    how = "masked" if basis.secure else "in the open"
-    size = sum(attempt.bytes for attempt in sent)
-    much = f"{size:,} bytes in {count_noun(len(sent), 'update')}"
-    known = list_of_word(basis.strategy)  # none: the evidence is of another version, or was changed
-    tells, title = (known[0].tells, known[0].title) if known else ("statistics", f"the sum {basis.strategy!r}")
-    return f"{tells}, {how} ({', '.join(sorted(names))}: {much}) for {title}"
+def _summed_statistics(client: AuditedClient) -> Iterable[str]:
+    """What a client has sent in runs that sum, in words: each sum that it has sent a part of."""
+    for declared in client.declaration.sums.values():
+        names = {spec.name for spec in declared.uploaded}
+        sent = [attempt for attempt in client.attempts_of("update") if names and attempt.tensor_names == names]
+        if not sent:
+            continue
+        how = "masked" if declared.secure else "in the open"
+        size = sum(attempt.bytes for attempt in sent)
+        much = f"{size:,} bytes in {count_noun(len(sent), 'update')}"
+        known = list_of_word(declared.strategy)  # none: the evidence is of another version, or was changed
+        tells, title = (known[0].tells, known[0].title) if known else ("statistics", f"the sum {declared.strategy!r}")
+        yield f"{tells}, {how} ({', '.join(sorted(names))}: {much}) for {title}"
 
 
 def _passing_claim(case: AuditCase) -> str:

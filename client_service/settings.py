@@ -21,6 +21,7 @@ from shared.method.settings import MethodSettings, with_catalogue_size
 from shared.protocol.schemas import ClientName
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, require_task
+from shared.sums import list_sums
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
 from shared.web.address import is_loopback, require_url
 from shared.web.calling import build_proxy
@@ -347,7 +348,7 @@ class ClientSettings(Listening):
         self.limits().require_possible()
         if self.privacy.on:
             require_accountable(build_strategy(self.strategy, self.method), self.method, counts=self.policy.counts)
-            if self.method.basis.kind != "off":
+            if list_sums(self.method):
                 raise ValueError("privacy: expected basis.kind = 'off', because the sums of a basis are not noised")
         return self
 

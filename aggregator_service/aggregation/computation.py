@@ -15,6 +15,7 @@ from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import StoredState, StoredUpdate
 from aggregator_service.storage.run_store import last_update, stored_state, stored_update, stored_updates
 from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsError
+from shared.method.declaration import TRAINING
 from shared.method.parameters import Parameters, Scalars, State, Update
 from shared.protocol.schemas import RunIn
 from shared.protocol.secure import server
@@ -29,7 +30,7 @@ from shared.strategies.strategy import Strategy
 def starting_parameters(archive: Archive, request: RunIn) -> Parameters:
     """What every client of a run starts from."""
     drawn = archive.strategy(request).start(request.method, request.seed)
-    start = archive.start if request.part == "training" else None
+    start = archive.start if request.part == TRAINING else None
     return Parameters(drawn | ({} if start is None else dict(start.arrays)))
 
 
@@ -76,7 +77,7 @@ def distant_clients(archive: Archive, run: Run) -> dict[str, float]:
     """Whose update of the current round is further from where the round began than the run allows, and how many times
     the median that is. Nobody in a run without such a limit, or of statistics, which have no start to be far from."""
     factor = run.request.method.quarantine_factor
-    if factor == 0 or run.exchange is not None or run.request.part == "basis":
+    if factor == 0 or run.exchange is not None or run.request.part != TRAINING:
         return {}
     return robust_aggregation.far(robust_aggregation.distances(*_updates_in_round(archive, run)), factor)
 

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -15,8 +15,11 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from shared.errors import ForbiddenError, MediaTypeError, ProtocolError, SettingsError
+from shared.method.declaration import TRAINING, Part
 from shared.method.settings import MethodSettings, override
 from shared.protocol.schemas import RunHistoryOut, RunIn
+from shared.sums import describe_part, list_sums, method_of_part
+from shared.sums.sum import BASIS
 from shared.web.credentials import same
 from shared.web.request_bodies import read_whole
 from shared.web.routes import FORM
@@ -53,8 +56,8 @@ def _parse_form(body: bytes) -> dict[str, str]:
 
 
 NUMBERS = ("clients", "rounds", "quorum", "deadline_seconds", "seed")
-BASIS = {"basis_kind": "kind", "basis_rank": "rank", "basis_rounds": "rounds"}
-FIELDS = (*NUMBERS, "settings", "part", *BASIS)
+BASIS_FIELDS = {"basis_kind": "kind", "basis_rank": "rank", "basis_rounds": "rounds"}
+FIELDS = (*NUMBERS, "settings", "part", *BASIS_FIELDS)
 ALIASES = {"method": "settings", "basis": "basis_kind"}  # as the service calls what these fields hold
 OFF, ITERATED = "off", "iterated"
 # Where a refusal begins to speak of a field: `quorum: ...`, `method (width): ...`, `method.basis.kind: ...`.
@@ -65,13 +68,14 @@ NAMED = re.compile(rf"(?:^|; )(?=({'|'.join([*FIELDS, *ALIASES])})(?:[.(][^:;]*|
 class StartForm:
     """What the form that starts a run holds: each field as it is typed. `like`: the run that it repeats, if any.
 
-    kinds: of a common basis that may be chosen; none where the federation has none. usual: by field, what counts where
-    it is left empty.
+    kinds: of a common basis that may be chosen; none where the federation has none. parts: of the federation's work,
+    each with what a run of it does. usual: by field, what counts where it is left empty.
     """
 
     values: Mapping[str, str]
     like: str | None
     kinds: tuple[str, ...]
+    parts: tuple[tuple[Part, str], ...]
     usual: Mapping[str, str]
 
 
@@ -80,27 +84,37 @@ def start_form(runs: list[RunHistoryOut], joined: int, declared: MethodSettings)
     some. declared: the federation's own."""
     last = runs[-1] if runs else None
     request = RunIn(clients=max(joined, 2), method=declared) if last is None else last.request
-    chosen = request.method.basis.kind
+    sums = list_sums(declared)
+    basis_last = request.part in (TRAINING, BASIS) and last is not None
+    chosen = request.method.basis.kind if basis_last else method_of_part(declared, BASIS).basis.kind
     values = {name: "" if (value := getattr(request, name)) is None else f"{value:.15g}" for name in NUMBERS}
-    values |= {"settings": "\n".join(_changed_lines(request.method, declared)), "part": "training"}
-    if last is None and chosen != OFF:
-        values["part"] = "basis"
+    values |= {"settings": "\n".join(_changed_lines(request.method, declared)), "part": _next_part(last, sums)}
     values |= {"basis_kind": chosen} | dict.fromkeys(("basis_rank", "basis_rounds"), "")
-    if chosen == ITERATED and last is not None:
+    if chosen == ITERATED and basis_last:
         basis = request.method.basis
-        values |= {name: f"{getattr(basis, of)}" for name, of in BASIS.items() if of != "kind"}
-    if request.part == "basis":
+        values |= {name: f"{getattr(basis, of)}" for name, of in BASIS_FIELDS.items() if of != "kind"}
+    if request.part != TRAINING:
         enough = declared.strategy.get("train") is False  # one round of closed forms
-        values["rounds"] = f"{1 if enough else RunIn().rounds}"  # those of a basis run follow from its basis
-    usual = {name: f"{getattr(declared.basis, of)}" for name, of in BASIS.items()}
-    kinds = () if declared.basis.kind == OFF else (OFF, declared.basis.kind)
-    return StartForm(values, None if last is None else last.run, kinds, usual)
+        values["rounds"] = f"{1 if enough else RunIn().rounds}"  # those of a run that sums follow from its sum
+    own = method_of_part(declared, BASIS).basis
+    usual = {name: f"{getattr(own, of)}" for name, of in BASIS_FIELDS.items()}
+    kinds = () if own.kind == OFF else (OFF, own.kind)
+    parts = ((TRAINING, "trains"), *((part, f"sums {describe_part(part)}") for part in sums))
+    return StartForm(values, None if last is None else last.run, kinds, parts, usual)
+
+
+def _next_part(last: RunHistoryOut | None, sums: Collection[Part]) -> Part:
+    """What a federation does next: its sums one after the other, then training."""
+    order = [*sums, TRAINING]
+    if last is None or last.request.part not in order:
+        return order[0] if last is None else TRAINING
+    return order[min(order.index(last.request.part) + (last.request.part != TRAINING), len(order) - 1)]
 
 
 def _changed_lines(method: MethodSettings, declared: MethodSettings) -> Iterator[str]:
     """What a run's settings say otherwise than the federation's, but for what has fields of its own."""
     ours, theirs = (dict(_flat(one.model_dump(mode="json"))) for one in (declared, method))
-    own = {"catalogue", *(f"basis.{name}" for name in BASIS.values())}
+    own = {"catalogue", *(f"basis.{name}" for name in BASIS_FIELDS.values())}
     for name, value in theirs.items():
         if name not in own and value is not None and ours.get(name) != value:
             yield f"{name}={str(value).lower() if isinstance(value, bool) else value}"
@@ -129,10 +143,24 @@ def read_start(fields: Mapping[str, str], runs: list[RunHistoryOut], declared: M
 
 
 def _read_method(typed: Mapping[str, str], declared: MethodSettings) -> MethodSettings:
-    changes = _read_pairs(typed.get("settings", ""))
+    changes, part = _read_pairs(typed.get("settings", "")), typed.get("part", TRAINING)
+    if part not in (TRAINING, BASIS):
+        return _read_method_of_part(changes, declared, part)
     basis = _read_basis(typed, declared, noised="basis.epsilon" in changes)
     try:
         return override(declared.model_dump(), changes | basis)
+    except SettingsError as error:
+        raise ProtocolError(f"settings: {error}") from None
+
+
+def _read_method_of_part(changes: Mapping[str, str], declared: MethodSettings, part: Part) -> MethodSettings:
+    """Of a run that makes the sum which the federation has declared for this part."""
+    if part not in (known := list_sums(declared)):
+        raise ProtocolError(
+            f"part: expected {' or '.join((TRAINING, *known))}, as this federation declares, got {part}"
+        )
+    try:
+        return override(method_of_part(declared, part).model_dump(), changes)
     except SettingsError as error:
         raise ProtocolError(f"settings: {error}") from None
 
@@ -150,8 +178,8 @@ def _read_pairs(text: str) -> dict[str, str]:
 
 def _read_basis(typed: Mapping[str, str], declared: MethodSettings, *, noised: bool) -> dict[str, str]:
     """The settings of the common basis; of its sizes the declared ones, where none are typed."""
-    kind, own = typed.get("basis_kind", OFF), declared.basis.kind
-    needed = typed.get("part") == "basis"
+    kind, own = typed.get("basis_kind", OFF), method_of_part(declared, BASIS).basis.kind
+    needed = typed.get("part") == BASIS
     if own == OFF and (kind != OFF or needed):
         raise ProtocolError("basis_kind: expected off, because this federation declares no common basis")
     if kind not in (OFF, own):
@@ -161,7 +189,7 @@ def _read_basis(typed: Mapping[str, str], declared: MethodSettings, *, noised: b
     for name in ("basis_rank", "basis_rounds"):
         if name in typed and kind != ITERATED and not (noised and name == "basis_rank"):
             raise ProtocolError(f"{name}: expected it with an iterated basis alone, got it with {kind}")
-    return {"basis.kind": kind} | {f"basis.{of}": typed[name] for name, of in BASIS.items() if name in typed}
+    return {"basis.kind": kind} | {f"basis.{of}": typed[name] for name, of in BASIS_FIELDS.items() if name in typed}
 
 
 def errors_by_field(refused: str) -> dict[str, str]:

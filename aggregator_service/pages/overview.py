@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from shared.method.declaration import TRAINING
 from shared.protocol.gate import few_clients
 from shared.protocol.schemas import ENDED, RoundOut, RunHistoryOut
+from shared.sums import describe_part
 from shared.web.pages import NOTHING, Fact, Verdict, clock, seconds, size
 from shared.words import count_noun
 
@@ -73,7 +75,8 @@ def _idle_verdict(joined: Sequence[str]) -> Verdict:
 
 
 def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
-    what = f"{run.run} (common basis)" if run.request.part == "basis" else run.run
+    part = run.request.part
+    what = run.run if part == TRAINING else f"{run.run} ({describe_part(part)})"
     if run.phase == "waiting":
         there = f"{len(joined)} of {count_noun(run.request.clients, 'client')} have joined"
         return Verdict("busy", "Waiting for clients", f"{there}; {what} ends as failed at {clock(run.deadline_at)}.")

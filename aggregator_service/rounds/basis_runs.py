@@ -1,4 +1,4 @@
-"""Basis runs: which one a training run uses, and what the operator's request for either becomes."""
+"""Runs that sum: which one a training run uses, and what the operator's request for either becomes."""
 
 from __future__ import annotations
 
@@ -7,35 +7,45 @@ from aggregator_service.rounds.secure_run import BasisPledge
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.run_store import run_documents
 from shared.errors import ProtocolError
+from shared.method.declaration import TRAINING
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
-from shared.sums import SUMS, find_sum
+from shared.sums import SUMS, find_sum, method_of_part
+from shared.sums.sum import BASIS
 
 
 def finished_basis_runs(database: Database) -> list[Run]:
-    """Oldest first."""
-    return [run for run in _basis_runs(database) if run.phase == "finished"]
+    """Of the part whose sums training runs use, oldest first."""
+    return [run for run in _sum_runs(database) if run.phase == "finished" and run.request.part == BASIS]
 
 
-def _basis_runs(database: Database) -> list[Run]:
+def _sum_runs(database: Database) -> list[Run]:
     runs = map(decode_run, run_documents(database))
-    return [run for run in runs if run.request.part == "basis"]
+    return [run for run in runs if run.request.part != TRAINING]
 
 
-def require_chosen_sum(request: RunIn) -> None:
-    """ProtocolError for a run that is to sum, and whose method chooses no sum."""
-    if request.part == "basis" and request.method.basis.kind == "off":
-        known = " or ".join(map(repr, SUMS))
-        raise ProtocolError(f"method.basis.kind: expected {known} with part = basis, got 'off'")
+def choose_sum(request: RunIn, declared: MethodSettings) -> RunIn:
+    """The request with the one sum that a run of its part makes or uses. A run that sums has, unless it says another,
+    the one that the federation declares for its part.
+
+    ProtocolError for a run that is to sum, where nobody has chosen a sum of its part.
+    """
+    method = method_of_part(request.method, request.part)
+    if request.part != TRAINING and method.basis.kind == "off" and "basis" not in request.method.model_fields_set:
+        method = method.model_copy(update={"basis": method_of_part(declared, request.part).basis})
+    if request.part != TRAINING and method.basis.kind == "off":
+        known = " or ".join(repr(one.name) for one in SUMS.values() if one.part == request.part)
+        raise ProtocolError(f"method.basis.kind: expected {known or 'a sum'} with part = {request.part}, got 'off'")
+    return request.model_copy(update={"method": method})
 
 
 def settle_request(database: Database, request: RunIn) -> RunIn:
-    """The request with what follows from its part: of a basis run its rounds, of a training run its basis run.
+    """The request with what follows from its part: of a run that sums its rounds, of a training run its basis run.
 
     ProtocolError for a training run with a basis where none has finished, or not the named one.
     """
     basis = request.method.basis
-    if request.part == "basis":
+    if request.part != TRAINING:
         return request.model_copy(update={"rounds": find_sum(request.method).rounds(basis), "basis": None})
     if basis.kind == "off":
         return request.model_copy(update={"basis": None})
@@ -57,15 +67,20 @@ def _is_basis_for(method: MethodSettings, summed: MethodSettings) -> bool:
 
 
 def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge | None:
-    """What a basis run is held on beside the sums that clients have been asked to help with in earlier ones, which
-    need not have ended well. None where the sum is noised."""
+    """What a run that sums is held on beside the sums that clients have been asked to help with in earlier ones, which
+    need not have ended well. None where the sum is noised.
+
+    Sums of all parts are counted together: items that a sum of three silos does not list, and one of four silos counts,
+    are the fourth silo's.
+    """
     if request.method.basis.epsilon is not None:
         return None
-    pledges = [run.pledge.basis for run in _basis_runs(database) if run.pledge is not None]
+    pledges = [run.pledge.basis for run in _sum_runs(database) if run.pledge is not None]
     earlier = tuple(stamps for one in pledges if one is not None for stamps in one.own)
     return BasisPledge(least=request.method.basis.least_silos, earlier=earlier)
 
 
-def kept_basis(database: Database) -> str | None:
-    """The run whose sums stay available, whatever the retention time: the newest; None where there is none."""
-    return next((run.name for run in reversed(finished_basis_runs(database))), None)
+def kept_sums(database: Database) -> frozenset[str]:
+    """The runs whose sums stay available, whatever the retention time: the newest of each part."""
+    newest = {run.request.part: run.name for run in _sum_runs(database) if run.phase == "finished"}
+    return frozenset(newest.values())

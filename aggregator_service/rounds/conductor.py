@@ -14,7 +14,7 @@ import anyio
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import run as run_document
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.basis_runs import kept_basis
+from aggregator_service.rounds.basis_runs import kept_sums
 from aggregator_service.rounds.metrics import AggregatorMetrics
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage import run_store
@@ -24,6 +24,7 @@ from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import Quarantine, StoredState, StoredUpdate
 from aggregator_service.storage.run_store import Write
 from shared.errors import DamagedError, FederationError, NotFoundError, UnavailableError
+from shared.method.declaration import TRAINING
 from shared.sums import find_sum
 from shared.timeouts import DISK_RETRY_SECONDS, LONGEST_WAIT_SECONDS, LOOK_SECONDS
 
@@ -275,8 +276,8 @@ class Conductor:
     def _prune_files(self, run: Run) -> None:
         if run.exchange is not None:
             self.archive.blobs.remove(run_store.drop_masked(self.archive.database, run.name, last=run.round))
-        kept, rounds = kept_basis(self.archive.database), self.archive.retention_rounds
-        if run.request.part == "basis":
+        kept, rounds = kept_sums(self.archive.database), self.archive.retention_rounds
+        if run.request.part != TRAINING:
             method = run.request.method
             rounds = max(rounds, find_sum(method).sums_needed(method.basis))
         oldest = run.round + 1 - rounds

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from shared.errors import RoundClosedError
 from shared.message import Message
-from shared.method.declaration import Declaration
+from shared.method.declaration import TRAINING, Declaration
 from shared.protocol.schemas import ClientName, RunIn
 from shared.protocol.secure import server
 from shared.protocol.secure.common import describe_unlike_lists, digest_anchor, digest_method
@@ -87,7 +87,7 @@ def _first_threshold(request: RunIn, clients: int) -> int:
     """Of a run's first round. Of a noised basis run it is the quorum, by default everybody: each client's part of the
     noise is the smaller, the more parts every sum has that can be uncovered."""
     least = least_threshold(clients)
-    if request.part == "training" or request.method.basis.epsilon is None:
+    if request.part == TRAINING or request.method.basis.epsilon is None:
         return least
     return max(least, min(request.quorum or clients, clients))
 

@@ -177,11 +177,11 @@ def drop_masked(database: Database, run: str, *, last: int) -> list[str]:
         return _drop_blobs(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round <= last))
 
 
-def drop_before(database: Database, run: str, *, oldest: int, kept: str | None = None) -> list[str]:
+def drop_before(database: Database, run: str, *, oldest: int, kept: Collection[str] = ()) -> list[str]:
     """Forget the blobs that serve no round from `oldest` of `run` on; returns the files that may go.
 
     What stays: each client's last update up to `oldest`, every later one, the states from `oldest` on, and the states
-    of the run `kept`, whose sums later runs use.
+    of the runs `kept`, whose sums later runs use.
     """
     others = UPDATES.alias()
     served = (others.c.run == run) & (others.c.client == UPDATES.c.client) & (others.c.round <= oldest)
@@ -189,8 +189,8 @@ def drop_before(database: Database, run: str, *, oldest: int, kept: str | None =
     with database.writing() as connection:
         updates = _drop_blobs(connection, UPDATES, (UPDATES.c.run != run) | (UPDATES.c.round < last))
         old = (STATES.c.run != run) | (STATES.c.round < oldest)
-        if kept not in (None, run):
-            old &= STATES.c.run != kept
+        if others_kept := sorted(set(kept) - {run}):
+            old &= STATES.c.run.not_in(others_kept)
         return updates + _drop_blobs(connection, STATES, old)
 
 

@@ -196,8 +196,8 @@ def _describe(declaration: Declaration) -> str:
     reports = f", {len(declaration.reports)} reports that only go up" if declaration.reports else ""
     reports += f", {len(declaration.broadcasts)} that only come down" if declaration.broadcasts else ""
     words = f"{len(declaration.tensors)} tensors{reports} and {len(declaration.scalars)} scalars"
-    basis = declaration.basis
-    return words if basis is None else f"{words}, and {len(basis.tensors)} tensors of sums"
+    summed = sum(len(one.tensors) for one in declaration.sums.values())
+    return f"{words}, and {summed} tensors of sums" if summed else words
 
 
 def check_receipts(case: AuditCase) -> AuditFinding:

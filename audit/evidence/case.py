@@ -11,7 +11,7 @@ from audit.evidence.evidence import PartEvidence, ProbeSending
 from client_service.boundary.call_attempts import Attempt
 from client_service.boundary.call_attempts import attempts as ledger_attempts
 from shared.errors import DataError
-from shared.method.declaration import Declaration
+from shared.method.declaration import TRAINING, Declaration
 from shared.protocol.schemas import ENDED, ArrivalOut, ParticipantOut, RunHistoryOut
 
 _ATTEMPTS = TypeAdapter(tuple[Attempt, ...])
@@ -71,7 +71,7 @@ class AuditCase:
         which one it was; without that record the part whose tensors it holds."""
         declaration = client.declaration
         part = next((run.request.part for run in self.runs if run.run == attempt.run), None)
-        if part is not None and (part == "training" or declaration.basis is not None):
+        if part is not None and (part == TRAINING or part in declaration.sums):
             return declaration.of_part(part)
         return declaration.with_tensors(attempt.tensor_names)
 

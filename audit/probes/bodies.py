@@ -136,11 +136,6 @@ def probe_bodies(declaration: Declaration, client: str, run: str, number: int) -
     }
 
 
-def sums_body(declaration: Declaration, client: str, run: str, number: int) -> bytes:
-    """An update as this federation's basis runs take them."""
-    return probe_bodies(declaration.of_part("basis"), client, run, number)[0]
-
-
 def masked_digests(
     declaration: Declaration, client: str, places: Iterable[tuple[str, int]]
 ) -> frozenset[tuple[str, int]]:
@@ -152,8 +147,8 @@ def masked_digests(
 def _round_bodies(declaration: Declaration, client: str, run: str, number: int) -> Iterator[bytes]:
     whole, malformed = probe_bodies(declaration, client, run, number)
     yield from (whole, *malformed.values())
-    if declaration.basis is not None:
-        yield sums_body(declaration, client, run, number)
+    for declared in declaration.sums.values():
+        yield probe_bodies(declared, client, run, number)[0]
 
 
 def _draw_ring(form: Form) -> Array:

@@ -16,7 +16,7 @@ import httpx
 
 from audit.evidence.evidence import PartEvidence, ProbeResult, ProbeSending, make_result
 from audit.probes import bodies
-from audit.probes.bodies import probe_bodies, sums_body
+from audit.probes.bodies import probe_bodies
 from client_service.boundary.call_attempts import attempts
 from shared.errors import (
     AuthenticationError,
@@ -33,6 +33,7 @@ from shared.protocol.request_heads import replace_library_headers
 from shared.protocol.signing.keys import PrivateKey, new_key
 from shared.protocol.signing.requests import NONCE_BYTES, RequestTarget, Signatory, sign
 from shared.protocol.wire import MEDIA_TYPE
+from shared.sums.sum import BASIS
 
 KIND = "past the gate"
 JSON = "application/json"
@@ -92,9 +93,9 @@ class UploadTry:
 def latest_place(evidence: PartEvidence) -> RoundPlace | None:
     """The last round of training for which the aggregator has given this client a receipt."""
     received = [attempt for attempt in attempts(evidence.entries) if attempt.receipt and attempt.run and attempt.round]
-    if evidence.declaration is not None and (basis := evidence.declaration.basis) is not None:
-        sums = {spec.name for spec in basis.uploaded}
-        received = [attempt for attempt in received if attempt.tensor_names != sums]
+    if evidence.declaration is not None:
+        sums = [{spec.name for spec in one.uploaded} for one in evidence.declaration.sums.values()]
+        received = [attempt for attempt in received if attempt.tensor_names not in sums]
     return RoundPlace(str(received[-1].run), int(received[-1].round or 0)) if received else None
 
 
@@ -104,11 +105,10 @@ def upload_tries(who: Intruder, place: RoundPlace) -> Iterator[UploadTry]:
     whole, malformed = probe_bodies(who.declaration, who.client, place.run, place.round)
     for name, body in malformed.items():
         yield UploadTry(name, "PUT", own, 422, ProtocolError.code, body, MEDIA_TYPE, place=place)
-    if who.declaration.basis is not None:
-        sums = sums_body(who.declaration, who.client, place.run, place.round)
-        yield UploadTry(
-            "sums in a round of training", "PUT", own, 422, ProtocolError.code, sums, MEDIA_TYPE, place=place
-        )
+    for part, declared in who.declaration.sums.items():
+        sums = probe_bodies(declared, who.client, place.run, place.round)[0]
+        what = "sums in a round of training" if part == BASIS else f"sums of {part} in a round of training"
+        yield UploadTry(what, "PUT", own, 422, ProtocolError.code, sums, MEDIA_TYPE, place=place)
     # The control: what is well-formed is refused for another reason.
     put = UploadTry("control: as declared", "PUT", own, 409, ConflictError.code, whole, MEDIA_TYPE, place, nonce=nonce)
     yield put

@@ -14,7 +14,7 @@ from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.strategies.strategy import Strategy
-from shared.sums import find_sum
+from shared.sums import find_sum, list_sums, method_of_part
 
 USUAL_STRATEGIES = tuple(name for name in STRATEGIES if name not in SHARES_ITEMS)
 USUAL_SCALARS = tuple(
@@ -98,11 +98,15 @@ def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Poli
 
 
 def _require_sum_allowed(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
-    if method.basis.epsilon is not None and not secure:
+    if not secure and any(one.epsilon is not None for one in (method.basis, *method.sums.values())):
         words = "expected a secure federation with basis.epsilon, because each silo adds a part of the noise alone"
         raise PrivacyError(f"policy: {words}, got an open one")
-    if method.basis.kind == "off":
-        return
+    for part in list_sums(method):
+        _require_word(method_of_part(method, part), policy, secure=secure)
+
+
+def _require_word(method: MethodSettings, policy: Policy, *, secure: bool) -> None:
+    """PrivacyError where the policy's word for this one sum does not allow it."""
     word = find_sum(method).word
     says: SumConsent = getattr(policy, word)
     noised = says == "noised" and method.basis.epsilon is not None

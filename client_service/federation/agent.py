@@ -25,7 +25,7 @@ from client_service.runtime.memory import return_free_memory
 from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext
 from shared.errors import FederationError, UnavailableError
-from shared.method.declaration import Declaration
+from shared.method.declaration import TRAINING, Declaration
 from shared.method.graph import Float64
 from shared.method.parameters import Parameters
 from shared.protocol.schemas import ENDED, Phase, RunOut
@@ -226,8 +226,8 @@ class Agent:
 
     def _was_interrupted(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
-        if state.part == "basis":
-            return state.phase == "finished" and not self._opening.has_basis(run)
+        if state.part != TRAINING:
+            return state.phase == "finished" and not self._opening.has_sums(run, state.part)
         quality = self._earlier_quality()
         return quality.run == run and not quality.finished
 
@@ -304,7 +304,7 @@ class Agent:
         strategy = strategy_of_part(part.part, self.silo.settings.strategy, part.place.method)
         anchor = await self._anchor(part.place, state, number) if strategy.spectral_scalar else None
         moment = RoundContext(number, state.rounds, state.seed, anchor, self._sending.draws(part.place.run))
-        self._set_status(phase="training" if part.part == "training" else "summing")
+        self._set_status(phase="training" if part.part == TRAINING else "summing")
         return await self._work(part.fit, strategy, moment, part.received)
 
     async def _anchor(self, place: RunContext, state: RunOut, number: int) -> Float64:

@@ -29,8 +29,6 @@ from shared.strategies.strategy import Strategy
 from shared.strategies.sum_strategy import sum_strategy
 from shared.sums import find_sum
 
-NAME = "basis-run.safetensors"
-
 
 class BasisRun:
     """The statistics of one run. `applied`: the last round whose sums are here.
@@ -39,8 +37,6 @@ class BasisRun:
     many the sums have room for. summed: digests of what the silo adds. everything: are its validation and test data
     among it?
     """
-
-    part: Part = "basis"
 
     def __init__(
         self,
@@ -57,6 +53,7 @@ class BasisRun:
         self._counted, self._folder, self._clients = counted, folder, clients
         self._everything = everything
         self._settings, self._sum = place.method.basis, find_sum(place.method)
+        self.part: Part = self._sum.part
         self._sums: dict[int, Sums] = {}
         self.applied = 0
         self.moment = RoundContext(0, self._sum.rounds(self._settings), place.seed, None)
@@ -174,7 +171,7 @@ class BasisRun:
 
     @property
     def _path(self) -> Path:
-        return self._folder / NAME
+        return self._folder / f"{self.part}-run.safetensors"
 
     def _keep(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

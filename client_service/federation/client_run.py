@@ -27,13 +27,13 @@ from client_service.sums.storage import FOLDER
 from client_service.tasks.task import RunContext, Task, TaskShard
 from client_service.training.training_state import RoundContext
 from shared.errors import PrivacyError
-from shared.method.declaration import Part
+from shared.method.declaration import TRAINING, Part
 from shared.method.parameters import Parameters
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
 from shared.strategies.strategy import Strategy
-from shared.sums import find_sum
+from shared.sums import find_sum, method_of_part
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class RebuildResult:
 
 
 def basis_folder(settings: ClientSettings) -> Path:
-    """Where the silo's common bases are kept."""
+    """Where is kept what sums have become."""
     return settings.state_directory / FOLDER
 
 
@@ -113,8 +113,8 @@ def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: P
     allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
     if allowed.of_part(part) != settings.declaration().of_part(part):
         raise PrivacyError("the run's settings would send other parameters than this client has declared")
-    if part == "basis":
-        _require_as_careful(settings.method.basis, agreed.basis, find_sum(agreed).steady)
+    if part != TRAINING:
+        _require_as_careful(method_of_part(settings.method, part).basis, agreed.basis, find_sum(agreed).steady)
     return agreed
 
 
@@ -137,7 +137,7 @@ def _require_as_careful(own: BasisSettings, asked: BasisSettings, steady: tuple[
 def open_basis_run(
     settings: ClientSettings, task: Task[Any, Any], shard: TaskShard, place: RunContext, clients: int
 ) -> BasisRun:
-    """The silo's part of the sums of a basis run that has room for so many clients, before any round. Slow.
+    """The silo's part of the sums of a run that has room for so many clients, before any round. Slow.
 
     In a silo that fits its models on everything, everything is counted in sums that the silo can take its own part out
     of, such as counts without noise. Others, such as directions, would tell what is judged in them the answers.

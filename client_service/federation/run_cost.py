@@ -20,7 +20,7 @@ from client_service.training.fusion_search import MOST_SCORES
 from client_service.training.margins import ALL_SCORED_NUMBERS, BLOCK_PAIRS, SCORED_NUMBERS
 from shared.errors import SettingsError
 from shared.method.anchor import declared_size
-from shared.method.declaration import Counts, Declaration, Part
+from shared.method.declaration import TRAINING, Counts, Declaration, Part
 from shared.method.run_memory import Cost, allowed_memory, anchor_cost, describe_bytes, spectrum_cost
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES, ITEM_TABLE
@@ -84,7 +84,7 @@ def estimate_costs(
 ) -> list[Cost]:
     """Each part of a run; what lies in memory throughout is the first. agreed: size of an anchor of counts."""
     update = Cost("the update", 6.0 * least_update(declaration))
-    if part == "basis":
+    if part != TRAINING:
         return [*SILO_SUMS[find_sum(method).name].costs(method, shard), update]
     model = strategy.model or method.model
     training = _session_costs if EXCHANGES[model].task == "sessions" else _item_costs

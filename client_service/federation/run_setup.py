@@ -19,7 +19,7 @@ from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from client_service.sums.storage import load_basis, load_basis_head
 from client_service.tasks.task import RunContext
-from shared.method.declaration import Declaration, Part
+from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.protocol.gate import few_clients
@@ -42,7 +42,7 @@ def list_warnings(
     strategy = build_strategy(declaration.strategy, method)
     noised = warn_of_noised_magnitudes(settings.privacy, strategy, method)
     rows = warn_of_moved_rows(strategy, method, settings.task, secure=declaration.secure)
-    told = SILO_SUMS[find_sum(method).name].warnings(method) if state.part == "basis" else ()
+    told = SILO_SUMS[find_sum(method).name].warnings(method) if state.part != TRAINING else ()
     unlike = warn_of_unlike_starts(declaration, method)
     return (*few_clients(state.joined), *unlike, *rows, *noised, *told, *late, *shut_out)
 
@@ -95,10 +95,10 @@ class RunOpening:
 
     async def open_run(self, state: RunOut, run: str) -> ClientRun:
         """The run before anything of it is taken up. PrivacyError where it would send what was not declared."""
-        return await (self._basis_run(state, run) if state.part == "basis" else self._training_run(state, run))
+        return await (self._training_run(state, run) if state.part == TRAINING else self._basis_run(state, run))
 
     async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
-        silo, method = self._silo, self._agree(state, "training")
+        silo, method = self._silo, self._agree(state, TRAINING)
         basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis)
         return await self._in_worker(
@@ -106,7 +106,7 @@ class RunOpening:
         )
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
-        silo, place = self._silo, self._place(state, run, self._agree(state, "basis"))
+        silo, place = self._silo, self._place(state, run, self._agree(state, state.part))
         return await self._in_worker(open_basis_run, silo.settings, silo.task, silo.shard, place, state.joined)
 
     def _agree(self, state: RunOut, part: Part) -> MethodSettings:
@@ -125,9 +125,9 @@ class RunOpening:
     def _basis_folder(self) -> Path:
         return basis_folder(self._silo.settings)
 
-    def has_basis(self, run: str) -> bool:
-        """Is the newest basis that is kept of this run?"""
-        head = load_basis_head(self._basis_folder)
+    def has_sums(self, run: str, part: Part) -> bool:
+        """Are the newest statistics of the part that are kept of this run?"""
+        head = load_basis_head(self._basis_folder, part)
         return head is not None and head.run == run
 
     async def _common_basis(self, state: RunOut, method: MethodSettings, run: str) -> Statistics:
@@ -137,7 +137,7 @@ class RunOpening:
             found = await self._in_worker(load_basis, self._basis_folder, head.digest)
             if found is not None:
                 return found
-        part = await self._basis_run(state.model_copy(update={"method": method}), run)
+        part = await self._basis_run(state.model_copy(update={"method": method, "part": find_sum(method).part}), run)
         last = find_sum(method).rounds(method.basis)
         await self.fetch_missing(part, last)
         await self._in_worker(part.skip_round, await self.personalised(part, last), last)
@@ -147,7 +147,7 @@ class RunOpening:
 
     async def starting_parameters(self, part: ClientRun) -> Parameters:
         """What a run begins with; statistics begin with zeros, which nobody needs to send."""
-        return part.received if part.part == "basis" else await self._aggregator.model(part.place.run)
+        return await self._aggregator.model(part.place.run) if part.part == TRAINING else part.received
 
     async def fetch_missing(self, part: ClientRun, number: int) -> None:
         """What is needed beside the parameters of round `number`. PrivacyError for other ones than were told first:

@@ -18,6 +18,7 @@ from client_service.secure_rounds.exchange import BasisPart, SecureExchange
 from client_service.secure_rounds.masking import Masking
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, NotFoundError, PrivacyError, RoundClosedError
+from shared.method.declaration import TRAINING
 from shared.method.parameters import Parameters
 from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import ReceiptOut, RunOut
@@ -118,7 +119,7 @@ class UpdateSender:
         require_trained_so(run_part, state)
         require_similar(self._strategy(run_part).mixing, self._least_similarity)
         terms = self._masking.terms(declaration, run_part.place.method, run, number, state)
-        if run_part.part == "basis" and run_part.place.method.basis.epsilon is not None:
+        if run_part.part != TRAINING and run_part.place.method.basis.epsilon is not None:
             update = await self._noised_part(run_part, update, terms)
         update = await self._with_reports(run_part, update, self._masking)
         pass_gate(declaration, update)

@@ -23,6 +23,7 @@ from client_service.settings import ClientSettings
 from client_service.tasks.task import TaskShard
 from shared.errors import DataError, SettingsError
 from shared.protocol.signing.keys import PrivateKey
+from shared.sums import list_sums
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) ->
             raise DataError(shortfall)
         guard = Guard(settings.privacy, heads, shard.digest, settings.declaration())
     basis_guard, policy = None, settings.policy
-    if settings.method.basis.epsilon is not None:
+    if any(one.epsilon is not None for one in list_sums(settings.method).values()):
         basis_guard = BasisGuard(heads, policy.basis_budget, policy.basis_delta)
     for name, entries in heads.adopted.items():
         LOGGER.warning("ledger_adopted", file=name, entries=entries, heads=str(heads.path))

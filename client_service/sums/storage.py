@@ -1,4 +1,7 @@
-"""A common basis <-> the silo's state directory, under the run that has summed it and under its digest."""
+"""What sums have become <-> the silo's state directory, under the run that has summed it and under its digest.
+
+Each part of a federation's work has its newest statistics in a head of its own, such as basis.json.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,17 @@ from client_service.sums.silo_sum import Statistics
 from shared.errors import DataError
 from shared.files import load_message, replace_file
 from shared.message import Message
+from shared.method.declaration import Part
 from shared.protocol.schemas import RunName
+from shared.sums.sum import BASIS
 
 FOLDER = "basis"  # beside that of the models
-ADDED = "everything.txt"  # the run to whose sums the silo has added its validation and test pairs too
-INCLUDED = "included.txt"  # the run to whose sums the silo has added anything
-HEAD = "basis.json"
+ADDED = "everything.txt"  # a line for each run to whose sums the silo has added its validation and test pairs too
+INCLUDED = "included.txt"  # a line for each run to whose sums the silo has added anything
 
 
 class BasisHead(Message):
-    """The newest basis of a silo: the run that has summed it, its digest and its size."""
+    """The newest statistics of a part: the run that has summed them, their digest and their size."""
 
     run: RunName
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -40,30 +44,39 @@ def save_basis(folder: Path, run: str, basis: Statistics) -> None:
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
     head = BasisHead(run=run, digest=basis.digest, items=basis.size)
-    replace_file(folder / HEAD, head.model_dump_json().encode())
+    part = SILO_SUMS[basis.kind].declared.part
+    replace_file(_head(folder, part), head.model_dump_json().encode())
 
 
 def save_mark(folder: Path, name: str, run: str) -> None:
     """Write down, before it leaves, that the run's sums hold this silo's part (INCLUDED), or its held-out pairs too
     (ADDED)."""
+    if has_mark(folder, name, run):
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / name, run.encode())
+    earlier = (folder / name).read_text("utf-8").split() if (folder / name).is_file() else []
+    replace_file(folder / name, "
+".join([*earlier, run]).encode())
 
 
 def has_mark(folder: Path, name: str, run: str) -> bool:
     """Has this silo written that down of this run?"""
     path = folder / name
-    return path.is_file() and path.read_bytes() == run.encode()
+    return path.is_file() and run in path.read_text("utf-8").split()
 
 
-def load_basis_head(folder: Path) -> BasisHead | None:
-    """Of the newest basis; None where there is none."""
-    return load_message(folder / HEAD, BasisHead)
+def load_basis_head(folder: Path, part: Part = BASIS) -> BasisHead | None:
+    """Of the newest statistics of a part; None where there are none."""
+    return load_message(_head(folder, part), BasisHead)
 
 
-def basis_time(folder: Path) -> str:
-    """When the newest basis was kept, UTC, ISO 8601."""
-    return datetime.fromtimestamp((folder / HEAD).stat().st_mtime, UTC).isoformat(timespec="seconds")
+def basis_time(folder: Path, part: Part = BASIS) -> str:
+    """When the newest statistics of a part were kept, UTC, ISO 8601."""
+    return datetime.fromtimestamp(_head(folder, part).stat().st_mtime, UTC).isoformat(timespec="seconds")
+
+
+def _head(folder: Path, part: Part) -> Path:
+    return folder / f"{part}.json"
 
 
 def load_basis(folder: Path, digest: str) -> Statistics | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.errors import ProtocolError
 from shared.message import Message
@@ -13,9 +13,9 @@ from shared.method.parameters import Form
 
 DType = Literal["F32", "U32"]
 
-Part = Literal["training", "basis"]
-"""What a run is for: to train the strategy's model, or to sum the statistics of the common basis."""
-PARTS: tuple[Part, ...] = get_args(Part)
+Part = Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,39}$")]
+"""What a run is for: to train the strategy's model, or the part of the work to which a sum belongs (`Sum.part`)."""
+TRAINING: Part = "training"
 
 
 class TensorSpec(Message):
@@ -42,8 +42,8 @@ class Declaration(Message):
 
     tensors: sent in both directions. reports: tensors that only go up, from a client to the aggregator. broadcasts:
     tensors that only come down, the same for every client. secure: tensors, reports and scalars are masked and only
-    their sum can be read, except for the scalars that the strategy declares as visible. basis: what a basis run sends,
-    in a federation that has a common basis.
+    their sum can be read, except for the scalars that the strategy declares as visible. sums: by part, what a run sends
+    that sums statistics; empty: this federation sums none.
     """
 
     strategy: str = Field(max_length=60, description="the strategy's name", examples=["lpsfed"])
@@ -56,29 +56,40 @@ class Declaration(Message):
     broadcasts: tuple[TensorSpec, ...] = Field(
         (), max_length=10_000, description="sent to the clients alone", exclude_if=lambda broadcasts: not broadcasts
     )
-    basis: Declaration | None = Field(
-        None,
-        description="what a basis run sends; none: there is no common basis",
-        exclude_if=lambda basis: basis is None,
+    sums: dict[Part, Declaration] = Field(
+        {},
+        max_length=20,
+        description="by part, what a run sends that sums statistics; empty: this federation sums none",
+        exclude_if=lambda sums: not sums,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_one_sum(cls, data: Any) -> Any:
+        """Earlier versions had one sum, of the part basis, in a field of its own."""
+        if not isinstance(data, dict) or "basis" not in data:
+            return data
+        others = {name: value for name, value in data.items() if name != "basis"}
+        return others if data["basis"] is None else {**others, "sums": {"basis": data["basis"]}}
 
     def of_part(self, part: Part) -> Declaration:
         """What a run of this part may send. ProtocolError where the federation has no such part."""
-        if part == "training":
-            return self.model_copy(update={"basis": None})
-        if self.basis is None:
-            raise ProtocolError("part: expected 'training', because this federation has no common basis, got 'basis'")
-        return self.basis
+        if part == TRAINING:
+            return self.model_copy(update={"sums": {}})
+        if part not in self.sums:
+            known = " or ".join(map(repr, (TRAINING, *self.sums)))
+            raise ProtocolError(f"part: expected {known}, as this federation declares, got {part!r}")
+        return self.sums[part]
 
     @property
     def parts(self) -> tuple[Declaration, ...]:
         """One for each part that a run may have."""
-        return tuple(self.of_part(part) for part in PARTS if part == "training" or self.basis is not None)
+        return (self.of_part(TRAINING), *self.sums.values())
 
     def with_tensors(self, names: Collection[str]) -> Declaration:
         """The part that sends the tensors of these names; training where none does, which then tells the difference."""
         matching = (one for one in self.parts if {spec.name for spec in one.uploaded} == set(names))
-        return next(matching, self.of_part("training"))
+        return next(matching, self.of_part(TRAINING))
 
     @property
     def uploaded(self) -> tuple[TensorSpec, ...]:
@@ -108,16 +119,16 @@ def describe_difference(expected: Declaration, observed: Declaration) -> str | N
     for field in ("tensors", "reports", "broadcasts"):
         if (difference := _different_tensor(getattr(expected, field), getattr(observed, field))) is not None:
             return f"{field}: {difference}"
-    return _different_basis(expected.basis, observed.basis)
+    parts = sorted(expected.sums.keys() | observed.sums.keys())
+    sums = (_different_sum(part, expected.sums.get(part), observed.sums.get(part)) for part in parts)
+    return next((found for found in sums if found is not None), None)
 
 
-def _different_basis(expected: Declaration | None, observed: Declaration | None) -> str | None:
+def _different_sum(part: Part, expected: Declaration | None, observed: Declaration | None) -> str | None:
     if expected is not None and observed is not None:
-        return None if (found := describe_difference(expected, observed)) is None else f"basis: {found}"
-    if expected is observed:
-        return None
-    words = ["no common basis" if side is None else "a common basis" for side in (expected, observed)]
-    return f"basis: expected {words[0]}, got {words[1]}"
+        return None if (found := describe_difference(expected, observed)) is None else f"{part}: {found}"
+    words = ["no sum" if side is None else "a sum" for side in (expected, observed)]
+    return f"{part}: expected {words[0]}, got {words[1]}"
 
 
 def _plain(value: object) -> object:

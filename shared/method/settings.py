@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
@@ -73,7 +73,7 @@ SumName = Literal["off", "exact", "iterated", "transitions"]
 
 
 class BasisSettings(Message):
-    """The common basis: statistics of the items, summed over the silos before a training run."""
+    """A sum of statistics over the silos, such as the common basis of the items before a training run."""
 
     kind: SumName = Field(
         "off",
@@ -232,6 +232,13 @@ class MethodSettings(Message):
         validate_default=True,
         exclude_if=lambda basis: basis.kind == "off",
     )
+    sums: dict[Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,39}$")], BasisSettings] = Field(
+        {},
+        max_length=20,
+        description="further sums of the federation, by the part of its work to which each belongs, with the fields of"
+        " `basis`; a run has its one sum in `basis`",
+        exclude_if=lambda sums: not sums,
+    )
     strategy: dict[str, str | float | bool] = Field(
         {}, description="the strategy's own settings, such as FedProx's mu", exclude_if=lambda settings: not settings
     )
@@ -292,6 +299,7 @@ NESTED = {
     "basis": "basis.kind",
     "server_step": "server_step.rate",
     "sessions": "sessions.candidates",
+    "sums": "sums.basis.kind",
     "strategy": "strategy.mu",
 }
 """Fields that are settings themselves, each with an example of a name in it."""
@@ -338,7 +346,11 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> MethodSet
     changed = dict(values)
     for name, value in changes.items():
         group, dot, field = name.partition(".")
-        if dot and group in NESTED:
+        part, inner, deeper = field.partition(".")
+        if group == "sums" and inner:
+            sums = dict(changed.get(group, {}))
+            changed[group] = {**sums, part: {**sums.get(part, {}), deeper: value}}
+        elif dot and group in NESTED:
             changed[group] = {**changed.get(group, {}), field: value}
         else:
             changed[name] = value
@@ -346,13 +358,13 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> MethodSet
 
 
 def complete_settings(asked: MethodSettings, declared: MethodSettings) -> MethodSettings:
-    """Settings of a run: what `asked` does not set is as `declared`, but for the common basis, which a run asks for.
+    """Settings of a run: what `asked` does not set is as `declared`, but for sums, which a run asks for.
 
     Raises SettingsError for values that do not go together.
     """
-    values, given = declared.model_dump(exclude={"basis"}), asked.model_dump(exclude_unset=True)
+    values, given = declared.model_dump(exclude={"basis", "sums"}), asked.model_dump(exclude_unset=True)
     for name, value in given.items():
-        values[name] = {**values.get(name, {}), **value} if name in NESTED and name != "basis" else value
+        values[name] = {**values.get(name, {}), **value} if name in NESTED and name not in ("basis", "sums") else value
     return validate_settings(MethodSettings, values)
 
 

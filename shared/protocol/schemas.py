@@ -58,7 +58,7 @@ class RunIn(Message):
     method: MethodSettings = Field(
         MethodSettings(),
         description="the method's settings for the whole run; what is left out is as this federation has declared it, "
-        "but for the common basis",
+        "but for the sum that a training run uses",
     )
     changing_members: bool = Field(
         False, description="secure runs: may a single client whose silo allows it leave or join between rounds?"
@@ -71,7 +71,8 @@ class RunIn(Message):
     )
     part: Part = Field(
         "training",
-        description="basis: sum the statistics of the common basis; `rounds` then follows from the method",
+        description="another than training: sum the statistics of that part, such as basis, the common basis; `rounds` "
+        "then follows from the method",
         exclude_if=lambda part: part == "training",
     )
     basis: RunName | None = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shared.errors import ProtocolError, SettingsError
-from shared.method.declaration import Declaration, Part
+from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.settings import MethodSettings
 from shared.strategies.adaptive import fedadam, fedga, fedyogi
 from shared.strategies.f2mf import f2mf
@@ -25,7 +25,7 @@ from shared.strategies.robust_aggregation import robust
 from shared.strategies.server_optimisers import optimise
 from shared.strategies.strategy import Scalar, Strategy, read_own
 from shared.strategies.sum_strategy import strategy_of_sum, sum_strategy
-from shared.sums import is_sum, list_of_word
+from shared.sums import find_sum, is_sum, list_of_word
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "lpsfed": lpsfed,
@@ -77,5 +77,10 @@ def build_strategy(name: str, method: MethodSettings) -> Strategy:
 
 
 def strategy_of_part(part: Part, name: str, method: MethodSettings) -> Strategy:
-    """What a run of this part is held with: the named algorithm, or a sum of statistics."""
-    return sum_strategy(method) if part == "basis" else build_strategy(name, method)
+    """What a run of this part is held with: the named algorithm, or a sum of statistics. SettingsError for a sum of
+    another part."""
+    if part == TRAINING:
+        return build_strategy(name, method)
+    if (chosen := find_sum(method)).part != part:
+        raise SettingsError(f"basis.kind: expected a sum of the part {part!r}, got {chosen.name!r} of {chosen.part!r}")
+    return sum_strategy(method)

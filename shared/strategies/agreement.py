@@ -8,22 +8,24 @@ from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 from shared.strategies.server_optimisers import magnitudes_for
 from shared.strategies.strategy import Strategy
-from shared.strategies.sum_strategy import declare_sum
+from shared.strategies.sum_strategy import declare_sums
 
 SINGLE = ("clip_factor", "quarantine_factor")  # 0 turns each off
 
 
 def declare_federation(strategy: Strategy, method: MethodSettings, *, secure: bool) -> Declaration:
-    """All that a federation's clients may send, in training runs and in basis runs. SettingsError for what cannot be
-    secure."""
-    declaration, basis = strategy.declaration(method), declare_sum(method)
+    """All that a federation's clients may send, in training runs and in those that sum.
+
+    SettingsError for what cannot be secure.
+    """
+    declaration, sums = strategy.declaration(method), declare_sums(method)
     if strategy.report is not None and not secure:
         words = "expected computed, because the aggregator sees the updates"
         raise SettingsError(f"server_step.magnitudes: {words}, got reported in a federation that is not secure")
     if secure:
         declaration = secure_declaration(declaration, strategy, method)
-        basis = None if basis is None else basis.model_copy(update={"secure": True})
-    return declaration if basis is None else declaration.model_copy(update={"basis": basis})
+        sums = {part: one.model_copy(update={"secure": True}) for part, one in sums.items()}
+    return declaration.model_copy(update={"sums": sums})
 
 
 def settle_similarity(method: MethodSettings, *, secure: bool) -> MethodSettings:

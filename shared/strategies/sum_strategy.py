@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shared.method.declaration import Declaration
+from shared.method.declaration import Declaration, Part
 from shared.method.parameters import Parameters, State
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 from shared.strategies.local_client import LocalClient
 from shared.strategies.strategy import Strategy
-from shared.sums import find_sum
+from shared.sums import find_sum, list_sums, method_of_part
 from shared.sums.sum import Sum
 
 
@@ -41,6 +41,7 @@ def sum_strategy(method: MethodSettings) -> Strategy:
     return strategy_of_sum(find_sum(method), method)
 
 
-def declare_sum(method: MethodSettings) -> Declaration | None:
-    """What a run that sums may send with these settings; None where they choose no sum."""
-    return None if method.basis.kind == "off" else sum_strategy(method).declaration(method)
+def declare_sums(method: MethodSettings) -> dict[Part, Declaration]:
+    """By part, what a run that sums may send with these settings."""
+    chosen = {part: method_of_part(method, part) for part in list_sums(method)}
+    return {part: sum_strategy(one).declaration(one) for part, one in chosen.items()}

@@ -1,18 +1,57 @@
-"""Statistics that are summed over silos. A new one is a file here, its line below, and its half in the client."""
+"""Statistics that are summed over silos. A new one is a file here, its line below, and its half in the client.
+
+A federation may declare several, one for each part of its work. Their runs are held in the order of this registry.
+"""
 
 from __future__ import annotations
 
 from shared.errors import ProtocolError, SettingsError
-from shared.method.declaration import Declaration
-from shared.method.settings import MethodSettings
+from shared.method.declaration import TRAINING, Declaration, Part
+from shared.method.settings import BasisSettings, MethodSettings
 from shared.sums.item_basis import EXACT, ITERATED
-from shared.sums.sum import Sum
+from shared.sums.sum import BASIS, Sum
 from shared.sums.transitions import TRANSITIONS
 
 SUMS: dict[str, Sum] = {one.name: one for one in (EXACT, ITERATED, TRANSITIONS)}
 WORDS = frozenset(one.word for one in SUMS.values())
 NOISED = frozenset(one.noise.tensor for one in SUMS.values() if one.noise is not None)
 """Tensors that leave with noise alone, and under masks."""
+
+
+def list_sums(method: MethodSettings) -> dict[Part, BasisSettings]:
+    """The sums that a federation's settings declare, by part, in the order in which their runs are held.
+
+    SettingsError for two of one part, and for one beneath the name of another part than its own.
+    """
+    found: dict[Part, BasisSettings] = {}
+    for said, basis in ((None, method.basis), *method.sums.items()):
+        if basis.kind == "off":
+            continue
+        part = SUMS[basis.kind].part
+        if said not in (None, part):
+            raise SettingsError(
+                f"sums.{said}.kind: expected a sum of the part {said!r}, got {basis.kind!r} of {part!r}"
+            )
+        if part in found:
+            raise SettingsError(f"sums.{part}: expected one sum a part, got {found[part].kind!r} and {basis.kind!r}")
+        found[part] = basis
+    return {one.part: found[one.part] for one in SUMS.values() if one.part in found}
+
+
+def method_of_part(method: MethodSettings, part: Part) -> MethodSettings:
+    """The settings of a run of this part: `basis` is the one sum that it makes, or that a training run uses.
+
+    Where the federation has no sum of the part, `basis.kind` is off.
+    """
+    found = list_sums(method).get(BASIS if part == TRAINING else part, BasisSettings())
+    return (
+        method if found is method.basis and not method.sums else method.model_copy(update={"basis": found, "sums": {}})
+    )
+
+
+def describe_part(part: Part) -> str:
+    """What a run of this part sums, in words without an article, such as "common basis"."""
+    return next((one.title.removeprefix("the ") for one in SUMS.values() if one.part == part), part)
 
 
 def find_sum(method: MethodSettings) -> Sum:

@@ -18,7 +18,15 @@ from shared.errors import SettingsError
 from shared.method.parameters import Arrays, blocks
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.tensors import Tensor
-from shared.sums.sum import FRACTION_BITS, Float64, Shapes, Sum, SumNoise, require_catalogue
+from shared.sums.sum import (
+    FRACTION_BITS,
+    Float64,
+    Shapes,
+    Sum,
+    SumNoise,
+    describe_rare_pairs,
+    require_catalogue,
+)
 
 WORD = "common_basis"
 DEGREES, PAIRS, PRODUCTS, PACKED = "basis.degrees", "basis.pairs", "basis.products", "basis.packed"
@@ -123,6 +131,19 @@ def entry_deviations(entries: int, deviation: float) -> Float64:
     return found
 
 
+LEARNT = "which items somebody has, how often, and which go together"
+HAVE_ITEM, DIRECTIONS = (
+    "how many of its users have each item",
+    "products of its users' items with directions that all silos know",
+)
+
+
+def describe_directions(basis: BasisSettings) -> str:
+    """What all silos learn by directions, whose rare pairs nothing hides."""
+    del basis
+    return LEARNT
+
+
 EXACT = Sum(
     name="exact",
     word=WORD,
@@ -134,6 +155,13 @@ EXACT = Sum(
     fraction_bits={WEIGHTED: FRACTION_BITS, NOISE: FRACTION_BITS},
     hand_out=hide_rare_pairs,
     noise=SumNoise(WEIGHTED, NOISE, entry_deviations),
+    words={
+        DEGREES: HAVE_ITEM,
+        PAIRS: "how many have both, for each two items",
+        WEIGHTED: "how often each two items go together, by user, with noise",
+        NOISE: "how much noise that is",
+    },
+    learnt=lambda basis: f"{LEARNT}{describe_rare_pairs(basis, 'users')}",
 )
 ITERATED = Sum(
     name="iterated",
@@ -147,4 +175,6 @@ ITERATED = Sum(
     rounds=lambda basis: basis.rounds,
     sums_needed=lambda basis: min(2, basis.rounds) if basis.words is None else basis.rounds,
     steady=("exponent",),
+    words={DEGREES: HAVE_ITEM, PRODUCTS: DIRECTIONS, PACKED: DIRECTIONS},
+    learnt=describe_directions,
 )

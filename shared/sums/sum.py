@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import ProtocolError, SettingsError
+from shared.method.declaration import Part
 from shared.method.parameters import Arrays
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.tensors import Tensor
 
+BASIS: Part = "basis"
+"""Of the statistics that closed forms and training runs use."""
 UInt32 = NDArray[np.uint32]
 Float64 = NDArray[np.float64]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -33,6 +36,22 @@ def count_one(basis: BasisSettings) -> int:
     return 1
 
 
+def describe_sum_alone(basis: BasisSettings) -> str:
+    """What all silos learn by a sum of which nothing else is said."""
+    del basis
+    return "the sum over all silos"
+
+
+def describe_rare_pairs(basis: BasisSettings, whose: str) -> str:
+    """What stays hidden of pairs that few have; nothing where noise hides each user. whose: "users" or "visits"."""
+    if basis.epsilon is not None:
+        return ""
+    return (
+        f"; pairs that fewer than {basis.least_pairs} {whose} have are left out, though a silo that lies about its own"
+        " counts reads them"
+    )
+
+
 @dataclass(frozen=True)
 class SumNoise:
     """How a silo's part of a sum is noised for each user (`basis.epsilon`).
@@ -51,13 +70,15 @@ class SumNoise:
 class Sum:
     """One kind of statistics summed over silos: what both sides must know of it.
 
-    name: by which `basis.kind` chooses it. word: the policy's field that allows it; the declaration says it as its
-    strategy. title, tells: what it is and what leaves a silo, in words. tensors: what a silo sends in each round, by
-    the run's settings; U32, so that sums are modulo 2^32. SettingsError for sizes that it cannot have. own_names:
-    tensors that no other sum has. fraction_bits: of tensors that hold real numbers (`encode_fixed`). sizes: shapes of a
-    declaration -> the settings that follow from them. rounds: of a run. sums_needed: so many of the last rounds have to
-    stay available. hand_out: (settings, sums) -> what silos are given, for example without rare counts. steady:
-    settings of `basis` with which no two sums over the same data may differ. noise: None where it is never noised.
+    name: by which `basis.kind` chooses it. part: of a federation's work to which it belongs: a run names it, and a
+    federation has one sum a part. word: the policy's field that allows it; the declaration says it as its strategy.
+    title, tells: what it is and what leaves a silo, in words; words: of each tensor; learnt: by its settings, what all
+    silos learn by it. tensors: what a silo sends in each round, by the run's settings; U32, so that sums are modulo
+    2^32. SettingsError for sizes that it cannot have. own_names: tensors that no other sum has. fraction_bits: of
+    tensors that hold real numbers (`encode_fixed`). sizes: shapes of a declaration -> the settings that follow from
+    them. rounds: of a run. sums_needed: so many of the last rounds have to stay available. hand_out: (settings, sums)
+    -> what silos are given, for example without rare counts. steady: settings of `basis` with which no two sums over
+    the same data may differ. noise: None where it is never noised.
     """
 
     name: str
@@ -73,6 +94,9 @@ class Sum:
     hand_out: Callable[[MethodSettings, Arrays], Arrays] = keep_all
     steady: tuple[str, ...] = ()
     noise: SumNoise | None = None
+    part: Part = BASIS
+    words: Mapping[str, str] = field(default_factory=dict)
+    learnt: Callable[[BasisSettings], str] = describe_sum_alone
 
     def list_tensors(self, method: MethodSettings) -> tuple[Tensor, ...]:
         """What a silo sends in a round. SettingsError for sizes or a noise that it cannot have."""

@@ -16,7 +16,7 @@ import numpy as np
 from shared.method.parameters import Arrays
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.tensors import Tensor
-from shared.sums.sum import Shapes, Sum, UInt32, require_catalogue
+from shared.sums.sum import Shapes, Sum, UInt32, describe_rare_pairs, require_catalogue
 
 VISITS, COUNTS, SKETCH = "transitions.visits", "transitions.counts", "transitions.sketch"
 WEIGHTS = (6, 3, 2)
@@ -68,6 +68,9 @@ def hash_items(items: int, counters: int, row: int) -> tuple[UInt32, UInt32]:
     return first, second
 
 
+LEARNT = "which items somebody has, how often, and which go together"
+
+
 TRANSITIONS = Sum(
     name="transitions",
     word="transitions",
@@ -77,4 +80,12 @@ TRANSITIONS = Sum(
     own_names=frozenset({VISITS, COUNTS, SKETCH}),
     sizes=transition_sizes,
     hand_out=hide_rare_transitions,
+    words={
+        VISITS: "how many of its visits have each item",
+        COUNTS: "how many click one item soon after another, for each two",
+        SKETCH: "how many click one item soon after another, in counters that pairs of items share",
+    },
+    learnt=lambda basis: (
+        f"which items somebody has, how often, and which go together{describe_rare_pairs(basis, 'visits')}"
+    ),
 )

@@ -37,15 +37,14 @@ class DeclaredFields:
 
 def declared_out(declaration: Declaration) -> DeclaredFields:
     """What may leave: tensors of 4-byte numbers, or masked in a secure federation, then float32 as 8-byte numbers with
-    the hidden scalars among them; and scalars as decimal text in the body's header. With a common basis the sums too.
+    the hidden scalars among them; and scalars as decimal text in the body's header. With sums theirs too.
     """
-    basis = None if declaration.basis is None else declared_out(declaration.basis)
     own = _declared_part(declaration)
-    if basis is None:
-        return own
-    return DeclaredFields(
-        own.caption, f"{own.sentence} In a basis run instead: {basis.sentence}", (*own.fields, *basis.fields)
-    )
+    for part, one in declaration.sums.items():
+        sums = _declared_part(one)
+        sentence = f"{own.sentence} In a run of the part {part} instead: {sums.sentence}"
+        own = DeclaredFields(own.caption, sentence, (*own.fields, *sums.fields))
+    return own
 
 
 def _declared_part(declaration: Declaration) -> DeclaredFields:

@@ -141,12 +141,14 @@ def choose_scenario_basis(method: MethodSettings, shards: Sequence[Path]) -> tup
 def explain_interrupt(folder: Path, rounds: int, conduct: Conduct, *, named: bool) -> Iterator[Conduct]:
     """Where Ctrl-C ends a simulation, say what is kept in its folder and which command goes on. `named`: the command
     has named the folder. What is yielded conducts the run, and notes how far its clients are."""
+    from shared.method.declaration import TRAINING
+
     done = 0
 
     def conduct_noted(experiment: Experiment, observe: Observe) -> Outcome:
         def note_and_observe(seen: Progress) -> None:
             nonlocal done
-            if seen.part == "training":
+            if seen.part == TRAINING:
                 done = min((rounds_done(status) for status in seen.statuses.values()), default=0)
             observe(seen)
 

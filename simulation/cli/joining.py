@@ -167,6 +167,7 @@ def _join_federation(
     asked: Invitation, silo: SiloFolder, choices: SiloChoices, given: GivenData, accept: options.Accepted | None
 ) -> None:
     """Whatever can be refused is refused before the silo's key is registered."""
+    from shared.sums import list_sums
     from simulation.joining.join import choose_catalogue, enrol_silo, require_open, write_settings
     from simulation.joining.silo_toml import agree, require_listed
 
@@ -174,7 +175,7 @@ def _join_federation(
     told = asked.federation
     if told is not None:
         agree(told, choices.policy)  # what the silo cannot take part in is refused before its data are read
-    noised = told is not None and told.method.basis.epsilon is not None
+    noised = told is not None and any(one.epsilon is not None for one in list_sums(told.method).values())
     _keep_data(silo, asked.name, given, "items" if told is None else told.task, noised=noised)
     if told is not None:
         choices = _settle_sums(asked, silo, told, choices, accept)
@@ -198,6 +199,7 @@ def _settle_sums(
     accept: options.Accepted | None,
 ) -> SiloChoices:
     """The choices with what the silo's operator says of the federation's sums, and with the list of their items."""
+    from shared.sums import list_sums
     from simulation.joining.consent import describe_gain, describe_terms
     from simulation.joining.join import choose_catalogue
     from simulation.joining.silo_toml import agree, describe_missing, require_maskable
@@ -213,7 +215,7 @@ def _settle_sums(
             choices = replace(choices, policy={**choices.policy, **agreed.missing})
         else:
             tell_on_stderr(describe_missing(asked.name, agreed, gain))
-    elif accept is options.Accepted.sums and federation.method.basis.kind == "off":
+    elif accept is options.Accepted.sums and not list_sums(federation.method):
         tell_on_stderr(f"{asked.name}: this federation sums nothing: --accept sums changes nothing")
     return replace(choices, catalogue=choose_catalogue(asked, silo, federation, choices))
 

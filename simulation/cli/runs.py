@@ -60,14 +60,16 @@ def run(
 
     Where the federation declares sums it holds the basis run first, unless one like that has finished before.
     """
+    from shared.method.declaration import TRAINING
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
+    from shared.sums import list_sums, method_of_part
     from simulation.operating.operator import (
         adopt_declared,
         agree_on_basis,
         fetch_federation,
         follow_run,
-        hold_basis_run,
+        hold_sum_run,
         list_members,
         start_run,
         start_run_if_none,
@@ -99,9 +101,10 @@ def run(
             request = adopt_declared(request, federation, basis=as_declared, rounds=rounds is None)
         if accesses:
             _require_members(operator, accesses, {one.client for one in list_members(operator)})
-        if request.method.basis.kind != "off":
+        for part in list_sums(request.method):
             with round_lines(shown=not as_json) as observe:
-                hold_basis_run(operator, request, note(observe), renew=renew_basis)
+                hold_sum_run(operator, request, part, note(observe), renew=renew_basis)
+        request = request.model_copy(update={"method": method_of_part(request.method, TRAINING)})
         started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
         with round_lines(shown=not as_json) as observe:
             note(ignore_history)(started)

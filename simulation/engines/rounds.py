@@ -17,12 +17,13 @@ from aggregator_service.rounds.history import told_scalars, visible_scalars
 from shared.errors import DataError, SettingsError
 from shared.files import replace_file
 from shared.message import Message
-from shared.method.declaration import Part
+from shared.method.declaration import TRAINING, Part
 from shared.method.parameters import Scalars, State, Update
 from shared.protocol.schemas import ParticipantOut, RoundOut, RunHistoryOut, RunIn
 from shared.protocol.wire import check, decode, encode
 from shared.strategies import strategy_of_part
-from shared.sums import find_sum
+from shared.sums import find_sum, list_sums, method_of_part
+from shared.sums.sum import BASIS
 from simulation.engines.host import SiloReply, Verb
 from simulation.engines.silo import Terms
 
@@ -165,15 +166,19 @@ def ignore_reply(reply: SiloReply, rounds: int, part: Part) -> None:
 
 
 def hold_runs(plan: RunPlan, crew: Crew, note: Note = ignore_reply) -> HeldRun:
-    """The run of the plan, after a basis run where its method has a common basis. SettingsError for what only the
-    aggregator service does."""
+    """The run of the plan, after one for each sum that its method has. SettingsError for what only the aggregator
+    service does."""
     require_plain_method(plan.request)
-    method, name, spent = plan.request.method, "run-1", 0.0
-    if method.basis.kind != "off":
-        request = plan.request.model_copy(update={"part": "basis", "rounds": find_sum(method).rounds(method.basis)})
-        spent = _EngineRun(replace(plan, request=request), crew, note, name).hold().seconds
-        plan, name = replace(plan, request=plan.request.model_copy(update={"basis": name})), "run-2"
-    held = _EngineRun(plan, crew, note, name).hold()
+    spent, basis, parts = 0.0, None, tuple(list_sums(plan.request.method))
+    for number, part in enumerate(parts, 1):
+        method, name = method_of_part(plan.request.method, part), f"run-{number}"
+        rounds = find_sum(method).rounds(method.basis)
+        request = plan.request.model_copy(update={"part": part, "rounds": rounds, "method": method})
+        spent += _EngineRun(replace(plan, request=request), crew, note, name).hold().seconds
+        basis = name if part == BASIS else basis
+    training = {"method": method_of_part(plan.request.method, TRAINING)} | ({} if basis is None else {"basis": basis})
+    plan = replace(plan, request=plan.request.model_copy(update=training))
+    held = _EngineRun(plan, crew, note, f"run-{len(parts) + 1}").hold()
     return replace(held, seconds=held.seconds + spent)
 
 

@@ -20,6 +20,7 @@ from client_service.training.training_state import RoundContext
 from shared.errors import DataError, PrivacyError
 from shared.message import Message
 from shared.method.anchor import declared_size, draw_anchor
+from shared.method.declaration import TRAINING
 from shared.method.graph import Float64
 from shared.protocol.gate import pass_gate
 from shared.protocol.schemas import RunIn
@@ -70,7 +71,7 @@ class SiloRun:
             return self._applied
         part = self._open(terms)
         if not part.resume(closed):
-            part.begin(part.received if part.part == "basis" else decode(start)[1], 0)
+            part.begin(part.received if part.part != TRAINING else decode(start)[1], 0)
         self._part, self._phase, self._applied = part, "waiting", part.applied
         return part.applied
 
@@ -144,7 +145,7 @@ class SiloRun:
         settings, request = self._settings, terms.request
         method = agree_method(settings, request.method, request.part)
         place = place_run(settings, terms.run, request.seed, method)
-        if request.part == "basis":
+        if request.part != TRAINING:
             return open_basis_run(settings, self._task, self._shard, place, request.clients)
         if request.basis is not None:
             head = load_basis_head(basis_folder(settings))
@@ -155,8 +156,8 @@ class SiloRun:
         return TrainingRun(place, self._task, self._shard, self._answers, self._device)
 
     def _has_finished(self, terms: Terms) -> bool:
-        if terms.request.part == "basis":
-            head = load_basis_head(basis_folder(self._settings))
+        if terms.request.part != TRAINING:
+            head = load_basis_head(basis_folder(self._settings), terms.request.part)
             return head is not None and head.run == terms.run
         return self.quality.run == terms.run and self.quality.finished
 

@@ -23,7 +23,7 @@ from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
 from shared.protocol.signing.members import write_registry
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
-from shared.sums import find_sum
+from shared.sums import SUMS, list_sums
 from shared.timeouts import ANSWER_SECONDS
 from simulation.partitioning.catalogue import write_catalogue
 
@@ -95,7 +95,7 @@ class Experiment:
     def catalogue(self) -> Path | None:
         """The list of the items of all clients that are there when the run begins, where the strategy shares items, or
         statistics of items are summed."""
-        shared = self._shares_items or self.method.basis.kind != "off"
+        shared = self._shares_items or bool(list_sums(self.method))
         return write_catalogue(self.punctual, self.folder) if shared else None
 
     @property
@@ -117,13 +117,15 @@ class Experiment:
 
     @property
     def _sum_policy(self) -> dict[str, Any]:
-        """What a silo lets leave for the sum of the run, and spend on its noise: as much as the run takes."""
-        basis = self.method.basis
-        if basis.kind == "off":
-            return {}
-        consent = "open" if not self.secure else "secure" if basis.epsilon is None else "noised"
-        spent = {} if basis.epsilon is None else {"basis_budget": basis.epsilon, "basis_delta": basis.delta}
-        return {find_sum(self.method).word: consent} | spent
+        """What a silo lets leave for the sums of the run, and spend on their noise: as much as the run takes."""
+        found: dict[str, Any] = {}
+        for basis in list_sums(self.method).values():
+            noised = basis.epsilon is not None
+            found[SUMS[basis.kind].word] = "open" if not self.secure else "noised" if noised else "secure"
+            if basis.epsilon is not None:
+                found["basis_budget"] = found.get("basis_budget", 0.0) + basis.epsilon
+                found["basis_delta"] = max(found.get("basis_delta", 0.0), basis.delta)
+        return found
 
     def run_request(self) -> RunIn:
         """The request by which the operator starts the run."""
@@ -133,7 +135,9 @@ class Experiment:
     def strict_request(self) -> RunIn:
         """The same without the common basis: nothing crosses but what the strategy itself sends."""
         request = self.run_request()
-        return request.model_copy(update={"method": request.method.model_copy(update={"basis": BasisSettings()})})
+        return request.model_copy(
+            update={"method": request.method.model_copy(update={"basis": BasisSettings(), "sums": {}})}
+        )
 
     def make_aggregator_settings(self, port: int = 0) -> AggregatorSettings:
         """The aggregator's settings for this experiment."""

@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from client_service.federation.messages import QualityOut, StatusOut
 from shared.errors import FederationError, UnavailableError
-from shared.method.declaration import Part
+from shared.method.declaration import TRAINING, Part
 from shared.protocol.schemas import RunHistoryOut, RunIn
+from shared.sums import list_sums, method_of_part
+from shared.sums.sum import BASIS
 
 Answer = TypeVar("Answer", bound=BaseModel)
 POLL_SECONDS = 0.2
@@ -64,12 +66,14 @@ def ignore_progress(progress: Progress) -> None:
 async def conduct_run(federation: Federation, request: RunIn, observe: Observe, *, resume: bool = False) -> Outcome:
     """Start a run and wait until every client has evaluated it. FederationError with the reason when it fails.
 
-    A training run with a common basis, for which no basis run has finished yet, is preceded by one. `resume`: follow
+    Runs that sum, where none like that has finished yet, come before it, in the order of the registry. `resume`: follow
     the run that an earlier process has started by the same request, unless it failed or was cancelled.
     """
     began = time.perf_counter()
-    if request.method.basis.kind != "off" and not await _has_basis(federation, request):
-        await sum_basis(federation, request, observe, resume=resume)
+    for part in list_sums(request.method):
+        if not await _has_sums(federation, _of_part(request, part)):
+            await sum_statistics(federation, request, observe, part, resume=resume)
+    request = _of_part(request, TRAINING)
     run = await _start_run(federation, request, resume=resume)
     return await _follow_run(federation, run, observe, began)
 
@@ -106,22 +110,30 @@ async def _follow_run(federation: Federation, run: RunHistoryOut, observe: Obser
     return Outcome(history=history, qualities=qualities, statuses=statuses, seconds=time.perf_counter() - began)
 
 
-async def _has_basis(federation: Federation, request: RunIn) -> bool:
+def _of_part(request: RunIn, part: Part) -> RunIn:
+    """The request of a run of this part, beside that of a training run."""
+    start = {} if part == TRAINING else {"start": None}
+    return request.model_copy(update={"part": part, "method": method_of_part(request.method, part), **start})
+
+
+async def _has_sums(federation: Federation, request: RunIn) -> bool:
     answer = await _fetch_answer(federation.operator, "GET", "/v1/runs")
     histories = TypeAdapter(list[RunHistoryOut]).validate_python(answer)
     asked = request.method.basis, request.method.catalogue
-    summed = (one.request for one in histories if one.request.part == "basis" and one.phase == "finished")
+    summed = (one.request for one in histories if one.request.part == request.part and one.phase == "finished")
     return any((one.method.basis, one.method.catalogue) == asked for one in summed)
 
 
-async def sum_basis(federation: Federation, request: RunIn, observe: Observe, *, resume: bool = False) -> RunHistoryOut:
-    """Hold the basis run of a training run's request, and wait until every client keeps the basis."""
+async def sum_statistics(
+    federation: Federation, request: RunIn, observe: Observe, part: Part = BASIS, *, resume: bool = False
+) -> RunHistoryOut:
+    """Hold the run of a part that comes before a training run, and wait until every client keeps what was summed."""
     began = time.perf_counter()
-    run = await _start_run(federation, request.model_copy(update={"part": "basis", "start": None}), resume=resume)
+    run = await _start_run(federation, _of_part(request, part), resume=resume)
     ended: float | None = None
     while True:
         statuses = await _fetch_from_clients(federation, "/v1/status", StatusOut)
-        observe(Progress(statuses, run.request.rounds, time.perf_counter() - began, "basis"))
+        observe(Progress(statuses, run.request.rounds, time.perf_counter() - began, part))
         if all((status.run, status.phase) == (run.run, "finished") for status in statuses.values()):
             return await _fetch_history(federation, run.run)
         ended = await _watch_aggregator(federation, run.run, statuses, ended)
@@ -144,7 +156,7 @@ async def _find_begun(federation: Federation, request: RunIn) -> RunHistoryOut |
 
 
 def _decisive(request: RunIn) -> dict[str, object]:
-    settled = {"basis", "start", "deadline_seconds"} | ({"rounds"} if request.part == "basis" else set())
+    settled = {"basis", "start", "deadline_seconds"} | ({"rounds"} if request.part != TRAINING else set())
     return request.model_dump(mode="json", exclude=settled)
 
 

@@ -7,29 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.method.declaration import Declaration
-from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.settings import MethodSettings
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
-from shared.sums import find_sum
-from shared.sums.item_basis import DEGREES, NOISE, PACKED, PAIRS, PRODUCTS, WEIGHTED
-from shared.sums.transitions import COUNTS, SKETCH, VISITS
+from shared.sums import find_sum, list_sums, method_of_part
 from shared.web.pages import size
 from shared.words import count_noun
 
 QUICK = 80_000  # users x items, whose forecast takes a few seconds
-SUMMED = {
-    DEGREES: "how many of its users have each item",
-    PAIRS: "how many have both, for each two items",
-    PRODUCTS: "products of its users' items with directions that all silos know",
-    PACKED: "products of its users' items with directions that all silos know",
-    WEIGHTED: "how often each two items go together, by user, with noise",
-    NOISE: "how much noise that is",
-    VISITS: "how many of its visits have each item",
-    COUNTS: "how many click one item soon after another, for each two",
-    SKETCH: "how many click one item soon after another, in counters that pairs of items share",
-}
-"""What each tensor of a basis run is, in words."""
 
 
 def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
@@ -37,22 +23,27 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     method = federation.method
     strategy = build_strategy(federation.strategy, method)
     declared = declare_federation(strategy, method, secure=federation.secure)
-    assert declared.basis is not None, "only of a federation that sums"
+    assert declared.sums, "only of a federation that sums"
     trained = "as the aggregator sent them, because nothing is trained" if strategy.enough_rounds else "trained"
     once = f"a round: {', '.join((_describe_networks(declared.of_part('training')), *declared.scalars))}"
     seen = [name for name, scalar in strategy.scalars.items() if scalar.visible or not federation.secure]
+    chosen = {part: method_of_part(method, part) for part in list_sums(method)}
+    sums = (_describe_sums(declared.sums[part], one, secure=federation.secure) for part, one in chosen.items())
+    learnt = dict.fromkeys(find_sum(one).learnt(one.basis) for one in chosen.values())
     return (
         f"{name}: this federation of silos sums statistics of {method.catalogue:,} listed items. With --accept sums",
-        f"- leaves this silo: {_describe_sums(declared.basis, method, secure=federation.secure)}",
+        *(f"- leaves this silo: {one}" for one in sums),
         f"- leaves too, {once}; {trained}{_describe_seen(seen)}",
-        f"- the others learn: {_describe_learnt(method.basis)}",
+        f"- the others learn: the sums over all silos: {'; '.join(learnt)}; all other silos together could subtract"
+        " theirs and see this one's",
         "- stays: users, ids of users, single interactions, titles, metrics",
     )
 
 
 def _describe_sums(declared: Declaration, method: MethodSettings, *, secure: bool) -> str:
-    count = find_sum(method).rounds(method.basis)
-    words = dict.fromkeys(SUMMED[spec.name] for spec in declared.uploaded)
+    chosen = find_sum(method)
+    count = chosen.rounds(method.basis)
+    words = dict.fromkeys(chosen.words.get(spec.name, chosen.tells) for spec in declared.uploaded)
     sent = sum(math.prod(spec.shape) for spec in declared.uploaded) * 4 * count
     rounds = f" in {count} rounds" if count > 1 else ", once"
     masked = (
@@ -71,19 +62,6 @@ def _describe_networks(declared: Declaration) -> str:
 
 def _describe_seen(scalars: Sequence[str]) -> str:
     return f"; the aggregator reads {' and '.join(scalars)} of this silo by itself" if scalars else ""
-
-
-def _describe_learnt(basis: BasisSettings) -> str:
-    whose = {"exact": "users", "transitions": "visits"}.get(basis.kind)
-    least = (
-        f"; pairs that fewer than {basis.least_pairs} {whose} have are left out, though a silo that lies about its own"
-        " counts reads them"
-    )
-    rare = least if whose is not None and basis.epsilon is None else ""
-    return (
-        "the sums over all silos: which items somebody has, how often, and which go together"
-        f"{rare}; all other silos together could subtract theirs and see this one's"
-    )
 
 
 def describe_gain(shard: Path, silos: int, task: str) -> str:

@@ -20,7 +20,7 @@ from shared.protocol.lengths import least_update
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import SHARES_ITEMS, build_strategy
 from shared.strategies.agreement import declare_federation
-from shared.sums import WORDS, find_sum
+from shared.sums import WORDS, find_sum, list_sums, method_of_part
 
 COMMENT = "# Written by `lpsfed join`. It is yours: the README lists what else a client can be told.\n"
 
@@ -40,7 +40,7 @@ class SiloChoices:
 
 @dataclass(frozen=True)
 class AgreedSettings:
-    """The federation as this silo takes part in it. missing: of the policy, what the common basis needs beside."""
+    """The federation as this silo takes part in it. missing: of the policy, what the federation's sums need beside."""
 
     federation: FederationOut
     policy: Mapping[str, Any]
@@ -51,7 +51,7 @@ class AgreedSettings:
         """Has the silo to know the list of items that all silos share?"""
         method = self.federation.method
         shares = build_strategy(self.federation.strategy, method).shares_items(method)
-        return shares or method.basis.kind != "off" or self.federation.task == "sessions"
+        return shares or bool(list_sums(method)) or self.federation.task == "sessions"
 
 
 def parse_policy(pairs: Mapping[str, str]) -> dict[str, Any]:
@@ -78,9 +78,9 @@ def _parse_value(name: str, text: str) -> Any:
 
 
 def agree(federation: FederationOut, policy: Mapping[str, Any]) -> AgreedSettings:
-    """The federation as a silo of this policy takes part in it: without the common basis where the policy has not
-    allowed it. PrivacyError where the policy does not allow the rest of it either."""
-    strict = federation.model_copy(update={"method": _without_basis(federation.method)})
+    """The federation as a silo of this policy takes part in it: without sums where the policy has not allowed all of
+    them. PrivacyError where the policy does not allow the rest of it either."""
+    strict = federation.model_copy(update={"method": _without_sums(federation.method)})
     if needed := _needed_policy(strict, policy):
         raise PrivacyError(
             f"policy: expected {_describe_policy(needed)}, because this federation's {federation.strategy!r} needs it;"
@@ -95,17 +95,17 @@ def agree(federation: FederationOut, policy: Mapping[str, Any]) -> AgreedSetting
     return agreed
 
 
-def _without_basis(method: MethodSettings) -> MethodSettings:
-    if method.basis.kind == "off":
+def _without_sums(method: MethodSettings) -> MethodSettings:
+    if not list_sums(method):
         return method
     start = "exact" if method.start == "common" else method.start
-    return method.model_copy(update={"basis": BasisSettings(), "start": start})
+    return method.model_copy(update={"basis": BasisSettings(), "sums": {}, "start": start})
 
 
 def _needed_policy(federation: FederationOut, given: Mapping[str, Any]) -> dict[str, Any]:
     """The values by which a policy would have to differ from this one for the silo to take part."""
     policy, method = Policy.model_validate(dict(given)), federation.method
-    strategy, basis = build_strategy(federation.strategy, method), method.basis
+    strategy = build_strategy(federation.strategy, method)
     needed: dict[str, Any] = {}
     if strategy.name not in policy.strategies:
         needed["strategies"] = [strategy.name]
@@ -113,8 +113,8 @@ def _needed_policy(federation: FederationOut, given: Mapping[str, Any]) -> dict[
         needed["item_tables"] = True
     if not set(strategy.scalars) <= set(policy.scalars):
         needed["scalars"] = sorted(strategy.scalars)
-    if basis.kind != "off":
-        needed |= _needed_for_sum(policy, method, secure=federation.secure)
+    for part in list_sums(method):
+        needed |= _needed_for_sum(policy, method_of_part(method, part), secure=federation.secure)
     parts = declare_federation(strategy, method, secure=federation.secure).parts
     if (least := max(map(least_update, parts))) > policy.max_upload_bytes:
         needed["max_upload_bytes"] = least

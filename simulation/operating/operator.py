@@ -10,12 +10,13 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from shared.errors import ConflictError, FederationError, ProtocolError, SettingsError
-from shared.method.declaration import Declaration
+from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.settings import BasisSettings, MethodSettings, complete_settings, validate_settings
 from shared.protocol.schemas import ENDED, MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from shared.protocol.signing.invitation import DeclaredOut, FederationOut
 from shared.strategies import build_strategy
-from shared.sums import find_declared
+from shared.sums import describe_part, find_declared, list_sums, method_of_part
+from shared.sums.sum import BASIS
 from shared.words import count_noun
 from simulation.operating import operator_calls
 from simulation.operating.operator_calls import Operator, call_as_operator
@@ -57,15 +58,18 @@ def _latest_like(operator: Operator, request: RunIn) -> RunHistoryOut | None:
     return alike[-1] if alike else None
 
 
-def hold_basis_run(operator: Operator, request: RunIn, observe: Observe, *, renew: bool) -> None:
-    """Sum the common basis of a training run, and wait until that is done; nothing where a basis like that is there
-    already, unless it is to be renewed. FederationError with the reason where it failed."""
-    asked = request.model_copy(update={"part": "basis", "start": None})
+def hold_sum_run(operator: Operator, request: RunIn, part: Part, observe: Observe, *, renew: bool) -> RunHistoryOut:
+    """Hold the run of a part that sums, by the settings of a training run's request, and wait until that is done; the
+    one that has finished where there is one like that, unless it is to be renewed.
+
+    FederationError with the reason where it failed.
+    """
+    method = method_of_part(request.method, part)
+    asked = request.model_copy(update={"part": part, "start": None, "method": method})
     found = _latest_like(operator, asked)
     if found is None or found.phase in BROKEN or (renew and found.phase == "finished"):
         found = start_run(operator, asked)
-    if found.phase != "finished":
-        follow_run(operator, found.run, observe)
+    return found if found.phase == "finished" else follow_run(operator, found.run, observe)
 
 
 def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
@@ -73,7 +77,7 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
 
     SettingsError where it has declared none, or one of the other kind.
     """
-    declared = fetch_declaration(operator).basis
+    declared = fetch_declaration(operator).sums.get(BASIS)
     if declared is None:
         words = "expected a federation that declares a common basis (its setting METHOD__BASIS__KIND), got one without"
         raise SettingsError(f"--common-basis: {words}")
@@ -97,13 +101,14 @@ def fetch_federation(operator: Operator) -> DeclaredOut:
 
 
 def adopt_declared(request: RunIn, federation: FederationOut, *, basis: bool, rounds: bool) -> RunIn:
-    """The request with what the federation declares. basis: its common basis, unless the request changes a part of it;
-    rounds: as many as change anything, where nothing is trained."""
-    method = request.method
-    if basis and federation.method.basis.kind != "off":
-        values = federation.method.basis.model_dump() | method.basis.model_dump(exclude_unset=True)
-        update = {"basis": validate_settings(BasisSettings, values), "catalogue": federation.method.catalogue}
-        method = method.model_copy(update=update)
+    """The request with what the federation declares. basis: its sums, unless the request changes a part of the common
+    basis; rounds: as many as change anything, where nothing is trained."""
+    method, declared = request.method, list_sums(federation.method)
+    if basis and declared:
+        values = declared.get(BASIS, BasisSettings()).model_dump() | method.basis.model_dump(exclude_unset=True)
+        others = {part: one for part, one in declared.items() if part != BASIS}
+        update = {"basis": validate_settings(BasisSettings, values), "sums": others}
+        method = method.model_copy(update={**update, "catalogue": federation.method.catalogue})
     whole = complete_settings(method, federation.method)
     enough = build_strategy(federation.strategy, whole).enough_rounds if rounds else None
     return request.model_copy(update={"method": method, **({} if enough is None else {"rounds": enough})})
@@ -173,7 +178,7 @@ def describe_run(run: RunHistoryOut) -> str:
         missing = f"; missing: {_join_names(run.missing)}" if run.missing else ""
         return f"{run.run} waits for clients: {there}{missing}{_too_few_words(run)}; until {run.deadline_at}"
     now = run.rounds[-1]
-    what = ", common basis" if asked.part == "basis" else ""
+    what = "" if asked.part == TRAINING else f", {describe_part(asked.part)}"
     where = f"{run.run}{what}, round {now.number} of {asked.rounds}"
     if run.phase != "open":
         return f"{where}: {run.phase}"

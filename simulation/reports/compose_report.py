@@ -22,6 +22,7 @@ from audit.evidence.evidence import PartEvidence, gather_evidence
 from client_service.federation.messages import QualityOut
 from client_service.joining_value.messages import GroupOut
 from shared.errors import DataError, FederationError, UnavailableError
+from shared.method.declaration import TRAINING
 from shared.protocol.schemas import RunHistoryOut
 from shared.timeouts import TIMEOUT_SECONDS
 from simulation.reports.averages import user_mean
@@ -76,7 +77,7 @@ def compare_ways(qualities: Qualities, parts: Sequence[PartEvidence]) -> list[Wa
 
 
 def _is_training(run: RunHistoryOut, *, with_basis: bool) -> bool:
-    return run.request.part == "training" and (run.request.method.basis.kind != "off") == with_basis
+    return run.request.part == TRAINING and (run.request.method.basis.kind != "off") == with_basis
 
 
 def _own_ways(everybody: Sequence[GroupOut]) -> list[Way]:
@@ -110,7 +111,8 @@ def _federated_way(
 ) -> Way:
     clients = {part.name: part for part in parts if part.role == "client"}
     declaration = next(part.declaration for part in clients.values() if part.declaration is not None)
-    before = [] if name == STRICT else [one.run for one in histories if one.request.part == "basis"][-1:]
+    newest = {one.request.part: one.run for one in histories if one.request.part != TRAINING}
+    before = [] if name == STRICT else list(newest.values())
     ledgers = {client: part.entries for client, part in clients.items()}
     return federated_way(name, results, (*before, run.run), ledgers, declaration)
 

@@ -41,12 +41,15 @@ BETWEEN = ("waiting", "finished", "evaluating")  # phases in which the round nam
 @contextmanager
 def run_bars(names: tuple[str, ...], rounds: int, *, shown: bool) -> Iterator[Observe]:
     """A bar a client: rounds done, phase, time passed and left; without a terminal lines of what all clients have."""
+    from shared.method.declaration import TRAINING
+    from shared.sums import describe_part
+
     bars, phases, where = make_bar(), dict.fromkeys(names, "starting"), f"0 of {rounds} rounds"
     tasks = {name: bars.add_task(name, total=rounds, phase=phases[name]) for name in names}
 
     def update_bars(seen: RunProgress) -> None:
         nonlocal where
-        what = "common basis: " if seen.part == "basis" else ""
+        what = "" if seen.part == TRAINING else f"{describe_part(seen.part)}: "
         done = {name: min(rounds_done(status), seen.rounds) for name, status in seen.statuses.items()}
         for name, status in seen.statuses.items():
             phases[name] = status.problem or f"{what}{status.phase}"
@@ -71,6 +74,8 @@ def rounds_done(status: StatusOut) -> int:
 def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
     """Print a line for each round that has closed, and one that names the missing clients, as `StatusSchedule` decides.
     Beneath them a bar where there is a terminal, which says the same at any time."""
+    from shared.method.declaration import TRAINING
+    from shared.sums import describe_part
     from simulation.operating.operator import describe_round, describe_run
 
     schedule, bar, printed = StatusSchedule(), make_bar(), 0
@@ -80,7 +85,7 @@ def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
         nonlocal printed
         closed = [entry for entry in history.rounds if entry.closed_at is not None]
         for done in closed[printed:]:
-            what = ", common basis" if history.request.part == "basis" else ""
+            what = "" if history.request.part == TRAINING else f", {describe_part(history.request.part)}"
             _tell_where(shown, f"{history.run}{what}, {describe_round(history.request, done)}")
         if schedule.is_due(history, len(closed) > printed):
             _tell_where(shown, describe_run(history))

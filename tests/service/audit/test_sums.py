@@ -111,7 +111,7 @@ def test_sums_of_a_silo_that_has_not_agreed_to_them_are_named(summed: tuple[Part
 def test_sums_in_the_open_are_named_in_a_secure_federation(summed: tuple[Parts, Tried]) -> None:
     """Masked sums have the type and the size of open ones; the body says who masks with whom, and is longer."""
     declaration = summed[0][1].declaration
-    assert declaration is not None and declaration.basis is not None
-    opened = body_size(forms(declaration.basis), {})
+    assert declaration is not None and declaration.sums
+    opened = body_size(forms(declaration.sums["basis"]), {})
     faults = altered(summed[0], lambda one: one | {"bytes": opened})
     assert any(f"a body of {opened:,} bytes, other than its fields make" in fault for fault in faults)

@@ -257,9 +257,76 @@ for secure in (False, True):
         "digests": len({head.digest for head in heads}),
         "basis_of_training": history.request.basis,
         "ledger": [COUNTS in json.dumps(entry) for entry in updates],
-        "declared": silos[0].declaration().basis.strategy,
-        "secure": silos[0].declaration().basis.secure,
+        "declared": silos[0].declaration().sums["basis"].strategy,
+        "secure": silos[0].declaration().sums["basis"].secure,
         "refused": refused,
+    }))
+"""
+
+TWO_SUMS = """
+import asyncio, json
+from pathlib import Path
+import numpy as np
+from client_service.sums.followers import count_followers
+from client_service.sums.storage import load_basis_head, load_basis
+from client_service.tasks import TASKS
+from shared.errors import PrivacyError
+from shared.method.settings import method_settings
+from shared.sums import method_of_part
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.in_process import open_federation
+from tests.support.visits import write_session_shards
+
+chosen = {"basis.kind": "transitions", "basis.least_pairs": 2}
+chosen |= {"sums.followers.kind": "followers", "sums.followers.least_pairs": 3}
+method = method_settings("sessions", width=8, batch_size=50, **chosen)
+shards = tuple(write_session_shards(Path("shards"), 3))
+
+async def hold(one, folders):
+    async with open_federation(one) as federation:
+        outcome = await conduct_run(federation, one.run_request(), lambda _: None)
+        runs = (await federation.operator.get("/v1/runs")).json()
+        whole = [(await federation.operator.get(f"/v1/runs/{run['run']}")).json() for run in runs]
+        again = await conduct_run(federation, one.run_request(), lambda _: None)
+        heads = {part: [load_basis_head(folder, part) for folder in folders] for part in ("basis", "followers")}
+        asked = await federation.operator.post("/v1/runs", json={"part": "followers", "clients": 3})
+        page = (await federation.operator.get("/")).text
+    return outcome, whole, again, heads, asked.json(), page
+
+for secure in (False, True):
+    one = Experiment(shards, Path(f"two-{secure}"), method, "fedavg", "sessions", rounds=1, device="cpu", secure=secure)
+    silos = [one.make_client_settings(shard, aggregator_url="http://127.0.0.1:9") for shard in shards]
+    folders = [silo.state_directory / "basis" for silo in silos]
+    outcome, runs, again, heads, asked, page = asyncio.run(hold(one, folders))
+    counted = method_of_part(one.agreed_method, "followers")
+    pooled = sum(count_followers(TASKS["sessions"].read(silo), counted).astype(int) for silo in silos)
+    found = [load_basis(folder, head.digest) for folder, head in zip(folders, heads["followers"])]
+    ledger = map(json.loads, (silos[0].state_directory / "ledger.jsonl").read_text().splitlines())
+    updates = [entry for entry in ledger if entry.get("call") == "update"]
+    sent = {entry["run"]: sorted(one["name"] for one in entry["tensors"]) for entry in updates}
+    requests = [run["request"] for run in runs]
+    refused = {}
+    for word, other in (("followers", "transitions"), ("transitions", "followers")):
+        strict = silos[0].policy.model_copy(update={word: "no", other: "open"})
+        try:
+            silos[0].model_copy(update={"policy": strict}).declaration()
+        except PrivacyError as error:
+            refused[word] = str(error)
+    print(json.dumps({
+        "parts": [(one.get("part", "training"), one["method"].get("basis", {}).get("kind")) for one in requests],
+        "further": [one["method"].get("sums") for one in requests],
+        "bytes": [sum(one["size"] for each in run["rounds"] for one in each["participants"]) for run in runs],
+        "off": [float(np.abs(each.counts - np.where(pooled < 3, 0, pooled)).max()) for each in found],
+        "hidden": int(((pooled > 0) & (pooled < 3)).sum()),
+        "heads": {part: sorted({head.run for head in each}) for part, each in heads.items()},
+        "sent": sent,
+        "declared": {part: [each.strategy, each.secure] for part, each in silos[0].declaration().sums.items()},
+        "refused": refused,
+        "basis_of_training": outcome.history.request.basis,
+        "again": again.history.run,
+        "asked": asked["request"]["method"]["basis"]["kind"],
+        "page": "sums followers" in page,
     }))
 """
 
@@ -293,3 +360,31 @@ def test_a_second_sum_is_declared_gated_masked_recorded_and_kept(copy: Path) -> 
         assert found["basis_of_training"] == "run-1" and found["ledger"] == [True]
         assert (found["declared"], found["secure"]) == ("followers", secure)
         assert all("policy: expected followers = " in words for words in found["refused"]) and found["refused"]
+
+
+def test_two_sums_of_one_federation_are_each_declared_gated_masked_hidden_recorded_and_refused(copy: Path) -> None:
+    follow_sum(copy)
+    file = copy / "shared/sums/followers.py"
+    file.write_text(
+        file.read_text("utf-8").replace('name="followers",', 'name="followers", part="followers",'), "utf-8"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{copy}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", TWO_SUMS], cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for secure, line in zip((False, True), done.stdout.splitlines(), strict=True):
+        found = json.loads(line)
+        training = ["training", "transitions"]
+        assert found["parts"] == [["basis", "transitions"], ["followers", "followers"], training]
+        assert found["further"] == [None] * 3  # a run has one sum, which its document says whole
+        assert all(found["bytes"])
+        assert found["off"] == [0.0] * 3 and found["hidden"] > 0
+        assert found["heads"] == {"basis": ["run-1"], "followers": ["run-2"]}
+        assert found["sent"]["run-2"] == ["followers.counts"]
+        assert found["sent"]["run-1"] == ["transitions.counts", "transitions.visits"]
+        declared = {"basis": ["transitions", secure], "followers": ["followers", secure]}
+        assert found["declared"] == declared
+        for word in ("followers", "transitions"):
+            assert f"policy: expected {word} = " in found["refused"][word]
+        assert found["basis_of_training"] == "run-1"
+        assert found["again"] == "run-4"  # what has finished alike is not summed again
+        assert found["asked"] == "followers" and found["page"]

@@ -59,7 +59,7 @@ def test_what_is_shared_chooses_the_sums_by_the_length_of_the_list(tmp_path: Pat
     few, many = summing(tmp_path, 4096), summing(tmp_path, 4097)
     assert few.secure and few.method.basis.kind == "exact" and few.method.catalogue == 4096
     assert many.method.basis.kind == "iterated" and many.method.basis.words == 64
-    assert few.method.strategy == {"train": False} and few.declaration().basis is not None
+    assert few.method.strategy == {"train": False} and few.declaration().sums
     assert "4,096 items" in choose_basis(4096)[1] and "most pairs are too rare" in choose_basis(4097)[1]
     sparse, dense = choose_basis(2000, 19 * 2000), choose_basis(2000, 21 * 2000)
     assert sparse[0] == choose_basis(4097)[0] and "19.0 interactions an item" in sparse[1]

@@ -49,7 +49,7 @@ def test_a_silo_that_demands_noise_takes_part_in_no_such_sum() -> None:
     for method, allowed in ((method_of(epsilon=8.0), True), (method_of(), False)):
         strategy = build_strategy("lpsfed", method)
         if allowed:
-            assert allowed_declaration(strategy, method, policy, secure=True).basis is not None
+            assert allowed_declaration(strategy, method, policy, secure=True).sums
             continue
         with pytest.raises(PrivacyError, match="expected common_basis"):
             allowed_declaration(strategy, method, policy, secure=True)

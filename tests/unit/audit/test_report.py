@@ -289,4 +289,4 @@ def test_sums_of_another_version_are_told_too(strategy: str, words: str) -> None
     declared = Declaration(strategy="lpsfed", tensors=(), scalars=(), basis=sums)
     sent = SimpleNamespace(tensor_names={"basis.n"}, bytes=160)
     client: Any = SimpleNamespace(declaration=declared, attempts_of=lambda call: [sent] if call == "update" else [])
-    assert _summed_statistics(client) == words
+    assert list(_summed_statistics(client)) == [words]

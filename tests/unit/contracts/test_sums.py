@@ -23,7 +23,7 @@ from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, SumName, method_settings
 from shared.protocol.gate import pass_gate
 from shared.strategies import STRATEGIES, build_strategy, strategy_of_part
-from shared.strategies.sum_strategy import declare_sum, sum_strategy
+from shared.strategies.sum_strategy import declare_sums, sum_strategy
 from shared.sums import NOISED, SUMS, find_declared
 from shared.sums.sum import LIMIT, Sum, decode_fixed, encode_fixed
 
@@ -127,7 +127,7 @@ def test_no_sum_leaves_a_silo_whose_policy_does_not_say_its_word(given: Given) -
     for said in ("no", "noised", "secure", "open"):
         policy = Policy.model_validate({word: said})
         if said in enough:
-            declared = allowed_declaration(strategy, given.method, policy, secure=True).of_part("basis")
+            declared = allowed_declaration(strategy, given.method, policy, secure=True).of_part(given.sum.part)
             assert declared.strategy == word and declared.secure
         else:
             with pytest.raises(PrivacyError, match=f"^policy: expected {word} = 'secure' or 'open' .* got '{said}'"):
@@ -138,20 +138,19 @@ def test_no_sum_leaves_a_silo_whose_policy_does_not_say_its_word(given: Given) -
 
 
 def test_what_is_declared_follows_from_the_sizes_and_says_them(given: Given) -> None:
-    declared = declare_sum(given.method)
-    assert declared is not None and find_declared(declared) is given.sum
+    declared = declare_sums(given.method)[given.sum.part]
+    assert find_declared(declared) is given.sum
     assert declared.scalars == () and all(spec.dtype == "U32" for spec in declared.tensors)
     shapes = {spec.name: spec.shape for spec in declared.tensors}
     sizes = given.sum.sizes(given.method.basis.model_copy(), shapes)
     assert sizes["catalogue"] == ITEMS
     with pytest.raises(SettingsError, match=r"^catalogue: expected the size"):
-        declare_sum(given.method.model_copy(update={"catalogue": 0}))
-    assert not strategy_of_part("basis", "lpsfed", given.method).shares_items(given.method)
+        declare_sums(given.method.model_copy(update={"catalogue": 0}))
+    assert not strategy_of_part(given.sum.part, "lpsfed", given.method).shares_items(given.method)
 
 
 def test_what_is_computed_is_what_was_declared_and_passes_the_gate(given: Given) -> None:
-    declared, sums = declare_sum(given.method), given.run()
-    assert declared is not None
+    declared, sums = declare_sums(given.method)[given.sum.part], given.run()
     expected = {spec.name: spec.shape for spec in declared.tensors}
     for number in sums:
         part = given.add(given.parts[0], number, {before: sums[before] for before in range(1, number)})
@@ -206,7 +205,7 @@ def test_noise_hides_one_user_and_what_has_none_refuses_it(given: Given) -> None
     noise, basis = given.sum.noise, given.method.basis
     if noise is None:
         with pytest.raises(SettingsError, match=f"^basis.epsilon: expected none with basis.kind = '{given.sum.name}'"):
-            declare_sum(given.method.model_copy(update={"basis": basis.model_copy(update={"epsilon": 1.0})}))
+            declare_sums(given.method.model_copy(update={"basis": basis.model_copy(update={"epsilon": 1.0})}))
         return
     assert noise.tensor in NOISED
     if basis.epsilon is not None:
