@@ -12,11 +12,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from client_service.sums.item_sums import ITERATED_SUM
+from client_service.sums.registry import SILO_SUMS
 from client_service.sums.statistics import catalogue_matrix
 from client_service.sums.storage import load_basis, load_basis_head
 from client_service.tasks.items import load_listed_shard
 from shared.method.parameters import Float32
 from shared.method.settings import BasisSettings
+from shared.sums import SUMS
+from shared.sums.item_basis import ITERATED
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation
 from simulation.experiments.in_process import open_federation
@@ -79,3 +83,22 @@ async def test_four_silos_then_three_of_them_are_not_summed_whatever_the_kind(se
         again = await sum_basis(federation, "run-4", one, seed=3, clients=3, method=other)
     for reason in (exact, again):
         assert reason is not None and f"would tell of {VICTIM} alone" in reason
+
+
+async def test_a_sum_of_another_part_over_three_of_four_silos_is_not_made(
+    secure_run: Described, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which items three silos have, less those that four have, are the fourth one's, whatever the two sums count."""
+    frequencies = replace(ITERATED, part="frequencies")
+    monkeypatch.setitem(SUMS, "iterated", frequencies)
+    monkeypatch.setitem(SILO_SUMS, "iterated", replace(ITERATED_SUM, declared=frequencies))
+    one = secure_run(4)
+    sums = {"frequencies": BasisSettings(kind="iterated", rank=8, rounds=2)}
+    one = replace(one, method=one.method.model_copy(update={"basis": BasisSettings(kind="exact"), "sums": sums}))
+    async with open_federation(one) as federation:
+        assert await sum_basis(federation, "run-1", one) is None
+        await shut_out(federation)
+        asked = {"part": "frequencies", "clients": 3}
+        assert (await federation.operator.post("/v1/runs", json=asked)).status_code == 201
+        reason = (await ending_of(federation, "run-2"))["reason"]
+    assert reason is not None and f"would tell of {VICTIM} alone" in reason

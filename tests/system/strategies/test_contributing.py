@@ -290,8 +290,8 @@ async def hold(one, folders):
         whole = [(await federation.operator.get(f"/v1/runs/{run['run']}")).json() for run in runs]
         again = await conduct_run(federation, one.run_request(), lambda _: None)
         heads = {part: [load_basis_head(folder, part) for folder in folders] for part in ("basis", "followers")}
-        asked = await federation.operator.post("/v1/runs", json={"part": "followers", "clients": 3})
         page = (await federation.operator.get("/")).text
+        asked = await federation.operator.post("/v1/runs", json={"part": "followers", "clients": 3})
     return outcome, whole, again, heads, asked.json(), page
 
 for secure in (False, True):

@@ -23,6 +23,25 @@ def test_one_with_integers_comes_back() -> None:
     assert Declaration.model_validate_json(declared(WEIGHT, COUNTS).model_dump_json()) == declared(WEIGHT, COUNTS)
 
 
+def test_the_one_sum_of_an_earlier_version_is_read_as_that_of_the_part_basis() -> None:
+    inner = '{"strategy":"common_basis","tensors":[{"name":"n","dtype":"U32","shape":[4]}],"scalars":[],"secure":true}'
+    outer = '{"strategy":"fedavg","tensors":[{"name":"w","dtype":"F32","shape":[2,3]}],"scalars":[],"secure":true,'
+    sums = Declaration(strategy="common_basis", tensors=(COUNTS,), scalars=(), secure=True)
+    found = Declaration.model_validate_json(f'{outer}"basis":{inner}}}')
+    assert found == Declaration(strategy="fedavg", tensors=(WEIGHT,), scalars=(), secure=True, sums={"basis": sums})
+    assert found.of_part("basis") == sums and Declaration.model_validate_json(found.model_dump_json()) == found
+
+
+def test_sums_are_told_apart_part_by_part() -> None:
+    one, other = (Declaration(strategy=name, tensors=(COUNTS,), scalars=()) for name in ("common_basis", "items"))
+    two = declared(WEIGHT).model_copy(update={"sums": {"basis": one, "items": other}})
+    assert two.parts == (declared(WEIGHT), one, other)
+    without = two.model_copy(update={"sums": {"basis": one}})
+    assert describe_difference(two, without) == "items: expected a sum, got no sum"
+    swapped = two.model_copy(update={"sums": {"basis": one, "items": one}})
+    assert describe_difference(two, swapped) == "items: strategy: expected 'items', got 'common_basis'"
+
+
 @pytest.mark.parametrize(
     ("expected", "observed", "words"),
     [

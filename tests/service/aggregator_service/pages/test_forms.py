@@ -132,7 +132,7 @@ async def test_the_password_still_opens_no_call_of_the_api(running: Running) -> 
         ({"settings": "width=5"}, 422, "method (width): tensors: expected"),
         ({"settings": "a=1\na=2"}, 422, "settings: expected each setting once, got 'a' twice"),
         ({"part": "basis"}, 422, "basis_kind: expected off, because this federation declares no common basis"),
-        ({"part": "elsewhere"}, 422, "part: Input should be 'training' or 'basis'"),
+        ({"part": "elsewhere"}, 422, "part: expected training, as this federation declares, got elsewhere"),
         ({"basis_kind": "exact"}, 422, "basis_kind: expected off, because this federation declares no common basis"),
     ],
 )
