@@ -55,8 +55,7 @@ def save_mark(folder: Path, name: str, run: str) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     earlier = (folder / name).read_text("utf-8").split() if (folder / name).is_file() else []
-    replace_file(folder / name, "
-".join([*earlier, run]).encode())
+    replace_file(folder / name, "\n".join([*earlier, run]).encode())
 
 
 def has_mark(folder: Path, name: str, run: str) -> bool:
