@@ -109,6 +109,11 @@ class ClientSettings(Listening):
         ""
         "and for algorithms that share items: `lpsfed catalogue`",
     )
+    matches: Path | None = Field(
+        None,
+        description="which of the silo's own items are which of that list, as the silo has signed it: `lpsfed "
+        "catalogue match`, `join --matches`; it never leaves",
+    )
     method: MethodSettings = Field(
         MethodSettings(),
         description="as the aggregator's, JSON or a `[method]` table: [the method's settings](#the-method)",

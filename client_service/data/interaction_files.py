@@ -135,7 +135,7 @@ def with_places(shard: Shard, path: Path | None, size: int, *, partly: bool = Fa
     """
     if path is None:
         return shard
-    rows, digest = find_places(shard.item_ids, path, size, partly=partly)
+    rows, digest = find_places(shard.shared_ids, path, size, partly=partly)
     return replace(shard, places=rows, catalogue=digest)
 
 

@@ -38,7 +38,8 @@ class Shard:
     numbers, Int32), `split`, and `time` (seconds since 1970 UTC, Int64) and `rating` (Float64) where any is known.
     titles: (N,), None where unknown. features: N rows, a column (Float64 or String) for each feature of the items.
     places: (N,), each item's row in a catalogue that the whole federation shares, None where there is no such
-    catalogue. catalogue: its digest.
+    catalogue. catalogue: its digest. matched_ids: (N,), what the federation calls each item, None where the silo
+    has matched none of them.
     met_events: what users have met and do not like, None where there is nothing: `user` and `item` (ids, String: also
     users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by user and
     item. No pair of it is among the likings. Models learn nothing of it; lists leave it out.
@@ -55,9 +56,15 @@ class Shard:
     notes: tuple[str, ...] = ()
     places: NDArray[np.int64] | None = None
     catalogue: str = ""
+    matched_ids: tuple[str, ...] | None = None
     met_events: pl.DataFrame | None = None
     split_digest: str = ""
     rating: RatingMeaning | None = None
+
+    @property
+    def shared_ids(self) -> tuple[str, ...]:
+        """What the federation calls each item, (N,); "" for an item that is none of the federation's."""
+        return self.item_ids if self.matched_ids is None else self.matched_ids
 
     @cached_property
     def train(self) -> sparse.csr_array:

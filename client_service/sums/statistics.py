@@ -142,7 +142,7 @@ def _seen_beyond(pairs: Float32, own: sparse.csr_array) -> NDArray[np.bool_]:
 def training_digest(shard: Shard) -> str:
     """sha256 over the training pairs: the same in every catalogue, and whatever else of the shard has changed."""
     used = np.flatnonzero(degrees(shard.train)[1])
-    ids = tuple(shard.item_ids[item] for item in used)
+    ids = tuple(shard.shared_ids[item] for item in used)  # matched anew, it is another part of the sum
     return content_digest((ids,), (sparse.csr_array(shard.train[:, used]),))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from client_service.data import Shard, load_shard
 from client_service.data.interaction_files import read_catalogue, with_places
+from client_service.data.item_matches import name_items, read_matches
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
 from client_service.evaluation.ranking import on_test, on_validation, validation_users
 from client_service.event_log.overlay import Overlay, follow_feedback
@@ -50,6 +51,8 @@ def load_listed_shard(settings: ClientSettings) -> Shard:
 
 def list_shard(settings: ClientSettings, shard: Shard) -> Shard:
     """Likewise one that has been read, or that is not written yet."""
+    if settings.matches is not None:
+        shard = replace(shard, matched_ids=name_items(shard.item_ids, read_matches(settings.matches)))
     return with_places(shard, settings.catalogue, settings.method.catalogue, partly=not _shares_items(settings))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from client_service.data.interaction_files import find_places
+from client_service.data.item_matches import name_items, read_matches
 from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, Prefixes, SessionShard
 from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, Measures
@@ -34,7 +35,8 @@ def load_listed_sessions(settings: ClientSettings) -> SessionShard:
     shard = load_session_shard(settings.shard)
     size, path = settings.method.catalogue, settings.catalogue
     if path is not None:
-        return shard.with_places(*find_places(shard.item_ids, path, size))
+        matches = {} if settings.matches is None else read_matches(settings.matches)
+        return shard.with_places(*find_places(name_items(shard.item_ids, matches), path, size))
     if size != len(shard.item_ids):
         expected = f"expected the list of the {size} items that the method's setting `catalogue` says"
         raise SettingsError(f"catalogue: {expected}, got none, and a shard of {len(shard.item_ids)} items")

@@ -1,18 +1,54 @@
-"""`lpsfed catalogue`: the list of items that the clients of a federation share."""
+"""`lpsfed catalogue`: the list of items that the clients of a federation share, and which own items are on it."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.cli.options import AsJson, print_json
+from simulation.datasets.columns import FileOptions
 from simulation.reports.terminal import OUT
 
+if TYPE_CHECKING:
+    import polars as pl
 
+
+class KeyName(StrEnum):
+    """What names an item in all silos, by the names of simulation.partitioning.item_matches.KEYS."""
+
+    gtin = "gtin"
+    title_and_year = "title"
+    id = "id"
+
+
+SHOWN = 20  # proposals that are printed; the file has all
+
+
+class CatalogueCommands(TyperGroup):
+    """`lpsfed catalogue SOURCE ...` merges: what is no name of a command is a source."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments with the command that they are for."""
+        known = (*self.commands, "--help")
+        return super().parse_args(ctx, args if args and args[0] in known else ["merge", *args])
+
+
+app = typer.Typer(
+    cls=CatalogueCommands,
+    add_completion=False,
+    help="Make the list of items that all silos share, or find a silo's own items on it. Without a command's name it "
+    "merges: lpsfed catalogue SOURCE ... --out LIST.",
+)
+
+
+@app.command("merge")
 def catalogue(
     sources: Annotated[list[Path], typer.Argument(help="data files, shards, and lists of ids, one a line")],
     out: Annotated[list[Path], typer.Option(help="the list of all their items; repeatable")],
@@ -42,3 +78,91 @@ def catalogue(
         return print_json({"items": len(items), "sha256": digests.pop(), "files": [str(path) for path in out]})
     for path in out:
         OUT.print(f"{path}: {count_noun(len(items), 'item')}, sha256 {next(iter(digests))}", soft_wrap=True)
+
+
+@app.command("match")
+def match(
+    own: Annotated[Path, typer.Argument(help="the silo's items: a table with id, title, year, number, or a list")],
+    listed: Annotated[
+        Path | None, typer.Argument(show_default=False, help="the federation's: the same, or its list of ids alone")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the proposals, to be edited: take is yes or no")] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="nobody has a list: names that all silos give an item")] = False,
+    by: Annotated[
+        list[KeyName] | None, typer.Option(help="of --keys, the first that tells an item; repeatable")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="names in the silo's file, as item=sku,gtin=ean; of item, title, year, gtin")
+    ] = None,
+    list_columns: Annotated[str | None, typer.Option(help="the same of the federation's file")] = None,
+    delimiter: options.Delimiter = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose which of a silo's own items are which of the federation's. Nothing leaves the silo.
+
+    By id, number of the trade (GTIN, EAN, UPC, ISBN), title and year, title, spelling of the id, similar title. What is
+    not sure, or fits several, is proposed with take = no. Edit the file, then `lpsfed join --matches FILE` signs it.
+    """
+    from simulation.datasets.item_table import read_item_table
+    from simulation.partitioning.item_matches import KEYS, make_keys, propose_matches, write_proposals
+
+    if keys == (listed is not None):
+        raise SettingsError("expected the federation's list of items, or --keys where nobody has one")
+    items = read_item_table(own, parse_item_columns(columns, delimiter))
+    if listed is None:
+        found = make_keys(items, [one.value for one in by or []] or KEYS)
+    else:
+        found = propose_matches(items, read_item_table(listed, parse_item_columns(list_columns, None)))
+    if out is not None:
+        write_proposals(found, out)
+    if as_json:
+        counts = {"items": len(items), "taken": int(found["take"].sum()), "open": int((~found["take"]).sum())}
+        return print_json({**counts, "matches": found.to_dicts()})
+    _print_proposals(items, found, out)
+
+
+def _print_proposals(items: pl.DataFrame, found: pl.DataFrame, out: Path | None) -> None:
+    """What is left to the silo first, and how many there are of each kind."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("own id", "proposed id", "by", "sure", "take", "title", "note")
+    shown = found.sort("take", "sure", descending=[False, True], maintain_order=True).head(SHOWN)
+    for row in shown.iter_rows(named=True):
+        take, title = "yes" if row["take"] else "no", " / ".join(filter(None, (row["title"], row["shared_title"])))
+        cells = (row["own"], row["shared"], row["by"], f"{row['sure']:.2f}", take, title, row["note"])
+        table.add_row(*(escape(cell) for cell in cells))
+    taken = found.filter(found["take"])["by"].value_counts(sort=True)
+    kinds = ", ".join(f"{count} by {kind}" for kind, count in taken.iter_rows())
+    OUT.print(table)
+    left = len(items) - len(found)
+    OUT.print(f"{count_noun(len(items), 'item')}: {kinds or 'none taken'}; {left} without a proposal", soft_wrap=True)
+    written = f"{out}: edit take, then lpsfed join --matches {out}"
+    OUT.print("no file was written: --out FILE" if out is None else written, soft_wrap=True)
+
+
+@app.command("sign")
+def sign(
+    proposals: Annotated[Path, typer.Argument(help="of `lpsfed catalogue match`, edited")],
+    out: Annotated[Path, typer.Option(help="for the client's setting MATCHES")],
+    as_json: AsJson = False,
+) -> None:
+    """Sign which own items are which of the federation's, for a silo that does not join by `lpsfed join`."""
+    from client_service.data.item_matches import sign_matches
+    from simulation.partitioning.item_matches import read_proposals
+
+    matches = read_proposals(proposals)
+    digest = sign_matches(matches, out)
+    if as_json:
+        return print_json({"items": len(matches), "sha256": digest, "file": str(out)})
+    OUT.print(f"{out}: {count_noun(len(matches), 'item')}, sha256 {digest}", soft_wrap=True)
+
+
+def parse_item_columns(columns: str | None, delimiter: str | None) -> FileOptions:
+    """What is said of a file of items. SettingsError for a field that such a file has not."""
+    from simulation.datasets.item_table import ITEM_COLUMNS
+
+    pairs = options.parse_pairs(columns.split(","), "--columns") if columns else {}
+    if unknown := [name for name in pairs if name not in ITEM_COLUMNS]:
+        raise SettingsError(f"--columns: expected fields of {', '.join(ITEM_COLUMNS)}, got {unknown[0]!r}")
+    return FileOptions(pairs, options.parse_file_options(None, delimiter).delimiter)

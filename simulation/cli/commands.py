@@ -123,9 +123,9 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
     ),
     "catalogue": CommandEntry(
         "catalogue",
-        "catalogue",
-        "Make the list of items that all silos share, of data files, shards or lists: for sums, or where items are "
-        "shared.",
+        "app",
+        "Make the list of items that all silos share, or find a silo's own items on it. Without a command's name it "
+        "merges: lpsfed catalogue SOURCE ... --out LIST.",
     ),
     "compose": CommandEntry(
         "deployment",

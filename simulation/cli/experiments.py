@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.cli import options
 from simulation.partitioning.sources import CHAIN, SYNTHETIC
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from simulation.engines.study import Conduct
     from simulation.experiments.experiment import Experiment
     from simulation.experiments.federation import Observe, Outcome, Progress
+    from simulation.partitioning.item_matches import MatchedShards
 
 PAUSE_SECONDS = 30 * 86400.0  # for which a simulation may be interrupted amid a round
 
@@ -98,6 +100,8 @@ def simulate(
     if how.scenario is not None:  # it shows what sums bring: training is asked for
         changed = {"strategy.train": "false", **changed} if chosen == "lpsfed" else changed
         how = replace(how, number=how.number or seed)
+    if how.match_items and (how.scenario is None or how.scenario.value != "ids-differ"):
+        raise SettingsError("--match-items: expected it with --scenario ids-differ alone, whose silos differ in ids")
     agreed, enough = doing.choose_method(preset, chosen, changed)
     cut = options.choose_cut(data, task, clients, how, file, rules)
     named: dict[str, Any] = {"task": doing.name, "strategy": chosen, "seed": seed, "rounds": rounds, "threads": threads}
@@ -114,25 +118,45 @@ def simulate(
         shards = find_or_cut_again(data, cut, folder / "shards", doing.cut)
         if not as_json:
             options.print_notes(shards.notes)
+        matched = match_scenario_items(shards.paths, folder / "matches") if how.match_items else None
         late = () if how.scenario is None else find_late_silos(how.scenario.value, shards.paths)
+        named |= {"late": late, "matches": {} if matched is None else matched.files}
         if how.scenario is not None and basis.common_basis is None and "basis.kind" not in changed:
-            agreed, reason = choose_scenario_basis(agreed, [path for path in shards.paths if path not in late])
+            agreed, reason = choose_scenario_basis(
+                agreed, [path for path in shards.paths if path not in late], named["matches"]
+            )
             tell_progress(reason)
-        one, edges = Experiment(shards.paths, folder, agreed, late=late, **named), shards.edges_kept
+        one, edges = Experiment(shards.paths, folder, agreed, **named), shards.edges_kept
         report = run_study(one, observed, edges_kept=edges, shown=not as_json, floors=not no_floors)
+        report |= {} if matched is None else {"matches": matched.to_json()}
     if as_json:
         return options.print_json(report)
     OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")
 
 
-def choose_scenario_basis(method: MethodSettings, shards: Sequence[Path]) -> tuple[MethodSettings, str]:
-    """The method with the sums that all silos' items and training interactions choose, and why."""
+def match_scenario_items(shards: Sequence[Path], folder: Path) -> MatchedShards:
+    """What the silos of `ids-differ` sign of their own ids, and how right it is."""
+    from simulation.partitioning.item_matches import match_shards
+    from simulation.partitioning.scenarios import RENAMED
+
+    found = match_shards(shards, folder, RENAMED)
+    told = found.to_json()
+    words = f"{found.taken:,} of {found.known:,} own ids are matched by their titles"
+    tell_progress(f"{words}: precision {told['precision']:.4f}, recall {told['recall']:.4f}")
+    return found
+
+
+def choose_scenario_basis(
+    method: MethodSettings, shards: Sequence[Path], matches: Mapping[str, Path]
+) -> tuple[MethodSettings, str]:
+    """The method with the sums that all silos' items and training interactions choose, and why. matches: what silos
+    have signed of their own ids."""
     from client_service.data import load_shard
     from shared.method.settings import validate_settings
     from shared.sums.item_basis import choose_basis
-    from simulation.partitioning.catalogue import merge_items
+    from simulation.partitioning.catalogue import merge_named
 
-    chosen, reason = choose_basis(len(merge_items(shards)), sum(load_shard(path).train.nnz for path in shards))
+    chosen, reason = choose_basis(len(merge_named(shards, matches)), sum(load_shard(path).train.nnz for path in shards))
     changed = method.model_copy(update={"basis": method.basis.model_copy(update=chosen)})
     return validate_settings(type(method), changed.model_dump()), reason
 

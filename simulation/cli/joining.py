@@ -99,6 +99,9 @@ def join(
     catalogue: Annotated[
         Path | None, typer.Option(help="the list of the federation's items, where it sums statistics or shares items")
     ] = None,
+    matches: Annotated[
+        Path | None, typer.Option(help="which own items are which of that list: `lpsfed catalogue match`")
+    ] = None,
     accept: Annotated[
         options.Accepted | None,
         typer.Option(
@@ -113,8 +116,8 @@ def join(
     """Join a federation: make keys, convert the data, register by the invitation, write silo.toml, and serve.
 
     It says what would leave the silo; the data stay in its folder. Called again, it goes on with what is there; so
-    does `lpsfed client --settings FOLDER/silo.toml`. With --policy, --accept or --catalogue it writes silo.toml anew,
-    and leaves what the silo has changed.
+    does `lpsfed client --settings FOLDER/silo.toml`. With --policy, --accept, --catalogue or --matches it writes
+    silo.toml anew, and leaves what the silo has changed.
     """
     from shared.protocol.signing.invitation import read_invitation
     from shared.sums import WORDS
@@ -138,12 +141,12 @@ def join(
     allowed = {**earlier.get("policy", {}), **said}
     if accept is options.Accepted.parameters:
         allowed |= dict.fromkeys({"common_basis"} | (WORDS & allowed.keys()), "no")
-    choices = SiloChoices(allowed, catalogue, port)
+    choices = SiloChoices(allowed, catalogue, matches, port)
     least = options.least_rating(min_rating, rating_kind, "usual")
     given = GivenData(
         data, least, options.split_kind(split), rule or [], options.parse_file_options(columns, delimiter)
     )
-    if not joined or policy or catalogue or accept:
+    if not joined or policy or catalogue or matches or accept:
         _join_federation(asked, silo, choices, given, options.Accepted.parameters if words else accept)
     if port is not None and joined and port != earlier.get("port"):
         replace_settings(silo, {**read_toml(silo.settings), "port": port})
@@ -229,9 +232,10 @@ def _asks_for_consent(agreed: AgreedSettings) -> bool:
 
 
 def _require_usable(asked: Invitation, silo: SiloFolder, agreed: AgreedSettings, choices: SiloChoices) -> None:
-    from simulation.joining.join import keep_catalogue, require_usable
+    from simulation.joining.join import keep_catalogue, keep_matches, require_usable
 
     keep_catalogue(silo, agreed, choices.catalogue)
+    keep_matches(silo, choices.matches)
     require_usable(silo, asked, agreed, choices)
 
 

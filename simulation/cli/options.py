@@ -200,6 +200,9 @@ WhichScenario = Annotated[
         " closed forms alone, drawn by --seed",
     ),
 ]
+MatchItems = Annotated[
+    bool, typer.Option("--match-items", help="of --scenario ids-differ: silos match their own ids by titles before")
+]
 Number = Annotated[int, typer.Option("--partition", min=0, help="p: 0 is deterministic, others draw anew")]
 How = Annotated[
     Method | None,
@@ -300,6 +303,7 @@ class DivisionFlags:
     split: SplitChoice = None
     split_seed: SplitSeed = 0
     scenario: WhichScenario = None
+    match_items: MatchItems = False
 
 
 @dataclass(frozen=True)

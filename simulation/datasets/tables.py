@@ -86,6 +86,14 @@ class Table:
             return items.to_frame("item").with_columns(title=pl.lit(None, dtype=pl.String))
         return pl.DataFrame({"item": items, "title": titles.replace("", None)})
 
+    def find_column(self, of: str) -> pl.Series | None:
+        """The column of a field, as the file has it; None where there is none."""
+        return self._find(of)
+
+    def ids_of(self, of: str) -> pl.Series:
+        """The ids of a field, each in its one spelling. DataError with the line of the first that could be none."""
+        return self._with_ids(of, strict=True)[0]._id_column(of)
+
     def _find(self, of: str) -> pl.Series | None:
         """The column that goes by one of the field's names, if there is one."""
         names = [name for name in self.file_options.names(of) if name in self.columns]

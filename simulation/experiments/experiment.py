@@ -60,7 +60,8 @@ class Experiment:
     run. `secure`: the aggregator can read the sum of the updates alone. `fit_everything`: what a client serves is
     fitted again on all of its data. A strategy that shares items gets a catalogue of all shards' items, whatever
     `method` says of its size. `deadline_seconds`: of each phase of the run. `late`: of the shards, whose silos join
-    after the run: the list of items is that of the others.
+    after the run: the list of items is that of the others. `matches`: by a shard's name, which of its own items
+    are which of the others'.
     """
 
     shards: tuple[Path, ...]
@@ -78,6 +79,7 @@ class Experiment:
     deadline_seconds: float = DEADLINE_SECONDS
     privacy: Mapping[str, Any] = field(default_factory=dict)
     late: tuple[Path, ...] = ()
+    matches: Mapping[str, Path] = field(default_factory=dict)
     token: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     application_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     operator_key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
@@ -96,7 +98,7 @@ class Experiment:
         """The list of the items of all clients that are there when the run begins, where the strategy shares items, or
         statistics of items are summed."""
         shared = self._shares_items or bool(list_sums(self.method))
-        return write_catalogue(self.punctual, self.folder) if shared else None
+        return write_catalogue(self.punctual, self.folder, self.matches) if shared else None
 
     @property
     def punctual(self) -> tuple[Path, ...]:
@@ -185,6 +187,7 @@ class Experiment:
             "strategy": self.strategy,
             "method": self.agreed_method,
             "catalogue": self.catalogue,
+            "matches": self.matches.get(shard.name),
             "policy": Policy(
                 strategies=(self.strategy,),
                 item_tables=self._shares_items,

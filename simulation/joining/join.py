@@ -21,6 +21,8 @@ from client_service.data import INTERACTIONS, build_shard, load_shard, save_shar
 from client_service.data.digests import list_digest
 from client_service.data.files import current_file, read_lines
 from client_service.data.interaction_files import ShardHead, stated_rating
+from client_service.data.item_matches import NAME as MATCHES
+from client_service.data.item_matches import is_signed, read_matches, sign_matches
 from client_service.data.session_files import CLICKS, load_session_shard, save_session_shard
 from client_service.settings import read_outbound_proxy
 from shared.errors import (
@@ -59,6 +61,7 @@ from simulation.joining.silo_toml import (
     require_startable,
     write_toml,
 )
+from simulation.partitioning.item_matches import read_proposals
 from simulation.progress import step
 from simulation.sessions.cut import build_session_part
 from simulation.sessions.sessions import Sessions
@@ -234,6 +237,13 @@ def keep_catalogue(folder: SiloFolder, agreed: AgreedSettings, given: Path | Non
     return own
 
 
+def keep_matches(folder: SiloFolder, given: Path | None) -> None:
+    """The silo's signed copy of which of its own items are which of the federation's. DataError where two are one."""
+    own = folder.path / MATCHES
+    if given is not None and not (own.exists() and given.samefile(own)):
+        sign_matches(read_matches(given) if is_signed(given) else read_proposals(given), own)
+
+
 def require_usable(folder: SiloFolder, invitation: Invitation, agreed: AgreedSettings, choices: SiloChoices) -> None:
     """SettingsError, DataError or PrivacyError where the client would not start: before anything is registered."""
     for name in (APPLICATION, OPERATOR):
@@ -303,6 +313,7 @@ def silo_values(
         **({"fit_everything": True} if federation.task == "items" else {}),
         **_peers(path, invitation, federation, members),
         **({"catalogue": str(path / CATALOGUE)} if catalogue else {}),
+        **({"matches": str(path / MATCHES)} if choices.matches is not None else {}),
         **({"least_rating": rating.least} if rating is not None else {}),
         "port": choices.port or free_port_from(FIRST_PORT),
         **({"policy": dict(agreed.policy)} if agreed.policy else {}),

@@ -29,11 +29,13 @@ COMMENT = "# Written by `lpsfed join`. It is yours: the README lists what else a
 class SiloChoices:
     """What the silo alone decides. policy: the values that it gives; everything else stays as it is by default.
 
-    catalogue: the list of the federation's items. allow_http: may the aggregator be called by plain http from afar?
+    catalogue: the list of the federation's items. matches: which of the silo's own items are which of that list.
+    allow_http: may the aggregator be called by plain http from afar?
     """
 
     policy: Mapping[str, Any] = field(default_factory=dict)
     catalogue: Path | None = None
+    matches: Path | None = None
     port: int | None = None
     allow_http: bool = False
 

@@ -5,7 +5,7 @@ The list is public among the clients. The aggregator needs its length alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from client_service.data import load_shard
 from client_service.data.digests import list_content, list_digest
 from client_service.data.files import current_file
 from client_service.data.ids import read_id_list
+from client_service.data.item_matches import NONE, name_items, read_matches
 from client_service.data.session_files import CLICKS, load_session_shard
 from shared.errors import DataError
 from shared.files import replace_file
@@ -35,12 +36,27 @@ class DataReading:
     file_options: FileOptions = AS_NAMED
 
 
-def write_catalogue(shards: tuple[Path, ...], folder: Path) -> Path:
-    """Write the ids of all items of all shards, sorted, one a line, and return the file."""
+def write_catalogue(shards: tuple[Path, ...], folder: Path, matches: Mapping[str, Path] | None = None) -> Path:
+    """Write the ids of all items of all shards, sorted, one a line, and return the file. matches: see `merge_named`."""
     path = folder / CATALOGUE
     folder.mkdir(parents=True, exist_ok=True)
-    save_catalogue(merge_items(shards), path)
+    save_catalogue(merge_named(shards, matches or {}), path)
     return path
+
+
+def merge_named(shards: Iterable[Path], matches: Mapping[str, Path]) -> pl.Series:
+    """Every id of these shards once and sorted. matches: what silos have signed of their own ids, by a shard's name:
+    these are under the ids that they have matched."""
+    found = [_name_shard(shard, matches.get(shard.name)) for shard in shards]
+    return pl.concat(found).unique().sort()
+
+
+def _name_shard(shard: Path, matches: Path | None) -> pl.Series:
+    own = _items_of(shard, DataReading())
+    if matches is None:
+        return own
+    named = pl.Series(own.name, name_items(own.to_list(), read_matches(matches)), dtype=pl.String)
+    return named.filter(named != NONE)
 
 
 def merge_items(sources: Iterable[Path], reading: DataReading | None = None) -> pl.Series:

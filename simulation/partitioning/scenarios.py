@@ -21,6 +21,7 @@ from simulation.progress import step
 LATE_USERS = 20  # of the silo that joins after the run, in `late-joiner`
 LARGE_SHARE = 0.7  # of all users, in the large silo of `big-and-tiny`
 COMMON_SHARE = 0.6  # of the catalogue that all regions sell, in `regional`
+RENAMED = r"^own-\d+-(.+)$"  # the ids that a silo alone uses, in `ids-differ`
 OWN_IDS = 0.3  # of the items that a silo calls by an id of its own, in `ids-differ`
 
 Int64 = NDArray[np.int64]
@@ -111,7 +112,8 @@ def _rename_items(dataset: Dataset, silo_of_user: pl.DataFrame, seed: int) -> Da
 
     titles = dataset.titles
     if titles is not None:
-        again = own.join(titles, on="item", how="inner").select(item="own", title="title")
+        again = own.join(titles, on="item", how="inner", maintain_order="left")
+        again = again.select(item="own", title=_respell(np.random.default_rng([seed, 1]).integers(4, size=len(again))))
         titles = pl.concat([titles, again.select(titles.columns)])
     met = None if dataset.met is None else rename(dataset.met)
     return replace(
@@ -120,6 +122,21 @@ def _rename_items(dataset: Dataset, silo_of_user: pl.DataFrame, seed: int) -> Da
         met=None if met is None or met.is_empty() else met,
         titles=titles,
         notes=(*dataset.notes, f"{OWN_IDS:.0%} of the items have an id of their own in each silo"),
+    )
+
+
+def _respell(kinds: Int64) -> pl.Expr:
+    """Titles as another shop writes them: as they are, in capitals, with the medium, or with the article at the end."""
+    kind, title = pl.lit(pl.Series(kinds)), pl.col("title")
+    moved = title.str.replace(r"^(The|A|An) (.+)$", "${2}, ${1}")
+    return (
+        pl.when(kind == 1)
+        .then(title.str.to_uppercase())
+        .when(kind == 2)
+        .then(title + " [DVD]")
+        .when(kind == 3)
+        .then(moved)
+        .otherwise(title)
     )
 
 

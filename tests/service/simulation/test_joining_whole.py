@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from client_service.settings import client_settings
-from shared.errors import ConflictError, PrivacyError, SettingsError
+from client_service.tasks.items import load_listed_shard
+from shared.errors import ConflictError, DataError, PrivacyError, SettingsError
 from shared.files import lock_directory
 from shared.method.settings import BasisSettings
 from shared.protocol.item_list import pack_item_list
@@ -20,7 +21,7 @@ from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.invitation import read_invitation
 from simulation.cli import app
 from simulation.joining import join as joining
-from tests.support.joining import AGREED, BASIS, ITEMS, invited, write_listed_data
+from tests.support.joining import AGREED, BASIS, ITEMS, call, invited, write_listed_data
 from tests.support.joining import join_north as join
 from tests.support.small import SMALL, TOKEN
 
@@ -227,3 +228,30 @@ def test_a_silo_whose_client_is_running_is_told_to_end_it_before_it_is_started_a
         expected = f"one is running, with the settings that it began with: `kill {os.getpid()}` ends it"
         assert expected in str(done.exception)
         assert client_settings(Path("north/silo.toml")).policy.common_basis == "secure"
+
+
+def test_a_silo_joins_with_the_matches_that_it_has_signed(tmp_path: Path) -> None:
+    """Its own ids stay; their places are those of the list's. What is not one to one is refused before its key is."""
+    with invited(tmp_path, **sums(tmp_path)) as (chosen, _):
+        Path("data.csv").write_text(Path("data.csv").read_text().replace(",i3,", ",art-3,").replace(",i4,", ",art-4,"))
+        Path("own.csv").write_text('item,title\nart-3,"Postman, The"\nart-4,Heat Wave\n')
+        Path("list.csv").write_text("item,title\ni3,The Postman\ni4,Heat Wave\n")
+        made = call("catalogue", "match", "own.csv", "list.csv", "--out", "matches.csv", "--json")
+        assert made.exit_code == 0 and json.loads(made.stdout)["taken"] == 2, (made.output, made.exception)
+        twice = Path("matches.csv").read_text().replace(",i4,", ",i3,")
+        Path("twice.csv").write_text(twice)
+        refused = join("--no-start", "--accept", "sums", "--matches", "twice.csv")
+        assert "for one own item alone" in str(refused.exception) and registered_keys(chosen.registry) == {}
+        done = join("--no-start", "--accept", "sums", "--matches", "matches.csv")
+        assert done.exit_code == 0, (done.output, done.exception)
+        settings = client_settings(Path("north/silo.toml"))
+        assert settings.matches == Path("north/matches.csv").resolve()
+        shard = load_listed_shard(settings)
+        rows = dict(zip(shard.item_ids, shard.places, strict=True))
+        listed = sorted(ITEMS)
+        assert (rows["art-3"], rows["art-4"], rows["i5"]) == tuple(map(listed.index, ("i3", "i4", "i5")))
+        assert join("--no-start", "--accept", "sums").exit_code == 0
+        assert client_settings(Path("north/silo.toml")).matches == settings.matches  # said once
+        Path("north/matches.csv").write_text(Path("north/matches.csv").read_text().replace("i4", "i9"))
+        with pytest.raises(DataError, match="they were changed since"):
+            load_listed_shard(settings)
