@@ -15,7 +15,7 @@ from aggregator_service.aggregation.bodies import Body
 from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.basis_runs import choose_sum, new_basis_pledge, settle_request
+from aggregator_service.rounds.basis_runs import choose_sum, new_basis_pledge, require_training, settle_request
 from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.members import Members, Presence, Quarantines, require_same
@@ -246,11 +246,11 @@ class Coordinator:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
         SettingsError. What the request's method does not set is as this federation has declared it."""
         asked = complete_settings(request.method, self.settings.method)
-        request = choose_sum(request.model_copy(update={"method": asked}), self.settings.method)
+        request = choose_sum(request, asked, self.settings.method)
         method = settle_similarity(request.method, secure=self.settings.secure)
         request = request.model_copy(update={"method": method})
         self.settings.require_same_shape(request.method)
-        build_strategy(self.settings.strategy, request.method)
+        require_training(build_strategy(self.settings.strategy, self.settings.method), request)
         self.settings.require_time(request)
         self.settings.require_summable(request)
         here = self.federation

@@ -24,7 +24,9 @@ from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task, require_mean
+from shared.sums import list_sums
 from shared.sums.item_basis import choose_basis
+from shared.sums.sum import BASIS
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
@@ -74,8 +76,8 @@ class AggregatorSettings(Listening):
     share: Literal["parameters", "sums", "both"] | None = Field(
         None,
         description="what this federation shares: `parameters`, trained in rounds; `sums`, masked statistics of the "
-        "items, with closed forms alone; or `both`: [common basis](common-basis.md). It sets `SECURE`, and `basis` and "
-        "`strategy.train` in `METHOD`; unset: what these say",
+        "items, of which each silo makes its model, and nothing else; or `both`: [common basis](common-basis.md). It "
+        "sets `SECURE`, and `basis`, `strategy.train` and `strategy.send` in `METHOD`; unset: what these say",
     )
     catalogue: Path | None = Field(
         None,
@@ -209,8 +211,11 @@ class AggregatorSettings(Listening):
 
     @model_validator(mode="after")
     def _check_summable(self) -> Self:
-        """What cannot be secure is found at the start."""
+        """What cannot be secure, and what would make no model, is found at the start."""
         try:
+            if build_strategy(self.strategy, self.method).sums_alone and BASIS not in list_sums(self.method):
+                words = "expected true in a federation without a common basis, of which silos make their models"
+                raise SettingsError(f"method: strategy.send: {words}, got false")
             if self.secure:
                 self.declaration()
         except SettingsError as error:
@@ -324,7 +329,10 @@ def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodS
         )
     if alone and strategy != "lpsfed":
         raise ValueError(f"share: expected both, or the strategy lpsfed, with strategy = {strategy!r}, got sums")
-    changes: dict[str, Any] = {"strategy": {"train": False, **method.strategy}} if alone else {}
+    changes: dict[str, Any] = {"strategy": {**method.strategy, "train": False, "send": False}} if alone else {}
+    for name, needed in changes.get("strategy", {}).items():
+        if method.strategy.get(name, needed) not in (needed, str(needed).lower()):
+            raise ValueError(f"share: expected both with strategy.{name} = {method.strategy[name]!r}, got sums")
     if method.basis.kind == "off":
         noised = method.basis.epsilon is not None
         chosen = {"kind": "exact"} if noised else choose_basis(method.catalogue)[0]

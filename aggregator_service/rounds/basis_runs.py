@@ -10,6 +10,7 @@ from shared.errors import ProtocolError
 from shared.method.declaration import TRAINING
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
+from shared.strategies.strategy import Strategy
 from shared.sums import SUMS, find_sum, method_of_part
 from shared.sums.sum import BASIS
 
@@ -24,19 +25,26 @@ def _sum_runs(database: Database) -> list[Run]:
     return [run for run in runs if run.request.part != TRAINING]
 
 
-def choose_sum(request: RunIn, declared: MethodSettings) -> RunIn:
+def choose_sum(request: RunIn, whole: MethodSettings, declared: MethodSettings) -> RunIn:
     """The request with the one sum that a run of its part makes or uses. A run that sums has, unless it says another,
-    the one that the federation declares for its part.
+    the one that the federation declares for its part. whole: the request's settings, completed.
 
     ProtocolError for a run that is to sum, where nobody has chosen a sum of its part.
     """
-    method = method_of_part(request.method, request.part)
+    method = method_of_part(whole, request.part)
     if request.part != TRAINING and method.basis.kind == "off" and "basis" not in request.method.model_fields_set:
         method = method.model_copy(update={"basis": method_of_part(declared, request.part).basis})
     if request.part != TRAINING and method.basis.kind == "off":
         known = " or ".join(repr(one.name) for one in SUMS.values() if one.part == request.part)
         raise ProtocolError(f"method.basis.kind: expected {known or 'a sum'} with part = {request.part}, got 'off'")
     return request.model_copy(update={"method": method})
+
+
+def require_training(declared: Strategy, request: RunIn) -> None:
+    """ProtocolError for a training run of a federation that shares sums alone. declared: its strategy."""
+    if declared.sums_alone and request.part == TRAINING:
+        words = "expected a run that sums, such as basis, because this federation shares sums alone and trains nothing"
+        raise ProtocolError(f"part: {words}, got {request.part}")
 
 
 def settle_request(database: Database, request: RunIn) -> RunIn:

@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
 from client_service.boundary.anchors import AnchorQuestion
+from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun, RebuildResult, RefreshResult, Silo
 from client_service.federation.killed_runs import KilledRuns
 from client_service.federation.messages import QualityOut, RoundCosts
@@ -30,6 +31,7 @@ from shared.method.graph import Float64
 from shared.method.parameters import Parameters
 from shared.protocol.schemas import ENDED, Phase, RunOut
 from shared.strategies import strategy_of_part
+from shared.sums.sum import BASIS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -227,7 +229,8 @@ class Agent:
     def _was_interrupted(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
         if state.part != TRAINING:
-            return state.phase == "finished" and not self._opening.has_sums(run, state.part)
+            unmade = state.part == BASIS and self._opening.sums_alone and not self._has_judged(run)
+            return state.phase == "finished" and (unmade or not self._opening.has_sums(run, state.part))
         quality = self._earlier_quality()
         return quality.run == run and not quality.finished
 
@@ -240,6 +243,10 @@ class Agent:
             return False
         quality = self._earlier_quality()
         return run != quality.run and all(run != one.run for one in quality.earlier)
+
+    def _has_judged(self, run: str) -> bool:
+        quality = self._earlier_quality()
+        return quality.run == run and quality.finished
 
     def _earlier_quality(self) -> QualityOut:
         """What an earlier process knew of its last run."""
@@ -323,10 +330,19 @@ class Agent:
         self._set_status(phase="evaluating")
         self._sending.forget()
         await self._work(part.finish, FAILURES.get(phase or "failed"))
+        if isinstance(part, BasisRun) and part.finished and part.part == BASIS and self._opening.sums_alone:
+            await self._make_model(part)
         self._set_status(phase=phase or "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
         self._part, self.training_run, self._done, self._amid = None, None, part.place.run, False
         await self._in_worker(return_free_memory)
+
+    async def _make_model(self, summed: BasisRun) -> None:
+        """Make, judge and serve the model that follows from the sums: no run trains one."""
+        self.training_run = await self._opening.open_model(summed)
+        await self._work(self.training_run.begin, Parameters({}), 0)
+        await self._work(self.training_run.finish)
+        self._set_status(shared_digest=self.training_run.shared_digest)
 
     async def _work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Work of the run at hand, likewise. SettingsError where the system has killed too many processes amid it."""

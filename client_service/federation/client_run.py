@@ -110,6 +110,8 @@ def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: P
     of its sums than its own settings."""
     agreed = settle_similarity(asked or settings.method, secure=settings.secure)
     strategy = build_strategy(settings.strategy, agreed)
+    if part == TRAINING and build_strategy(settings.strategy, settings.method).sums_alone:
+        raise PrivacyError("expected a run that sums, because this silo shares sums alone, got one that trains")
     allowed = allowed_declaration(strategy, agreed, settings.policy, secure=settings.secure)
     if allowed.of_part(part) != settings.declaration().of_part(part):
         raise PrivacyError("the run's settings would send other parameters than this client has declared")

@@ -28,6 +28,7 @@ from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.server_optimisers import magnitudes_for
 from shared.strategies.strategy import Strategy
 from shared.sums import find_sum
+from shared.sums.sum import BASIS
 
 QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
@@ -116,7 +117,24 @@ class RunOpening:
         strategy = strategy_of_part(part, settings.strategy, method)
         declaration, counts = settings.declaration().of_part(part), silo.task.count(silo.shard)
         require_affordable(strategy, method, settings.policy, counts, declaration, part)
+        if part == BASIS and self.sums_alone:  # its model follows at the end of the run
+            made = build_strategy(settings.strategy, method)
+            require_affordable(made, method, settings.policy, counts, declaration, TRAINING)
         return method
+
+    @property
+    def sums_alone(self) -> bool:
+        """Does the silo make its model of the sums, without a run that trains?"""
+        settings = self._silo.settings
+        return build_strategy(settings.strategy, settings.method).sums_alone
+
+    async def open_model(self, summed: BasisRun) -> TrainingRun:
+        """What makes the silo's model of these sums alone; nothing of it leaves."""
+        silo = self._silo
+        place = replace(summed.place, basis=summed.basis)
+        return await self._in_worker(
+            TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
+        )
 
     def _place(self, state: RunOut, run: str, method: MethodSettings) -> RunContext:
         return place_run(self._silo.settings, run, state.seed, method)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.strategy import Strategy
+from shared.strategies.strategy import Strategy, nothing
 
 
 def fit_alone(client: LocalClient, received: Parameters) -> Parameters:
@@ -13,12 +13,6 @@ def fit_alone(client: LocalClient, received: Parameters) -> Parameters:
     client.load(received)
     client.train(Objective(bias_aware=True))
     return Parameters({})
-
-
-def nothing(name: str) -> bool:
-    """No parameter may leave."""
-    del name
-    return False
 
 
 def local(method: MethodSettings) -> Strategy:

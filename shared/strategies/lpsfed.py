@@ -15,16 +15,20 @@ from shared.method.settings import MethodSettings, greatest_margin
 from shared.method.tensors import EXCHANGES, ROUNDING, Range
 from shared.strategies.aggregation import Mixing
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.strategy import OwnSettings, Scalar, Strategy, both_mlps, read_own
+from shared.strategies.strategy import OwnSettings, Scalar, Strategy, both_mlps, nothing, read_own
 
 MARGIN, DIVERGENCE = "margin", "rho"  # M (Eq. 10) and rho (Eq. 11), as they leave a client
 SIMILARITY = "rhobar"  # Eq. 12, as a client is told it
 
 
 class LPSFedSettings(OwnSettings):
-    """train: false leaves the closed forms as they begin, which takes seconds; both MLPs then leave as they came."""
+    """train: false leaves the closed forms as they begin, which takes seconds; both MLPs then leave as they came.
+
+    send: false: no network leaves, and there is nothing to train; each silo makes its model of the federation's sums.
+    """
 
     train: bool = True
+    send: bool = True
 
 
 def fit_bias_aware(client: LocalClient, received: Parameters, *, train: bool = True) -> Parameters:
@@ -93,6 +97,10 @@ def lpsfed(method: MethodSettings) -> Strategy:
     if not any(both_mlps(name) for name in EXCHANGES[method.model].names):
         raise SettingsError(f"model: expected an encoder beneath both MLPs with 'lpsfed', got {method.model!r}")
     settings = read_own(LPSFedSettings, method)
+    if not settings.send:
+        if settings.train:
+            raise SettingsError("strategy.train: expected false with strategy.send = false, got true")
+        return Strategy("lpsfed", shared=nothing, settings=settings, enough_rounds=1, sums_alone=True)
     return Strategy(
         "lpsfed",
         shared=both_mlps,

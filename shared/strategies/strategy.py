@@ -97,6 +97,7 @@ class Strategy:
     are mixed. answer: each client's parameters, where neither the state's arrays nor `mixing` give them. model: a model
     of the client, "" the one that the settings name. settings: its own ones. own_tensors: what it exchanges in place of
     a model's tensors, where it trains none. enough_rounds: after so many nothing changes any more; None: it trains.
+    sums_alone: no run trains, and nothing but sums leaves; a silo makes its model of the sums once they are there.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Strategy:
     settings: OwnSettings = NO_SETTINGS
     own_tensors: Callable[[MethodSettings], tuple[Tensor, ...]] | None = None
     enough_rounds: int | None = None
+    sums_alone: bool = False
 
     def exchange(self, method: MethodSettings) -> ExchangeableTensors:
         """What clients with its model can exchange."""
@@ -247,6 +249,12 @@ def _require_forms(strategy: Strategy, memory: Arrays) -> None:
 def all_exchanged(method: MethodSettings) -> Callable[[str], bool]:
     """Whatever clients with the settings' model can exchange."""
     return EXCHANGES[method.model].names.__contains__
+
+
+def nothing(name: str) -> bool:
+    """No parameter may leave."""
+    del name
+    return False
 
 
 def both_mlps(name: str) -> bool:

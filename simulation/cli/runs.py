@@ -64,15 +64,18 @@ def run(
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
     from shared.sums import list_sums, method_of_part
+    from shared.sums.sum import BASIS
     from simulation.operating.operator import (
         adopt_declared,
         agree_on_basis,
         fetch_federation,
+        fetch_run,
         follow_run,
         hold_sum_run,
         list_members,
         start_run,
         start_run_if_none,
+        trains_nothing,
     )
     from simulation.operating.operator_calls import open_operator
 
@@ -101,14 +104,18 @@ def run(
             request = adopt_declared(request, federation, basis=as_declared, rounds=rounds is None)
         if accesses:
             _require_members(operator, accesses, {one.client for one in list_members(operator)})
+        summed: dict[str, RunHistoryOut] = {}
         for part in list_sums(request.method):
             with round_lines(shown=not as_json) as observe:
-                hold_sum_run(operator, request, part, note(observe), renew=renew_basis)
-        request = request.model_copy(update={"method": method_of_part(request.method, TRAINING)})
-        started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
-        with round_lines(shown=not as_json) as observe:
-            note(ignore_history)(started)
-            history = follow_run(operator, started.run, note(observe))
+                summed[part] = hold_sum_run(operator, request, part, note(observe), renew=renew_basis)
+        if BASIS in summed and trains_nothing(operator):
+            history = fetch_run(operator, summed[BASIS].run) or summed[BASIS]
+        else:
+            request = request.model_copy(update={"method": method_of_part(request.method, TRAINING)})
+            started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
+            with round_lines(shown=not as_json) as observe:
+                note(ignore_history)(started)
+                history = follow_run(operator, started.run, note(observe))
     if as_json:
         return options.print_json(history.model_dump(mode="json"))
     told = _await_lines(accesses, history.run)

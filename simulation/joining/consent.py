@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.method.declaration import Declaration
+from shared.method.declaration import TRAINING, Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
+from shared.strategies.strategy import Strategy
 from shared.sums import find_sum, list_sums, method_of_part
 from shared.web.pages import size
 from shared.words import count_noun
@@ -24,16 +25,13 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     strategy = build_strategy(federation.strategy, method)
     declared = declare_federation(strategy, method, secure=federation.secure)
     assert declared.sums, "only of a federation that sums"
-    trained = "as the aggregator sent them, because nothing is trained" if strategy.enough_rounds else "trained"
-    once = f"a round: {', '.join((_describe_networks(declared.of_part('training')), *declared.scalars))}"
-    seen = [name for name, scalar in strategy.scalars.items() if scalar.visible or not federation.secure]
     chosen = {part: method_of_part(method, part) for part in list_sums(method)}
     sums = (_describe_sums(declared.sums[part], one, secure=federation.secure) for part, one in chosen.items())
     learnt = dict.fromkeys(find_sum(one).learnt(one.basis) for one in chosen.values())
     return (
         f"{name}: this federation of silos sums statistics of {method.catalogue:,} listed items. With --accept sums",
         *(f"- leaves this silo: {one}" for one in sums),
-        f"- leaves too, {once}; {trained}{_describe_seen(seen)}",
+        _describe_training(strategy, declared, secure=federation.secure),
         f"- the others learn: the sums over all silos: {'; '.join(learnt)}; all other silos together could subtract"
         " theirs and see this one's",
         "- stays: users, ids of users, single interactions, titles, metrics",
@@ -52,6 +50,15 @@ def _describe_sums(declared: Declaration, method: MethodSettings, *, secure: boo
         else "in the open: the aggregator reads this silo's"
     )
     return f"{', and '.join(words)}: {size(sent)}{rounds}, {masked}"
+
+
+def _describe_training(strategy: Strategy, declared: Declaration, *, secure: bool) -> str:
+    if strategy.sums_alone:
+        return "- nothing else leaves: no network is trained or sent, and the silo makes its model of the sums"
+    trained = "as the aggregator sent them, because nothing is trained" if strategy.enough_rounds else "trained"
+    once = f"a round: {', '.join((_describe_networks(declared.of_part(TRAINING)), *declared.scalars))}"
+    seen = [name for name, scalar in strategy.scalars.items() if scalar.visible or not secure]
+    return f"- leaves too, {once}; {trained}{_describe_seen(seen)}"
 
 
 def _describe_networks(declared: Declaration) -> str:

@@ -100,6 +100,12 @@ def fetch_federation(operator: Operator) -> DeclaredOut:
         raise ProtocolError("expected what the federation is from the aggregator, got another answer") from None
 
 
+def trains_nothing(operator: Operator) -> bool:
+    """Does this federation share sums alone, of which each silo makes its model?"""
+    federation = fetch_federation(operator)
+    return build_strategy(federation.strategy, federation.method).sums_alone
+
+
 def adopt_declared(request: RunIn, federation: FederationOut, *, basis: bool, rounds: bool) -> RunIn:
     """The request with what the federation declares. basis: its sums, unless the request changes a part of the common
     basis; rounds: as many as change anything, where nothing is trained."""

@@ -92,18 +92,22 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
     assert "expected a silo of this federation, got 'shop-1'" in str(stranger.exception)  # of no run yet
 
     done = terminal.lpsfed("run", "--clients", 3, *as_operator, *silos)
-    assert "run-1, common basis, round 1 of 1" in done.stderr and "run-2 is over after 1 round" in done.stderr
+    assert "run-1, common basis, round 1 of 1" in done.stderr and "run-1 is over after 1 round" in done.stderr
     told = done.stdout.splitlines()
     assert [line.split(":")[0] for line in told] == list(SHOPS)
     for name, line in zip(SHOPS, told, strict=True):
         worth = json.loads(asked("worth", "--silo", tmp_path / name / "silo.toml", "--json").stdout)
         low, mid, high = worth["ratio"]
-        assert (worth["silo"], worth["run"], worth["measure"], worth["few"]) == (name, "run-2", "NDCG@20", False)
+        assert (worth["silo"], worth["run"], worth["measure"], worth["few"]) == (name, "run-1", "NDCG@20", False)
         assert mid == pytest.approx(worth["together"] / worth["alone"]) and 1 < low < mid < high, worth
-        assert f"x {mid:.3f} [{low:.3f}, {high:.3f}] (run-2, {worth['users']} judged users)" in line
+        assert f"x {mid:.3f} [{low:.3f}, {high:.3f}] (run-1, {worth['users']} judged users)" in line
     other = tmp_path / "shop-2" / "silo.toml"
     stood = asked("status", *as_operator, "--silo", other)
-    assert stood.stdout.splitlines() == ["run-2, round 1 of 1: finished", told[1]]
+    assert stood.stdout.splitlines() == ["run-1, common basis, round 1 of 1: finished", told[1]]
+    again = terminal.lpsfed("run", "--clients", 3, *as_operator, *silos)
+    assert again.stdout == done.stdout  # what has been summed alike is not summed again
+    for name in SHOPS:
+        assert_nothing_but_sums_has_left(tmp_path / name)
     kept = other.read_text()
     other.write_text(re.sub(r'aggregator_key = "\w+"', f'aggregator_key = "{"ab" * 32}"', kept))
     assert "another aggregator" in str(asked("run", *as_operator, "--silo", other).exception)
@@ -111,6 +115,15 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
     assert "expected the operator key of shop-2" in str(asked("worth", "--silo", other).exception)
     other.write_text(kept.replace(f"port = {ports[1]}", f"port = {ports[0]}"))
     assert "expected the operator key of shop-2" in str(asked("worth", "--silo", other).exception)
+
+
+def assert_nothing_but_sums_has_left(silo: Path) -> None:
+    """By the ledger: one update, of sums, under masks; no scalar; every other body is a message of the protocol."""
+    entries = [json.loads(line) for line in (silo / "state" / "ledger.jsonl").read_text("utf-8").splitlines()]
+    updates = [entry for entry in entries if entry.get("call") == "update"]
+    assert [[one["name"] for one in entry["tensors"]] for entry in updates] == [["basis.degrees", "basis.pairs"]]
+    assert all(one["dtype"] != "F32" for entry in updates for one in entry["tensors"])
+    assert not any(entry["scalars"] for entry in updates)
 
 
 def asked(*words: object) -> Result:

@@ -59,11 +59,12 @@ def test_what_is_shared_chooses_the_sums_by_the_length_of_the_list(tmp_path: Pat
     few, many = summing(tmp_path, 4096), summing(tmp_path, 4097)
     assert few.secure and few.method.basis.kind == "exact" and few.method.catalogue == 4096
     assert many.method.basis.kind == "iterated" and many.method.basis.words == 64
-    assert few.method.strategy == {"train": False} and few.declaration().sums
+    assert few.method.strategy == {"train": False, "send": False} and few.declaration().sums
     assert "4,096 items" in choose_basis(4096)[1] and "most pairs are too rare" in choose_basis(4097)[1]
     sparse, dense = choose_basis(2000, 19 * 2000), choose_basis(2000, 21 * 2000)
     assert sparse[0] == choose_basis(4097)[0] and "19.0 interactions an item" in sparse[1]
     assert dense[0] == choose_basis(300, 300)[0] == {"kind": "exact"}, "300 items are fewer than the directions"
+    assert few.declaration().of_part("training").tensors == () and few.declaration().scalars == ()
     both = summing(tmp_path, 12, share="both")
     assert both.method.strategy == {} and both.method.basis.kind == "exact" and both.secure
     noised = summing(tmp_path, 5000, method={"basis": {"epsilon": 8.0}})
@@ -87,8 +88,9 @@ def test_what_is_shared_chooses_the_sums_by_the_length_of_the_list(tmp_path: Pat
         ({"method": {"model": "srgnn"}, "strategy": "fedavg"}, "share: expected parameters in a federation of visits"),
         ({"share": "parameters", "method": {"basis": {"kind": "exact"}}}, "share: expected sums or both"),
         ({"method": {"catalogue": 7}}, "catalogue: expected a list of 7 items, got 12"),
+        ({"method": {"strategy": {"train": True}}}, "share: expected both with strategy.train = True, got sums"),
         ({"share": "all"}, "share: Input should be 'parameters', 'sums' or 'both'"),
-        ({"method": {"aggregate": "median"}}, "secure: expected a strategy that needs the mean alone"),
+        ({"method": {"aggregate": "median"}}, "aggregate: expected its default with strategy lpsfed, which sends no tensors"),
     ],
 )
 def test_sums_that_cannot_be_are_refused_at_the_start(tmp_path: Path, changes: dict[str, object], words: str) -> None:
