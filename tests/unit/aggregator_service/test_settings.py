@@ -90,7 +90,10 @@ def test_what_is_shared_chooses_the_sums_by_the_length_of_the_list(tmp_path: Pat
         ({"method": {"catalogue": 7}}, "catalogue: expected a list of 7 items, got 12"),
         ({"method": {"strategy": {"train": True}}}, "share: expected both with strategy.train = True, got sums"),
         ({"share": "all"}, "share: Input should be 'parameters', 'sums' or 'both'"),
-        ({"method": {"aggregate": "median"}}, "aggregate: expected its default with strategy lpsfed, which sends no tensors"),
+        (
+            {"method": {"aggregate": "median"}},
+            "aggregate: expected its default with strategy lpsfed, which sends no tensors",
+        ),
     ],
 )
 def test_sums_that_cannot_be_are_refused_at_the_start(tmp_path: Path, changes: dict[str, object], words: str) -> None:
