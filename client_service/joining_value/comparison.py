@@ -214,6 +214,7 @@ def _only_columns(pairs: sparse.csr_array, columns: NDArray[np.bool_]) -> sparse
 
 
 DEPTH = 20
+GAIN_BY = 2000  # validation examples, spread evenly
 LENGTHS = (("all visits", 1, 1 << 30), ("after the first click", 1, 1), ("later in a visit", 2, 1 << 30))
 
 
@@ -221,24 +222,43 @@ def compare_with_counts(
     shard: SessionShard,
     score: ScoreItems,
     interrupt: Interrupt = NEVER,
+    alone: ScoreItems | None = None,
     floors: Mapping[str, ScoreItems] = MappingProxyType({}),
 ) -> ComparisonOut:
-    """MRR@20 of each on all test examples, and by the length of the visit. Alone is what followed the last click in the
-    silo's own sessions: no network of one silo is trained for this. floors: what else needs no training."""
+    """MRR@20 of each on all test examples, and by the length of the visit, and the gain on validation examples.
+
+    alone: by the silo's own sessions; None: what followed the last click in them, for no network of one silo is trained
+    for this. floors: what else needs no training.
+    """
     clicks, starts = shard.split_sessions(TRAIN)
     items = len(shard.item_ids)
-    ways = {
-        "popularity": score_by_popularity(clicks, items),
-        "alone": score_by_successors(clicks, starts, items),
-        "federated": score,
-        **floors,
-    }
+    successors = score_by_successors(clicks, starts, items)
+    ways = {"popularity": score_by_popularity(clicks, items), "alone": alone or successors, "federated": score}
+    ways |= {"own successors": successors, **floors} if alone else floors
     values = {name: _reciprocal_ranks(rank_prefixes(way, shard.test, items, interrupt)) for name, way in ways.items()}
     lengths = shard.test.lengths
     chosen = ((name, (lengths >= least) & (lengths <= most)) for name, least, most in LENGTHS)
     groups = tuple(_session_group(name, values, inside) for name, inside in chosen if inside.any())
-    few = len(lengths) < FEW_USERS
-    return ComparisonOut(measure=SESSION_LABELS[SESSION_PRIMARY].key, users=len(lengths), few=few, groups=groups)
+    return ComparisonOut(
+        measure=SESSION_LABELS[SESSION_PRIMARY].key,
+        users=len(lengths),
+        few=len(lengths) < FEW_USERS,
+        groups=groups,
+        validation_gain=_session_gain(shard, ways["federated"], ways["alone"], interrupt),
+    )
+
+
+def _session_gain(
+    shard: SessionShard, federated: ScoreItems, alone: ScoreItems, interrupt: Interrupt
+) -> FigureOut | None:
+    """What is served less the silo alone, on validation examples."""
+    if not len(shard.valid):
+        return None
+    examples = shard.valid.select(np.arange(0, len(shard.valid), -(-len(shard.valid) // GAIN_BY)))
+    ours, theirs = (
+        _reciprocal_ranks(rank_prefixes(way, examples, len(shard.item_ids), interrupt)) for way in (federated, alone)
+    )
+    return mean_interval(ours - theirs)
 
 
 def _reciprocal_ranks(ranks: NDArray[np.int64]) -> Float64:

@@ -97,7 +97,7 @@ FLOORS = {
     "lowpass": "low-pass filter",
     "ridge": "ridge filter",
     "ease": "EASE",
-    "own transitions": "own transitions",
+    "own successors": "own counts of the last click",
     "transitions of all": "transitions of all silos",
 }
 REFITTED = (
@@ -105,7 +105,7 @@ REFITTED = (
     "with the same choices, and that one answers. "
 )
 COLOURS = {NAMES[0]: 4, "low-pass filter": 3, "ridge filter": 0, "EASE": 1, NAMES[1]: 5, NAMES[2]: 2}
-COLOURS |= {"own transitions": 0, "transitions of all silos": 1}
+COLOURS |= {"own counts of the last click": 0, "transitions of all silos": 1}
 TOO_DEAR = {"ease": f"EASE is left out: beyond {EASE_SIDE:,} users and as many items it takes too long."}
 
 
@@ -183,7 +183,7 @@ def _describe(quality: QualityOut, groups: tuple[IntervalGroup, ...], nouns: Nou
     found, whole = quality.comparison, groups[0]
     floors = ""
     if shown := found.groups[0].floors:
-        counted = "own transitions" in shown
+        counted = "transitions of all" in shown
         floors = f"{'Transitions' if counted else 'Filters and EASE'} are closed forms that need no training either. "
     dear = "".join(f"{TOO_DEAR[name]} " for name in found.left_out)
     return (

@@ -20,7 +20,7 @@ from client_service.models.top_items import top_columns
 from client_service.serving.messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut
 from client_service.serving.model_server import FrozenModel, ModelServer
 from client_service.training.session_trainer import SessionTrainer
-from client_service.training.transition_scores import TransitionScores, probabilities, usual_share
+from client_service.training.transition_scores import VisitScores, network_share, probabilities
 from shared.method.parameters import Float32
 
 
@@ -60,22 +60,23 @@ SESSIONS = 256  # whose graphs are computed at a time: some 200 kB each, however
 class ServedSessions(FrozenModel):
     """A session model. own: the rows of its table that are the shard's items', (N,). vectors: these rows, (N, d).
 
-    transitions: what it is fused with, where there is such; share: of these in the probability of an item.
+    transitions: what it is fused with, where there is such; share: of the network in the probability of an item.
     """
 
     model: SRGNN
     own: Tensor = field(kw_only=True)
     vectors: Tensor = field(kw_only=True)
-    transitions: TransitionScores | None = field(default=None, kw_only=True)
-    share: float = field(default=0.0, kw_only=True)
+    transitions: VisitScores | None = field(default=None, kw_only=True)
+    share: float = field(default=1.0, kw_only=True)
 
     def score(self, examples: Prefixes) -> Float32:
         """Scores (B, N) of the shard's items after each prefix, on the CPU: with transitions, logarithms of
         probabilities."""
-        trained = self.score_by_model(examples)
         if self.transitions is None:
-            return trained
-        found = (1.0 - self.share) * probabilities(trained) + self.share * self.transitions.score(examples)
+            return self.score_by_model(examples)
+        found = self.transitions.score(examples)
+        if self.share > 0.0:
+            found = self.share * probabilities(self.score_by_model(examples)) + (1.0 - self.share) * found
         mixed: Float32 = np.log(np.maximum(found, np.float32(1e-30)))
         return mixed
 
@@ -101,7 +102,7 @@ def freeze_sessions(version: str, training: SessionTrainer) -> ServedSessions:
     def trained(examples: Prefixes) -> Float32:
         return probabilities(served.score_by_model(examples))
 
-    share = usual_share(training.shard, trained, known.score, training.interrupt)
+    share = network_share(training.shard, trained, known.score, training.interrupt)
     return replace(served, transitions=known, share=share)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.sessions import TRAIN, Int64, SessionShard
@@ -27,16 +26,20 @@ from shared.method.settings import MethodSettings
 from shared.sums.sum import UInt32
 from shared.sums.transitions import (
     COUNTS,
+    PAIRS,
     ROWS,
     SKETCH,
     TRANSITIONS,
+    UNIT,
     VISITS,
     WEIGHTS,
+    expected_strays,
     hash_items,
     transition_tensors,
 )
 
-BLOCK = 1 << 22  # pairs of items that are looked up at a time
+BLOCK = 1 << 18  # pairs of items that are looked up at a time
+FILTERS = 3  # rows of counters that leave out most pairs that do not occur
 MOST = 1 << 31  # of a sum: beyond it one has wrapped around
 
 
@@ -50,6 +53,11 @@ class Transitions(Statistics):
     visits: UInt32
     counts: UInt32 | None = None
     sketch: UInt32 | None = None
+
+    def hashes(self, row: int) -> tuple[UInt32, UInt32]:
+        """Those of a row of the sketch."""
+        assert self.sketch is not None
+        return hash_items(len(self.visits), self.sketch.shape[1], row)
 
 
 def list_transitions(shard: SessionShard) -> tuple[Int64, Int64, Int64]:
@@ -130,33 +138,39 @@ def shard_transitions(known: Transitions, shard: SessionShard) -> sparse.csr_arr
 
     A silo that joined after the sum was made adds its own.
     """
-    places, parts = shard.places, []
-    step = max(1, BLOCK // max(1, len(places)))
-    for begin in range(0, len(places), step):
-        rows = places[begin : begin + step]
-        if known.counts is not None:
-            found = sparse.csr_array(known.counts[rows][:, places])
-        else:
-            found = _look_up(known, rows, places)
-        parts.append(found.astype(np.float32))
-    summed, own = sparse.csr_array(sparse.vstack(parts)), own_transitions(shard)
-    return sparse.csr_array(summed.maximum(own) if known.included else summed + own)
+    shown = np.flatnonzero(known.visits[shard.places] > 0)  # no pair of the others has been handed out
+    before, after, least = _look_up(known, shard.places[shown])
+    most = UNIT * np.minimum(known.visits[shard.places[shown[before]]], known.visits[shard.places[shown[after]]])
+    told = np.minimum(least, most).astype(np.float32)  # a visit without both items adds nothing to a pair
+    size = len(shard.places)
+    found = sparse.csr_array(sparse.coo_array((told, (shown[before], shown[after])), shape=(size, size)))
+    own = own_transitions(shard)
+    return sparse.csr_array(found.maximum(own) if known.included else found + own)
 
 
-def _look_up(known: Transitions, rows: Int64, columns: Int64) -> sparse.csr_array:
-    """The least counter of each pair of these items."""
+def _look_up(known: Transitions, places: Int64) -> tuple[Int64, Int64, UInt32]:
+    """The pairs of these items of the catalogue that occur, by their numbers among them, and how much."""
+    if known.counts is not None:
+        before, after = np.nonzero(known.counts[np.ix_(places, places)])
+        return before, after, known.counts[places[before], places[after]]
     assert known.sketch is not None
-    items, width = len(known.visits), known.sketch.shape[1]
-    first, second = hash_items(items, width, 0)
-    found = known.sketch[0][first[rows][:, None] ^ second[columns]]
-    before, after = np.nonzero(found)
-    least: NDArray[np.uint32] = found[before, after]
-    for row in range(1, ROWS):
-        first, second = hash_items(items, width, row)
-        least = np.minimum(least, known.sketch[row][first[rows[before]] ^ second[columns[after]]])
-        kept = least > 0
-        before, after, least = before[kept], after[kept], least[kept]
-    return sparse.csr_array(sparse.coo_array((least, (before, after)), shape=(len(rows), len(columns))))
+    hashes = [[one[places].astype(np.int64) for one in known.hashes(row)] for row in range(ROWS)]
+    occurs = [counters > 0 for counters in known.sketch[:FILTERS]]  # a byte each: they fit a processor's cache
+    order = np.argsort(hashes[0][1])  # neighbours in the order have neighbouring counters
+    seconds = [second[order] for _, second in hashes[:FILTERS]]
+    step, found = max(1, BLOCK // max(1, len(places))), [np.zeros((2, 0), np.int64)]
+    for begin in range(0, len(places), step):
+        firsts = [first[begin : begin + step] for first, _ in hashes[:FILTERS]]
+        rows, columns = np.divmod(np.flatnonzero(occurs[0].take(firsts[0][:, None] ^ seconds[0])), max(1, len(places)))
+        for one, first, second in zip(occurs[1:], firsts[1:], seconds[1:], strict=True):
+            kept = one.take(first[rows] ^ second[columns])
+            rows, columns = rows[kept], columns[kept]
+        found.append(np.stack([rows + begin, order[columns]]))
+    before, after = np.concatenate(found, axis=1)
+    least = np.full(len(before), MOST, np.uint32)
+    for counters, (first, second) in zip(known.sketch, hashes, strict=True):
+        np.minimum(least, counters[first[before] ^ second[after]], out=least)
+    return before[least > 0], after[least > 0], least[least > 0]
 
 
 def cost_transitions(method: MethodSettings, shard: Counts) -> list[Cost]:
@@ -170,18 +184,21 @@ def cost_transitions(method: MethodSettings, shard: Counts) -> list[Cost]:
 def bytes_of_transitions(method: MethodSettings) -> float:
     """Of looking up pairs, and of the pairs that are found."""
     sent = sum(float(np.prod(one.shape)) for one in transition_tensors(method))
-    return 8.0 * sent + 60.0 * BLOCK
+    return 8.0 * sent + 60.0 * BLOCK + 60.0 * method.catalogue * (PAIRS + expected_strays(method))
 
 
 def warn_of_rare_visits(method: MethodSettings) -> tuple[str, ...]:
-    """A warning of what is told of single visits."""
-    least = method.basis.least_pairs
+    """Warnings of what is told of single visits, and of counters that are too few for the items."""
+    least, strays = method.basis.least_pairs, expected_strays(method)
+    told = f"a silo that lies about its own counts reads transitions that fewer than {least} visits have too"
+    warnings = [f"{told} (basis.least_pairs)"]
     if least == 1:
-        return ("basis.least_pairs = 1: what a single visit has clicked after what is told to all silos",)
-    return (
-        f"a silo that lies about its own counts reads transitions that fewer than {least} visits have too"
-        " (basis.least_pairs)",
-    )
+        warnings = ["basis.least_pairs = 1: what a single visit has clicked after what is told to all silos"]
+    if strays > PAIRS:
+        words = f"some {strays:,.0f} pairs of an item are told that no visit has, beside some {PAIRS} that occur"
+        larger = "expected a larger basis.counters or basis.least_pairs, or a shorter list"
+        warnings.append(f"{words}: the counters are too few for {method.catalogue:,} items; {larger}")
+    return tuple(warnings)
 
 
 TRANSITIONS_SUM = SiloSum(

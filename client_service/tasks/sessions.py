@@ -12,7 +12,7 @@ from client_service.data.item_matches import name_items, read_matches
 from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, Prefixes, SessionShard
 from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, Measures
-from client_service.evaluation.session_ranking import ScoreItems, measure_prefixes
+from client_service.evaluation.session_ranking import measure_prefixes
 from client_service.joining_value.comparison import compare_with_counts
 from client_service.runtime.interruption import Interrupt
 from client_service.serving.model_store import ModelHead
@@ -23,7 +23,6 @@ from client_service.sums.transitions import Transitions
 from client_service.tasks.page_texts import VISITS, try_visit
 from client_service.tasks.task import ModelStart, RunContext, Task
 from client_service.training.session_trainer import SessionTrainer, list_session_rows
-from client_service.training.transition_scores import score_by_transitions
 from shared.errors import SettingsError
 from shared.method.declaration import Counts
 
@@ -94,15 +93,13 @@ def rebuild_training(head: ModelHead, shard: SessionShard, folder: Path, device:
 def summarise_sessions(
     place: RunContext, shard: SessionShard, served: ServedSessions, training: SessionTrainer, interrupt: Interrupt
 ) -> dict[str, Any]:
-    """The served model beside the silo's own counts, for the silo's operator."""
+    """The served model beside what the silo has alone, for the silo's operator."""
     del place
-    floors: dict[str, ScoreItems] = {}
-    if training.transitions is not None:
-        floors = {
-            "own transitions": score_by_transitions(shard, None, interrupt).score,
-            "transitions of all": training.transitions.score,
-        }
-    return {"comparison": compare_with_counts(shard, served.score, interrupt, floors)}
+    known = training.transitions
+    if known is None or known.summed is None:
+        return {"comparison": compare_with_counts(shard, served.score, interrupt)}
+    floors = {"transitions of all": known.summed.score}
+    return {"comparison": compare_with_counts(shard, served.score, interrupt, known.own.score, floors)}
 
 
 SESSIONS = Task(

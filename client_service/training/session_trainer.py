@@ -15,7 +15,7 @@ from client_service.models.sequence.srgnn import SRGNN
 from client_service.models.sequence.tagnn import TAGNN
 from client_service.sums.transitions import Transitions
 from client_service.training.trainer import Trainer
-from client_service.training.transition_scores import TransitionScores, score_by_transitions
+from client_service.training.transition_scores import VisitScores, score_visits
 from shared.errors import ProtocolError
 from shared.method.parameters import Float32, Parameters
 from shared.method.tensors import ITEM_TABLE
@@ -30,20 +30,20 @@ class SessionTrainer(Trainer):
     holds the rows of the item table that are trained: the silo's own items', or the whole catalogue's. The other rows
     leave as they came: an optimiser with weight decay would draw them to 0, and the mean of all silos with them.
 
-    own: the rows of the model that are the shard's items', in their order, (N,). transitions: scores that the model is
-    fused with, where transitions of all silos were summed.
+    own: the rows of the model that are the shard's items', in their order, (N,). transitions: what the model is fused
+    with, where transitions of all silos were summed.
     """
 
     task = "sessions"
     shard: SessionShard
     model: SRGNN
-    transitions: TransitionScores | None = None
+    transitions: VisitScores | None = None
 
     def fuse_with(self, known: Transitions) -> None:
         """Score with the transitions of all silos too, from now on. Slow."""
         self.basis = known.digest
         if self.method.fusion:
-            self.transitions = score_by_transitions(self.shard, known, self.interrupt)
+            self.transitions = score_visits(self.shard, known, self.interrupt)
 
     @property
     def holds_catalogue(self) -> bool:

@@ -1,7 +1,8 @@
 """Scores of the next click from transitions of visits, and their weight beside a trained model's.
 
-An item is scored by what came after and before the clicks of the visit, the last ones most, and by being one of these
-clicks itself. Few numbers are chosen, on validation examples, and these lean to usual values: see `usual_share`.
+An item is scored by what came after and before the clicks of the visit, the last ones most, by what goes with that in
+turn, and by being one of these clicks itself. Few numbers are chosen, on validation examples, and these lean to usual
+values. So do the silo's own transitions, the sum of all silos' and a network: see `VisitScores` and `network_share`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from shared.method.parameters import Float32
 
 DAMPING = 0.7  # of an item that much is clicked after: its counts are divided by their sum to this power
 BACKWARD = 0.4  # of what came before, beside what came after
-DECAYS = (0.6, 0.4, 0.8)  # of the weight of a click, for each later one; the usual first
+DECAYS = (0.4, 0.25, 0.6, 0.8)  # of the weight of a click, for each later one; the usual first
 REPEATS = (0.1, 0.0, 0.3, 1.0)  # of the visit's own items, beside all others together
+SECONDS = (0.3, 0.1, 0.0, 0.6)  # of what goes with items that go with the visit's, beside these
 POPULAR = 0.01  # of popular items, for visits of which nothing is known
-CHOSEN_BY = 500  # validation examples
+CHOSEN_BY = 500  # validation examples that choose such a number
+COMPARED_BY = 1000  # those that compare what is served with what the silo has alone
 USUAL_BY = 100  # examples as much as which the usual value counts
-SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+SUM_SHARES = (1.0, 0.5, 0.0)  # of the sum's scores beside those of the silo's own transitions; the usual first
+NETWORK_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 USUAL_SHARE = 0.5
 LEAST_GAIN = 1.0  # standard errors of the mean difference by which another value has to be better than the usual one
 DEPTH = 20
@@ -34,19 +38,26 @@ DEPTH = 20
 
 @dataclass(frozen=True, eq=False)
 class TransitionScores:
-    """near: what goes with each item, row by row, (N, N). popular: shares of all clicks, (N,)."""
+    """near: what goes with each item, row by row, (N, N). walk: the same, by rows that add up to 1. popular: shares of
+    all clicks, (N,)."""
 
     near: sparse.csr_array
+    walk: sparse.csr_array
     popular: Float32
     decay: float = DECAYS[0]
     repeats: float = REPEATS[0]
+    second: float = SECONDS[0]
 
     def score(self, examples: Prefixes) -> Float32:
         """How likely each item comes next, by rows that add up to 1, (B, N)."""
         visits = self._weigh_clicks(examples)
-        found: Float32 = (visits @ self.near).toarray()
-        found /= np.maximum(found.sum(axis=1, keepdims=True), 1e-9)
-        own = visits.tocoo()
+        own, near = visits.tocoo(), _shares(sparse.csr_array(visits @ self.near))
+        found: Float32 = near.toarray()
+        if self.second:
+            further: Float32 = (near @ self.walk).toarray()
+            further[own.row, own.col] = 0.0  # two steps lead back to the visit's own items: `repeats` is their weight
+            found += self.second * further
+            found /= np.maximum(found.sum(axis=1, keepdims=True), 1e-9)
         found[own.row, own.col] += self.repeats * own.data
         found += POPULAR * self.popular
         found /= found.sum(axis=1, keepdims=True)
@@ -66,6 +77,42 @@ class TransitionScores:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class VisitScores:
+    """What a silo scores visits by without a network.
+
+    own: by its own transitions alone. summed: by those of all silos. share: of these in the probability of an item.
+    """
+
+    own: TransitionScores
+    summed: TransitionScores | None = None
+    share: float = 0.0
+
+    def score(self, examples: Prefixes) -> Float32:
+        """How likely each item comes next, by rows that add up to 1, (B, N)."""
+        if self.summed is None or self.share == 0.0:
+            return self.own.score(examples)
+        if self.share == 1.0:
+            return self.summed.score(examples)
+        return (1.0 - self.share) * self.own.score(examples) + self.share * self.summed.score(examples)
+
+
+def score_visits(shard: SessionShard, known: Transitions | None, interrupt: Interrupt = NEVER) -> VisitScores:
+    """By the silo's own transitions, and by those of all silos unless validation prefers the own ones."""
+    own = score_by_transitions(shard, None, interrupt)
+    if known is None:
+        return VisitScores(own)
+    summed = score_by_transitions(shard, known, interrupt)
+
+    def mixed(some: Prefixes) -> Iterable[Float32]:
+        alone, together = own.score(some), summed.score(some)
+        return ((1.0 - share) * alone + share * together for share in SUM_SHARES)
+
+    examples = spread_examples(shard.valid, COMPARED_BY)
+    values = _compare(examples, len(shard.item_ids), mixed, interrupt)
+    return VisitScores(own, summed, SUM_SHARES[_choose_steadily(values)])
+
+
 def score_by_transitions(
     shard: SessionShard, known: Transitions | None, interrupt: Interrupt = NEVER
 ) -> TransitionScores:
@@ -80,8 +127,10 @@ def score_by_transitions(
     def choose(tried: Sequence[TransitionScores]) -> TransitionScores:
         return tried[_choose_steadily(_compare(examples, len(popular), partial(_score_each, tried), interrupt))]
 
-    chosen = choose([TransitionScores(near, popular, repeats=repeats) for repeats in REPEATS])
-    return choose([replace(chosen, decay=decay) for decay in DECAYS])
+    chosen = TransitionScores(near, _shares(near), popular)
+    for name, values in (("repeats", REPEATS), ("decay", DECAYS), ("second", SECONDS)):
+        chosen = choose([replace(chosen, **{name: value}) for value in values])
+    return chosen
 
 
 def _score_each(tried: Sequence[TransitionScores], examples: Prefixes) -> Iterable[Float32]:
@@ -89,22 +138,32 @@ def _score_each(tried: Sequence[TransitionScores], examples: Prefixes) -> Iterab
 
 
 def _damped(pairs: sparse.csr_array) -> sparse.csr_array:
-    sums = np.asarray(pairs.sum(axis=1)).ravel()
-    return scale_rows(pairs, np.maximum(sums, 1.0) ** -DAMPING)
+    return scale_rows(pairs, np.maximum(_row_sums(pairs), 1.0) ** -DAMPING)
 
 
-def usual_share(shard: SessionShard, model: ScoreItems, by_counts: ScoreItems, interrupt: Interrupt = NEVER) -> float:
-    """The share of the counts beside a model's probabilities: what validation prefers, drawn to USUAL_SHARE."""
-    examples = spread_examples(shard.valid, CHOSEN_BY)
+def _shares(weights: sparse.csr_array) -> sparse.csr_array:
+    """Rows that add up to 1, or have nothing."""
+    return scale_rows(weights, 1.0 / np.maximum(_row_sums(weights), 1e-9))
+
+
+def _row_sums(matrix: sparse.csr_array) -> np.ndarray:
+    return np.asarray(matrix.sum(axis=1)).ravel()
+
+
+def network_share(shard: SessionShard, model: ScoreItems, by_counts: ScoreItems, interrupt: Interrupt = NEVER) -> float:
+    """The share of a network's probabilities beside the counts'.
+
+    0 where no share is better than none by more than chance; else what validation prefers, drawn to USUAL_SHARE.
+    """
+    examples = spread_examples(shard.valid, COMPARED_BY)
 
     def mixed(some: Prefixes) -> Iterable[Float32]:
         trained, counted = model(some), by_counts(some)
-        return ((1.0 - share) * trained + share * counted for share in SHARES)
+        return (share * trained + (1.0 - share) * counted for share in NETWORK_SHARES)
 
-    if not len(examples):
-        return USUAL_SHARE
-    values = _compare(examples, len(shard.item_ids), mixed, interrupt)
-    best = SHARES[int(values.mean(axis=1).argmax())]
+    best = NETWORK_SHARES[_choose_steadily(_compare(examples, len(shard.item_ids), mixed, interrupt))]
+    if best == 0.0:
+        return 0.0
     return (best * len(examples) + USUAL_SHARE * USUAL_BY) / (len(examples) + USUAL_BY)
 
 

@@ -9,6 +9,7 @@ A visit adds at most UNIT to a pair, however often it has it. So what is above (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,10 +20,12 @@ from shared.method.tensors import Tensor
 from shared.sums.sum import Shapes, Sum, UInt32, describe_rare_pairs, require_catalogue
 
 VISITS, COUNTS, SKETCH = "transitions.visits", "transitions.counts", "transitions.sketch"
-WEIGHTS = (6, 3, 2)
-"""What a visit adds to a pair whose second click is the next one, the one after it, or the third: 6 / distance."""
+WEIGHTS = (7, 5, 5)
+"""What a visit adds to a pair whose second click is the next one, the one after it, or the third. So near to each other
+that three visits are always more than two: 3 * 5 > 2 * 7."""
 UNIT = max(WEIGHTS)
 ROWS = 8
+PAIRS, VISITS_OF_PAIRS = 16, 24  # of an item in public clicks: different ones, and visits of all of them
 LEAST_COUNTERS, MOST_COUNTERS = 1 << 19, 1 << 22  # of a row where nobody chooses them: 17 to 134 MB
 
 
@@ -47,8 +50,26 @@ def transition_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 
 
 def usual_counters(items: int) -> int:
-    """A power of two of 30 counters or more for each item: on public clicks, three or so for each pair that occurs."""
+    """A power of two of 30 counters or more for each item: on public clicks, two or so for each pair that occurs."""
     return min(MOST_COUNTERS, max(LEAST_COUNTERS, 1 << (30 * items - 1).bit_length()))
+
+
+def count_stray_pairs(items: int, counters: int, least: int, visits: float | None = None) -> float:
+    """How many pairs of an item a sketch tells although no visit has them, as many as are expected.
+
+    A counter is told where `least` visits have added to it, L of N items and W counters with a chance of
+    P(Poisson(N L / W) >= least), and a stray pair where all ROWS are: N P^ROWS. visits: L, of an item's pairs; None:
+    what public clicks have, of which each pair counts once where every one is told.
+    """
+    added = items / counters * (visits or (PAIRS if least == 1 else VISITS_OF_PAIRS))
+    fewer = sum(math.exp(-added) * added**one / math.factorial(one) for one in range(min(least, 50)))
+    return items * max(0.0, 1.0 - fewer) ** ROWS
+
+
+def expected_strays(method: MethodSettings) -> float:
+    """The same of a run's sketch; 0 where each pair has a number of its own."""
+    shapes = {one.name: one.shape for one in transition_tensors(method)}
+    return count_stray_pairs(method.catalogue, shapes[SKETCH][1], method.basis.least_pairs) if SKETCH in shapes else 0.0
 
 
 def hide_rare_transitions(method: MethodSettings, sums: Arrays) -> Arrays:

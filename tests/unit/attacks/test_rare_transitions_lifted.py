@@ -40,7 +40,7 @@ def test_without_a_threshold_a_silo_reads_every_transition_of_the_others() -> No
 
 def test_a_threshold_hides_what_one_visit_did_and_a_silo_that_lies_lifts_it() -> None:
     read, true = read_others(lifted=0, least=3)
-    single = (true > 0) & (true <= UNIT // 3)  # of one visit alone
+    single = (true > 0) & (true <= UNIT)  # of one visit alone
     honest = single & (read > 0)
     assert single.sum() > 50 and honest.sum() < single.sum() / 4  # those that its own visits have twice themselves
     read, true = read_others(lifted=2 * UNIT + 1, least=3)

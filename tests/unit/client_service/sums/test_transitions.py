@@ -17,8 +17,14 @@ from client_service.sums.transitions import (
     finish_transitions,
     own_transitions,
     shard_transitions,
+    warn_of_rare_visits,
 )
-from client_service.training.transition_scores import TransitionScores, score_by_transitions, usual_share
+from client_service.training.transition_scores import (
+    TransitionScores,
+    network_share,
+    score_by_transitions,
+    score_visits,
+)
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings, method_settings
 from shared.protocol.signing.invitation import FederationOut
@@ -28,6 +34,8 @@ from shared.sums.transitions import (
     SKETCH,
     UNIT,
     VISITS,
+    WEIGHTS,
+    count_stray_pairs,
     hide_rare_transitions,
     transition_sizes,
     transition_tensors,
@@ -67,8 +75,9 @@ def planted(silos: int, items: int = 60) -> list[SessionShard]:
 def test_a_visit_adds_a_pair_once_by_its_nearest_clicks() -> None:
     found = count_transitions(shard_of([1, 2, 3, 1, 2, 4, 5]), settings())[COUNTS]
     assert found[1, 2] == UNIT  # twice next to each other, and once three clicks apart
-    assert found[1, 3] == UNIT // 2 and found[3, 2] == UNIT // 2 and found[1, 1] == UNIT // 3
-    assert found[1, 5] == UNIT // 3 and found[3, 5] == 0  # further than three clicks
+    _, second, third = WEIGHTS
+    assert found[1, 3] == second and found[3, 2] == second and found[1, 1] == third
+    assert found[1, 5] == third and found[3, 5] == 0  # further than three clicks
     assert found[5, 4] == 0  # the order counts
 
 
@@ -141,6 +150,30 @@ def test_a_catalogue_has_as_many_counters_as_its_size_asks_for_and_what_is_decla
         assert found["catalogue"] == items and found.get("basis.counters") == asked
 
 
+@pytest.mark.parametrize(("counters", "least"), [(1 << 12, 1), (1 << 10, 3)])
+def test_the_pairs_that_a_full_sketch_tells_of_no_visit_are_as_many_as_its_formula_says(
+    counters: int, least: int
+) -> None:
+    items, visits = 500, 8
+    generator = np.random.default_rng(5)
+    pairs = generator.integers(items, size=(items * visits, 2))
+    shard = shard_of(*pairs.tolist(), items=items)
+    method = settings(items, least, counters)
+    found = handed_out([count_transitions(shard, method)], method)
+    nobody = SessionShard(**{**vars_of(shard), "splits": np.full(len(shard.splits), 2, np.int8)})
+    read, true = shard_transitions(found, nobody).toarray() > 0, own_transitions(shard).toarray() > 0
+    strays = float((read & ~true).sum() / items)
+    assert strays == pytest.approx(count_stray_pairs(items, counters, least, visits), rel=0.35) and strays > 0.5
+
+
+def test_a_silo_is_warned_of_a_list_that_its_counters_are_too_few_for() -> None:
+    def warned(items: int, least: int, counters: int | None = None) -> bool:
+        return any("counters are too few" in one for one in warn_of_rare_visits(settings(items, least, counters)))
+
+    assert not any(warned(items, least) for items, least in ((2_000, 1), (16_491, 1), (42_922, 1), (140_000, 3)))
+    assert warned(200_000, 1) and warned(500_000, 3) and warned(42_922, 3, 1 << 16)
+
+
 def test_counters_are_a_power_of_two() -> None:
     with pytest.raises(SettingsError, match=r"basis.counters: .*power of two"):
         settings(counters=1000)
@@ -161,20 +194,47 @@ def test_scores_are_probabilities_and_visits_of_others_help_a_small_silo() -> No
     assert better >= 5
 
 
-def test_the_weight_of_counts_follows_validation_and_leans_to_the_usual_one() -> None:
+def test_the_weight_of_a_network_follows_validation_and_is_none_where_nothing_speaks_for_it() -> None:
     [shard] = planted(1)
     known = score_by_transitions(shard, None)
 
+    drawn = np.random.default_rng(0).random(60, dtype=np.float32)
+
     def nothing(examples):  # type: ignore[no-untyped-def]
-        return np.full((len(examples), 60), 1 / 60, np.float32)
+        return np.broadcast_to(drawn / drawn.sum(), (len(examples), 60))
 
     examples = len(shard.valid)
-    assert usual_share(shard, nothing, known.score) > 0.0
-    assert usual_share(shard, known.score, nothing) < 0.95
+    assert network_share(shard, nothing, known.score) == 0.0  # useless
+    assert 0.3 < network_share(shard, known.score, nothing) < 0.95  # better by far, and drawn to one half
     few = SessionShard(**{**vars_of(shard), "splits": np.zeros(len(shard.splits), np.int8)})
     assert len(few.valid) == 0 < examples
-    assert usual_share(few, nothing, known.score) == 0.5  # nothing to choose by
+    assert network_share(few, nothing, known.score) == 0.0  # nothing speaks for it
     assert isinstance(score_by_transitions(few, None), TransitionScores)
+
+
+def test_a_silo_whose_visits_go_another_way_than_the_others_is_served_by_its_own_transitions() -> None:
+    items, generator = 40, np.random.default_rng(1)
+
+    def walk_visits(step: int, visits: int) -> SessionShard:
+        """Visits that go on by `step` items, four clicks each, the last third of them validation."""
+        begin = generator.integers(items, size=visits)
+        shard = shard_of(*(list((one + step * np.arange(4)) % items) for one in begin), items=items)
+        splits = np.where(np.arange(visits) < 2 * visits // 3, 0, 1).astype(np.int8)
+        return SessionShard(**{**vars_of(shard), "splits": splits})
+
+    method, odd, others = settings(items), walk_visits(3, 300), [walk_visits(7, 3000) for _ in range(2)]
+    known = handed_out([count_transitions(one, method) for one in (odd, *others)], method)
+    found = score_visits(odd, known)
+    assert found.share == 0.0 and np.array_equal(found.score(odd.valid), found.own.score(odd.valid))
+    alike = score_visits(others[0], known)
+    assert alike.share == 1.0 and alike.summed is not None
+    assert np.array_equal(alike.score(odd.valid), alike.summed.score(odd.valid))
+
+
+def test_what_goes_with_neighbours_of_a_click_comes_before_what_is_only_popular() -> None:
+    shard = shard_of([0, 1], [1, 2], [1, 2], *([5, 6] for _ in range(9)), items=7)
+    scores = score_by_transitions(shard, None).score(shard_of([0, 3], items=7).train)[0]
+    assert scores[1] > scores[2] > scores[6]  # 2 never met 0
 
 
 def test_a_visit_that_nobody_knows_gets_popular_items() -> None:
