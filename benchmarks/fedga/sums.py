@@ -1,11 +1,11 @@
 """What a sum of transitions brings silos of visits, beside their own counts and beside what they train together.
 
-python -m benchmarks.fedga.sums FOLDER [--cut random] [--clients 4] [--least 1 3] [--counters N] [--rounds 0]
-python -m benchmarks.fedga.sums FOLDER --cut device
+python -m benchmarks.fedga.sums FOLDER [--cut random] [--clients 4] [--least 1 3] [--rounds 3] [--judged 2]
+python -m benchmarks.fedga.sums FOLDER --cut device [--rounds 200]
 
 The silos add what their services add, and what the aggregator hands out is handed out. Each silo is judged on its own
-test examples among its own items; with --cut device all test examples among all items, by the sum alone. With --rounds
-SR-GNN is trained by FedAvg as well, and fused. Whatever is chosen is chosen on validation examples.
+test examples among its own items; with --cut device all test examples among all items. With --rounds SR-GNN is trained
+by FedAvg as well, and fused with what the silo has of the sum. Whatever is chosen is chosen on validation examples.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,42 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.fedga.devices import SAMPLE
 from benchmarks.fedga.methods import Values, average_silos, build_method
+from benchmarks.fedga.rows import find_rates, read_rows
 from benchmarks.fedga.sets import SESSIONS_OF_A_DEVICE, SessionSet, divide
 from benchmarks.fedga.silos import USUAL
 from client_service.data.sessions import TRAIN, SessionShard
-from client_service.evaluation.session_ranking import ScoreItems, floors_of, measure_prefixes
+from client_service.evaluation.metrics import measure_ranks
+from client_service.evaluation.session_ranking import ScoreItems, floors_of, rank_prefixes
+from client_service.joining_value.comparison import paired_ratio, reciprocal_ranks
 from client_service.serving.next_items import freeze_sessions
 from client_service.sums.silo_sum import SumRound
 from client_service.sums.transitions import Transitions, count_transitions, finish_transitions
 from client_service.training.session_trainer import SessionTrainer
 from client_service.training.training_state import RoundContext
-from client_service.training.transition_scores import score_by_transitions, spread_examples
+from client_service.training.transition_scores import (
+    VisitScores,
+    score_by_transitions,
+    score_visits,
+    spread_examples,
+)
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.sums.transitions import hide_rare_transitions
-from simulation.experiments.devices import DevicePlan, LastingSilos, loss_of, train_devices
+from simulation.experiments.devices import (
+    DeviceCrew,
+    DevicePlan,
+    DeviceRound,
+    LastingSilos,
+    PassingDevices,
+    loss_of,
+    train_devices,
+)
 from simulation.sessions.read import read_sessions
 
 CPU = torch.device("cpu")
+States = dict[str, torch.Tensor]
 
 
 def add_parts(shards: Sequence[SessionShard], method: MethodSettings) -> dict[str, np.ndarray]:
@@ -56,16 +74,30 @@ def hand_out(total: dict[str, np.ndarray], method: MethodSettings) -> Transition
     return finish_transitions(SumRound(None, method, 0, 1, 1, sums))
 
 
-def judge(ways: Sequence[ScoreItems], shards: Sequence[SessionShard], most: int) -> Values:
-    """HR@20 and MRR@20 over all silos' test examples, and those of the worst silo."""
+def rank_silos(ways: Sequence[ScoreItems], shards: Sequence[SessionShard], most: int) -> list[NDArray[np.int64]]:
+    """The ranks of each silo's test examples."""
     examples = [spread_examples(shard.test, most) for shard in shards]
-    each = [
-        dict(measure_prefixes(way, some, len(shard.item_ids)).values)
-        for way, some, shard in zip(ways, examples, shards, strict=True)
+    return [
+        rank_prefixes(way, some, len(shard.item_ids)) for way, some, shard in zip(ways, examples, shards, strict=True)
     ]
-    found = average_silos(each, [len(some) for some in examples])["examples"]
+
+
+def describe_ranks(ranks: Sequence[NDArray[np.int64]], alone: Sequence[NDArray[np.int64]] | None = None) -> Values:
+    """HR@20 and MRR@20 over all silos' examples, and those of the worst silo; beside what the silos have alone the
+    least and the greatest ratio of MRR@20 of a silo, and how many have a 95 % interval below 1."""
+    each = [dict(measure_ranks(one).values) for one in ranks]
+    found = average_silos(each, [len(one) for one in ranks])["examples"]
     worst = {f"least {name}": min(one[name] for one in each) for name in ("hr20", "mrr20")}
-    return {name: found[name] for name in ("hr20", "mrr20")} | worst
+    known = {name: found[name] for name in ("hr20", "mrr20")} | worst
+    if alone is None:
+        return known
+    ratios = [
+        found
+        for one, other in zip(ranks, alone, strict=True)
+        if (found := paired_ratio(reciprocal_ranks(one), reciprocal_ranks(other))) is not None
+    ]
+    known |= {"least ratio": min(one.mean for one in ratios), "greatest ratio": max(one.mean for one in ratios)}
+    return known | {"silos below 1": float(sum(one.high < 1.0 for one in ratios))}
 
 
 def count_own(shard: SessionShard) -> ScoreItems:
@@ -86,51 +118,114 @@ def pool_devices(found: SessionSet) -> tuple[SessionShard, SessionShard]:
     return pool(is_training), pool(~is_training)
 
 
+def train_silos(name: str, found: SessionSet, changes: dict[str, Any], given: argparse.Namespace) -> list[States]:
+    """The judged silos' networks after the last round. name: fedavg, or local, which trains the judged silos alone."""
+    judged = found.shards[: given.judged]
+    taking, (strategy, method) = judged if name == "local" else found.shards, settle(name, found, changes)
+    crew = LastingSilos(taking, method, CPU)
+    one = last_round(DevicePlan(strategy, method, given.rounds, len(taking), 0), crew)
+    clients = [crew.visit(silo.name, RoundContext(given.rounds, given.rounds, 0)) for silo in judged]
+    if name != "local":
+        for client in clients:
+            client.load(Parameters(one.state.arrays))
+    return [client.model.state_dict() for client in clients if isinstance(client, SessionTrainer)]
+
+
+def train_pool(pool: SessionShard, found: SessionSet, given: argparse.Namespace) -> list[States]:
+    """The common network of devices, SAMPLE of them a round, over the items of all."""
+    rates = find_rates(read_rows(), part="devices", data=given.folder.name, method="fedavg", optimiser="adam")
+    strategy, method = settle("fedavg", found, {"optimiser": "adam", **(rates or USUAL)})
+    one = last_round(DevicePlan(strategy, method, given.rounds, SAMPLE, 0), PassingDevices(found.shards, method, CPU))
+    training = SessionTrainer(pool, method, CPU)
+    training.load(Parameters(one.state.arrays))
+    return [training.model.state_dict()]
+
+
+def settle(strategy: str, found: SessionSet, changes: dict[str, Any]) -> tuple[str, MethodSettings]:
+    """The strategy and the settings of its run."""
+    return build_method(len(found.sessions.items), {**changes, "strategy": strategy})
+
+
+def last_round(plan: DevicePlan, crew: DeviceCrew) -> DeviceRound:
+    """A run's last round."""
+    *_, last = train_devices(plan, crew, loss_of)
+    return last
+
+
+def take_networks(file: str, given: argparse.Namespace, train: Callable[[], list[States]]) -> list[States]:
+    """What is kept in the folder of networks, or what is trained now and kept there."""
+    path = None if given.networks is None else given.networks / f"{given.folder.name}-{given.cut}-{file}.pt"
+    if path is not None and path.is_file():
+        kept: list[States] = torch.load(path, weights_only=True)
+        return kept
+    found = train()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(found, path)
+    return found
+
+
 def run_tables(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A line for each way to score."""
-    sessions = read_sessions(given.folder)
-    devices = given.cut == "device"
+    sessions, devices = read_sessions(given.folder), given.cut == "device"
     clients = int((sessions.splits == TRAIN).sum()) // SESSIONS_OF_A_DEVICE if devices else given.clients
     found = divide(sessions, given.cut, clients)
-    adding, judged = ([one] for one in pool_devices(found)) if devices else (found.shards, found.shards)
-    about = {"data": given.folder.name, "cut": given.cut, "clients": clients}
-    changes = {**USUAL, "strategy": "fedavg", "basis.kind": "transitions"}
+    adding, judged = ([one] for one in pool_devices(found)) if devices else (found.shards, found.shards[: given.judged])
+    about = {"data": given.folder.name, "cut": given.cut, "clients": clients, "judged": len(judged)}
+    changes: dict[str, Any] = {**USUAL, "basis.kind": "transitions"}
     changes |= {} if given.counters is None else {"basis.counters": given.counters}
-    strategy, method = build_method(len(found.sessions.items), changes)
+    method = settle("fedavg", found, changes)[1]
+    alone = None
+
+    def tell(way: str, scores: Sequence[ScoreItems], **more: Any) -> dict[str, Any]:
+        ranks = rank_silos(scores, judged, given.most)
+        return {**about, "way": way, **more, **describe_ranks(ranks, alone)}
+
     if not devices:
-        yield {**about, "way": "own successors", **judge([count_own(one) for one in judged], judged, given.most)}
+        yield tell("own successors", [count_own(one) for one in judged])
         own = [score_by_transitions(one, None).score for one in judged]
-        yield {**about, "way": "own transitions", **judge(own, judged, given.most)}
+        alone = rank_silos(own, judged, given.most)
+        yield {**about, "way": "own transitions", **describe_ranks(alone)}
     began = time.perf_counter()
     total = add_parts(adding, method)
     about["bytes"] = int(sum(part.nbytes for part in total.values()))
     seconds = (time.perf_counter() - began) / len(adding)
+    counted: dict[int, list[VisitScores]] = {}
     for least in given.least:
         basis = method.basis.model_copy(update={"least_pairs": least})
         known = hand_out(total, method.model_copy(update={"basis": basis}))
         began = time.perf_counter()
-        fused = [score_by_transitions(one, known) for one in judged]
+        counted[least] = [score_visits(one, known) for one in judged]
         took = {"seconds of a part": seconds, "of scores": (time.perf_counter() - began) / len(judged)}
-        way = {"way": "sum", "least": least, "chosen": [(one.decay, one.repeats) for one in fused[:4]]}
-        yield {**about, **way, **took, **judge([one.score for one in fused], judged, given.most)}
-    if not given.rounds or devices:
+        summed = [one.summed for one in counted[least] if one.summed is not None]
+        chosen = [(one.decay, one.repeats, one.second) for one in summed[:4]]
+        yield tell("sum", [one.score for one in summed], least=least, chosen=chosen, **took)
+        if not devices:
+            shares = [one.share for one in counted[least]]
+            yield tell("sum or own", [one.score for one in counted[least]], least=least, shares=shares)
+    if not given.rounds:
         return
-    crew = LastingSilos(found.shards, method, CPU)
-    for one in train_devices(DevicePlan(strategy, method, given.rounds, clients, 0), crew, loss_of):
-        print(json.dumps({"round": one.number, "loss": one.loss}), flush=True)
-    trained = []
-    for shard in found.shards:
-        training = crew.visit(shard.name, RoundContext(given.rounds, given.rounds, 0))
-        assert isinstance(training, SessionTrainer)
-        training.load(Parameters(one.state.arrays))
-        trained.append(training)
-    plain = [freeze_sessions("", training) for training in trained]
-    yield {**about, "way": "FedAvg", "rounds": given.rounds, **judge([way.score for way in plain], judged, given.most)}
-    for training, scores in zip(trained, fused, strict=True):
-        training.transitions = scores
-    mixed = [freeze_sessions("", training) for training in trained]
-    way = {"way": "FedAvg and sum", "least": given.least[-1], "shares": [round(one.share, 3) for one in mixed[:4]]}
-    yield {**about, **way, **judge([one.score for one in mixed], judged, given.most)}
+    number, fedavg = len(found.shards), settle("fedavg", found, changes)[1]
+
+    def open_networks(name: str, train: Callable[[], list[States]]) -> list[SessionTrainer]:
+        """Of the judged silos."""
+        opened = [SessionTrainer(one, fedavg, CPU) for one in judged]
+        for one, state in zip(opened, take_networks(f"{number}-{name}-{given.rounds}", given, train), strict=True):
+            one.model.load_state_dict(state)
+        return opened
+
+    if devices:
+        trained = open_networks("fedavg", lambda: train_pool(judged[0], found, given))
+    else:
+        local = open_networks("local", lambda: train_silos("local", found, changes, given))
+        yield tell("local", [freeze_sessions("", one).score for one in local], rounds=given.rounds)
+        trained = open_networks("fedavg", lambda: train_silos("fedavg", found, changes, given))
+    yield tell("FedAvg", [freeze_sessions("", one).score for one in trained], rounds=given.rounds)
+    for least, scores in counted.items():
+        for training, one in zip(trained, scores, strict=True):
+            training.transitions = one
+        mixed = [freeze_sessions("", training) for training in trained]
+        yield tell("fused", [one.score for one in mixed], least=least, network=[round(one.share, 3) for one in mixed])
 
 
 def main() -> None:
@@ -140,7 +235,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--least", type=int, nargs="+", default=[1, 3], help="basis.least_pairs")
     parser.add_argument("--counters", type=int, help="basis.counters")
-    parser.add_argument("--rounds", type=int, default=0, help="of FedAvg; it is fused with the last of --least")
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="of FedAvg and of each silo's own network; 200 of devices"
+    )
+    parser.add_argument("--judged", type=int, help="so many of the silos are judged; their own networks are trained")
+    parser.add_argument("--networks", type=Path, help="folder where trained networks of silos are kept, and taken up")
     parser.add_argument("--most", type=int, default=1 << 30, help="test examples of a silo, spread evenly")
     for row in run_tables(parser.parse_args()):
         print(json.dumps(row), flush=True)

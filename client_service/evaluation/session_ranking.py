@@ -25,11 +25,12 @@ def rank_targets(scores: Float32, columns: Int64) -> Int64:
     The rank is 0, a miss, where a score of its row is no number: a model that has diverged would otherwise have
     everything in the first place.
     """
-    rows = np.arange(len(scores))
-    own = scores[rows, columns][:, None]
-    better = (scores > own).sum(axis=1)
-    ties = (scores == own) & (np.arange(scores.shape[1]) < columns[:, None])
-    return np.where(np.isnan(scores).any(axis=1), 0, 1 + better + ties.sum(axis=1))
+    own = scores[np.arange(len(scores)), columns][:, None]
+    better = np.count_nonzero(scores > own, axis=1)
+    equal = scores == own
+    tied = np.flatnonzero(np.count_nonzero(equal, axis=1) > 1)  # most have nothing but the column itself
+    better[tied] += np.count_nonzero(equal[tied] & (np.arange(scores.shape[1]) < columns[tied, None]), axis=1)
+    return np.where(np.isnan(scores.max(axis=1)), 0, 1 + better)
 
 
 def measure_prefixes(score: ScoreItems, examples: Prefixes, items: int, interrupt: Interrupt = NEVER) -> Measures:

@@ -235,7 +235,7 @@ def compare_with_counts(
     successors = score_by_successors(clicks, starts, items)
     ways = {"popularity": score_by_popularity(clicks, items), "alone": alone or successors, "federated": score}
     ways |= {"own successors": successors, **floors} if alone else floors
-    values = {name: _reciprocal_ranks(rank_prefixes(way, shard.test, items, interrupt)) for name, way in ways.items()}
+    values = {name: reciprocal_ranks(rank_prefixes(way, shard.test, items, interrupt)) for name, way in ways.items()}
     lengths = shard.test.lengths
     chosen = ((name, (lengths >= least) & (lengths <= most)) for name, least, most in LENGTHS)
     groups = tuple(_session_group(name, values, inside) for name, inside in chosen if inside.any())
@@ -256,12 +256,13 @@ def _session_gain(
         return None
     examples = shard.valid.select(np.arange(0, len(shard.valid), -(-len(shard.valid) // GAIN_BY)))
     ours, theirs = (
-        _reciprocal_ranks(rank_prefixes(way, examples, len(shard.item_ids), interrupt)) for way in (federated, alone)
+        reciprocal_ranks(rank_prefixes(way, examples, len(shard.item_ids), interrupt)) for way in (federated, alone)
     )
     return mean_interval(ours - theirs)
 
 
-def _reciprocal_ranks(ranks: NDArray[np.int64]) -> Float64:
+def reciprocal_ranks(ranks: NDArray[np.int64]) -> Float64:
+    """1 / rank, 0 beyond DEPTH and for a miss."""
     return np.where((ranks > 0) & (ranks <= DEPTH), 1.0 / np.maximum(ranks, 1), 0.0)
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from scipy import sparse
 
-from client_service.data.sessions import TRAIN, Prefixes, SessionShard, scale_rows
+from client_service.data.sessions import TRAIN, Int64, Prefixes, SessionShard, scale_rows
 from client_service.evaluation.session_ranking import SCORES, ScoreItems, rank_targets
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.sums.transitions import Transitions, own_transitions, shard_transitions
@@ -50,17 +49,39 @@ class TransitionScores:
 
     def score(self, examples: Prefixes) -> Float32:
         """How likely each item comes next, by rows that add up to 1, (B, N)."""
-        visits = self._weigh_clicks(examples)
-        own, near = visits.tocoo(), _shares(sparse.csr_array(visits @ self.near))
-        found: Float32 = near.toarray()
-        if self.second:
-            further: Float32 = (near @ self.walk).toarray()
-            further[own.row, own.col] = 0.0  # two steps lead back to the visit's own items: `repeats` is their weight
-            found += self.second * further
-            found /= np.maximum(found.sum(axis=1, keepdims=True), 1e-9)
-        found[own.row, own.col] += self.repeats * own.data
+        found: Float32 = self._weigh_items(examples).toarray()
         found += POPULAR * self.popular
         found /= found.sum(axis=1, keepdims=True)
+        return found
+
+    def rank(self, examples: Prefixes) -> Int64:
+        """The rank of each example's target among the scores, from 1 on, (B,), without the scores of all items."""
+        weights, popular = self._weigh_items(examples), np.float32(POPULAR) * self.popular
+        rows = np.repeat(np.arange(len(examples)), np.diff(weights.indptr))
+        values = weights.data + popular[weights.indices]
+        targets, order = examples.targets, np.argsort(-popular, kind="stable")
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        own, is_target = popular[targets].copy(), weights.indices == targets[rows]
+        own[rows[is_target]] = values[is_target]
+        has = np.bincount(rows[is_target], minlength=len(examples)) > 0
+        beyond = np.where(has, np.searchsorted(-popular[order], -own), places[targets])  # as if no item had weights
+        better = (values > own[rows]) | ((values == own[rows]) & (weights.indices < targets[rows]))
+        changed = better.astype(np.int64) - (places[weights.indices] < beyond[rows])
+        return 1 + beyond + np.bincount(rows, weights=changed, minlength=len(examples)).astype(np.int64)
+
+    def _weigh_items(self, examples: Prefixes) -> sparse.csr_array:
+        """What tells of the items but their popularity, (B, N)."""
+        visits = self._weigh_clicks(examples)
+        found = _shares(sparse.csr_array(visits @ self.near))
+        if self.second:
+            further = sparse.csr_array(found @ self.walk)
+            owners = np.repeat(np.arange(len(examples)), np.diff(further.indptr))
+            # Two steps lead back to the visit's own items, whose weight is `repeats`.
+            further.data[_occur(visits, owners, further.indices)] = 0.0
+            found = _shares(sparse.csr_array(found + np.float32(self.second) * further))
+        found = sparse.csr_array(found + np.float32(self.repeats) * visits)
+        found.sum_duplicates()
         return found
 
     def _weigh_clicks(self, examples: Prefixes) -> sparse.csr_array:
@@ -125,7 +146,7 @@ def score_by_transitions(
     examples = spread_examples(shard.valid, CHOSEN_BY)
 
     def choose(tried: Sequence[TransitionScores]) -> TransitionScores:
-        return tried[_choose_steadily(_compare(examples, len(popular), partial(_score_each, tried), interrupt))]
+        return tried[_choose_steadily(np.stack([_gains(one.rank(examples)) for one in interrupt.each(tried)]))]
 
     chosen = TransitionScores(near, _shares(near), popular)
     for name, values in (("repeats", REPEATS), ("decay", DECAYS), ("second", SECONDS)):
@@ -133,12 +154,15 @@ def score_by_transitions(
     return chosen
 
 
-def _score_each(tried: Sequence[TransitionScores], examples: Prefixes) -> Iterable[Float32]:
-    return (one.score(examples) for one in tried)
-
-
 def _damped(pairs: sparse.csr_array) -> sparse.csr_array:
     return scale_rows(pairs, np.maximum(_row_sums(pairs), 1.0) ** -DAMPING)
+
+
+def _occur(matrix: sparse.csr_array, rows: Int64, columns: Int64) -> np.ndarray:
+    """Which of these entries the matrix has."""
+    width = matrix.shape[1]
+    owners = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    return np.isin(rows * width + columns, owners * width + matrix.indices)
 
 
 def _shares(weights: sparse.csr_array) -> sparse.csr_array:
@@ -183,14 +207,19 @@ def spread_examples(examples: Prefixes, most: int) -> Prefixes:
 def _compare(
     examples: Prefixes, items: int, score: Callable[[Prefixes], Iterable[Float32]], interrupt: Interrupt
 ) -> np.ndarray:
-    """The reciprocal rank, 0 beyond DEPTH, of each example's target in each of the ways' scores, (ways, P)."""
+    """The gain of each example's target in each of the ways' scores, (ways, P)."""
     step = max(1, min(128, SCORES // max(1, items)))
     found = []
     for begin in interrupt.each(range(0, len(examples), step)):
         some = examples.select(np.arange(begin, min(begin + step, len(examples))))
         ranks = np.stack([rank_targets(one, some.targets) for one in score(some)])
-        found.append(np.where((ranks > 0) & (ranks <= DEPTH), 1.0 / np.maximum(ranks, 1), 0.0))
+        found.append(_gains(ranks))
     return np.concatenate(found, axis=1) if found else np.zeros((1, 0))
+
+
+def _gains(ranks: Int64) -> np.ndarray:
+    """1 / log2(1 + rank), 0 beyond DEPTH and for a miss: between hits and reciprocal ranks, steadier than both."""
+    return np.where((ranks > 0) & (ranks <= DEPTH), 1.0 / np.log2(1.0 + np.maximum(ranks, 1)), 0.0)
 
 
 def _choose_steadily(values: np.ndarray) -> int:

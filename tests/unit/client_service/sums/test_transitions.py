@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data.sessions import SessionShard
-from client_service.evaluation.session_ranking import measure_prefixes
+from client_service.data.sessions import Prefixes, SessionShard
+from client_service.evaluation.session_ranking import measure_prefixes, rank_targets
 from client_service.sums.silo_sum import SumRound, Sums
 from client_service.sums.transitions import (
     Transitions,
@@ -210,6 +211,17 @@ def test_the_weight_of_a_network_follows_validation_and_is_none_where_nothing_sp
     assert len(few.valid) == 0 < examples
     assert network_share(few, nothing, known.score) == 0.0  # nothing speaks for it
     assert isinstance(score_by_transitions(few, None), TransitionScores)
+
+
+@pytest.mark.parametrize("second", [0.0, 0.3])
+def test_ranks_without_the_scores_of_all_items_are_those_of_the_scores(second: float) -> None:
+    shard = planted(8)[0]
+    found = replace(score_by_transitions(shard, None), second=second)
+    for examples in (shard.train, shard.test):
+        assert np.array_equal(found.rank(examples), rank_targets(found.score(examples), examples.targets))
+    drawn = np.random.default_rng(3).integers(60, size=2000)  # clicks that nothing tells of, and targets among these
+    strange = Prefixes(drawn, np.arange(0, 1990, 10), np.arange(3, 1993, 10))
+    assert np.array_equal(found.rank(strange), rank_targets(found.score(strange), strange.targets))
 
 
 def test_a_silo_whose_visits_go_another_way_than_the_others_is_served_by_its_own_transitions() -> None:
