@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 
 from benchmarks.fedga.devices import SAMPLE
 from benchmarks.fedga.methods import Values, average_silos, build_method
@@ -154,14 +155,17 @@ def last_round(plan: DevicePlan, crew: DeviceCrew) -> DeviceRound:
 
 def take_networks(file: str, given: argparse.Namespace, train: Callable[[], list[States]]) -> list[States]:
     """What is kept in the folder of networks, or what is trained now and kept there."""
-    path = None if given.networks is None else given.networks / f"{given.folder.name}-{given.cut}-{file}.pt"
+    path = None if given.networks is None else given.networks / f"{given.folder.name}-{given.cut}-{file}.safetensors"
     if path is not None and path.is_file():
-        kept: list[States] = torch.load(path, weights_only=True)
-        return kept
+        kept: dict[str, States] = {}
+        for key, value in load_file(path).items():
+            place, _, name = key.partition("/")
+            kept.setdefault(place, {})[name] = value
+        return [kept[place] for place in sorted(kept, key=int)]
     found = train()
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(found, path)
+        save_file({f"{place}/{name}": value for place, one in enumerate(found) for name, value in one.items()}, path)
     return found
 
 
