@@ -88,7 +88,7 @@ def main() -> None:
         dataset = draw_thin(
             read_source(source, given.data / given.name, given.seed), given.users, given.each, given.items, given.seed
         )
-        shards = cut_silos(dataset, given.silos, given.seed)[: given.some]
+        shards = cut_silos(dataset, given.silos, given.seed)[0][: given.some]
         silos = [measure_parts(shard, given.parts.split(",")) for shard in shards]
     print(f"{given.name}: {len(silos)} silos, {sum(shard.train.nnz for shard in shards):,} training pairs\n")
     print(render_table(["scorers", "NDCG@20", "what these bring"], list(compare_parts(silos))))

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
@@ -24,16 +23,28 @@ from benchmarks.common import locate_data, render_table
 from benchmarks.harness.data import without_thin
 from benchmarks.harness.measure import FLOOR_LABELS
 from benchmarks.harness.tables import format_number
+from benchmarks.sparse.federation import (
+    LEVEL,
+    Gains,
+    choose_sums,
+    list_both,
+    measure_gains,
+    place_items,
+    ratio_interval,
+)
 from client_service.data import Shard, load_shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
+from client_service.sums.basis import CommonBasis
+from client_service.training.filter_search import best_filter
 from shared.errors import DataError
 from shared.files import replace_file
 from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
 from simulation.datasets.load import load_dataset, read_events
 from simulation.datasets.synthetic import generate_dataset
-from simulation.experiments.floors import FLOORS, START, VERSION, floor_tops
+from simulation.experiments.floors import FLOORS, START, VERSION, closed_tops
 from simulation.partitioning.partition import partition_dataset, write_partition
 from simulation.partitioning.sources import SYNTHETIC
 
@@ -85,7 +96,7 @@ def _read_pairs(paths: list[Path], folder: Path, kind: str) -> pl.DataFrame:
 Row = dict[str, Any]
 Values = Mapping[str, Mapping[str, PerUser]]
 """By the name of a floor, then of a metric: of every test user of a silo."""
-LEVEL = 95.0  # per cent of the resamples in the interval
+TOGETHER = "together"  # the start with the sums of all silos
 
 
 class SmallCut(NamedTuple):
@@ -146,34 +157,38 @@ def _measure_cell(cell: SmallCut, whole: Dataset, config: Row, kept: Path | None
 def _silo_values(cell: SmallCut, whole: Dataset) -> Iterator[Values]:
     parts = partition_dataset(whole, clients=cell.clients, method=cell.method, seed=0)
     with tempfile.TemporaryDirectory() as folder:
-        for path in write_partition(whole, parts, Path(folder)):
-            yield measure_silo(load_shard(path))
+        shards, items = place_items([load_shard(path) for path in write_partition(whole, parts, Path(folder))])
+    basis = choose_sums(shards, items, 0)
+    for shard in shards:
+        yield measure_silo(shard, basis)
 
 
-def measure_silo(shard: Shard) -> Values:
-    """Test quality of every floor and of the untrained start, user by user."""
+def measure_silo(shard: Shard, basis: CommonBasis) -> Values:
+    """Test quality of every floor, of the untrained start, and of the start with the sums of all silos, by user."""
     seen = sparse.csr_array(shard.train + shard.valid)
-    found = {}
-    for name, top in floor_tops(shard, MethodSettings().cutoff, None).items():
+    spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
+    chosen = best_filter(shard, spectrum).choice
+    lists = list_both(shard, basis, spectrum, chosen)
+    hits = {START: lists.alone, TOGETHER: lists.together}
+    for name, top in closed_tops(shard, spectrum, chosen).items():
         if top is not None:
-            hits = find_hits(top, shard.test, seen)
-            found[name] = {key: metric.per_user(*hits) for key, metric in METRICS.items()}
-    return found
+            hits[name] = find_hits(top, shard.test, seen)
+    return {name: {key: metric.per_user(*one) for key, metric in METRICS.items()} for name, one in hits.items()}
 
 
 def summarise(silos: list[Values], config: Row) -> Row:
     """Both means of every floor and of the start, and the start over the best floor with its interval.
 
-    A floor that is missing in one silo, because EASE does not fit there, is missing.
+    A floor that is missing in one silo, because EASE does not fit there, is missing. gains: together over the start.
     """
     tested = [silo for silo in silos if len(silo[START][PRIMARY])]
-    names = [name for name in (*FLOORS, START) if all(name in silo for silo in tested)]
+    names = [name for name in (*FLOORS, START, TOGETHER) if all(name in silo for silo in tested)]
     pooled = {name: {key: np.concatenate([silo[name][key] for silo in tested]) for key in METRICS} for name in names}
     clients = {
         name: {key: float(np.mean([silo[name][key].mean() for silo in tested])) for key in METRICS} for name in names
     }
     users = {name: {key: float(values.mean()) for key, values in pooled[name].items()} for name in names}
-    best = max((name for name in names if name != START), key=lambda name: users[name][PRIMARY])
+    best = max((name for name in names if name in FLOORS), key=lambda name: users[name][PRIMARY])
     draws = (config["resamples"], config["seed"])
     ratio = {key: ratio_interval(pooled[START][key], pooled[best][key], *draws) for key in METRICS}
     return {
@@ -182,28 +197,30 @@ def summarise(silos: list[Values], config: Row) -> Row:
         "client_mean": clients,
         "best": best,
         "ratio": ratio,
+        "gains": _measure_gains(tested, *draws)._asdict(),
     }
 
 
-def ratio_interval(own: PerUser, other: PerUser, resamples: int, seed: int) -> list[float]:
-    """The ratio of the means, and the ends of its interval over users drawn with replacement, the same for both."""
-    rows = np.random.default_rng(seed).integers(0, len(own), (resamples, len(own)))
-    drawn: NDArray[np.float64] = own[rows].mean(1) / np.maximum(other[rows].mean(1), np.finfo(float).tiny)
-    ends = np.percentile(drawn, [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
-    return [float(own.mean() / other.mean()), float(ends[0]), float(ends[1])]
+def _measure_gains(silos: list[Values], resamples: int, seed: int) -> Gains:
+    together, alone = ([silo[name][PRIMARY] for silo in silos] for name in (TOGETHER, START))
+    return measure_gains(together, alone, resamples, seed)
 
 
 NOTE = f"""{LABELS[PRIMARY].title}, user mean, test items. *Ratio*: the untrained start over the floor that is best at
 the user mean, with the {LEVEL:.0f} % bootstrap interval over users; beside it that of {LABELS["recall"].title} over the
 same floor, and that of the client means over the floor that is best there. *Chosen on*: the rules of the fusion were
 chosen on other pairs of this set, so that its figures are not blind; those of the others were read once, when the rules
-were fixed. One partition, one seed. Sets are cut down: see the table's README."""
+were fixed. One partition, one seed. Sets are cut down: see the table's README. *Together*: the start with sums of all
+silos, of the kind that the number of training pairs chooses, and over the start its ratio with interval; the silos
+whose ratio is below 1, those whose whole interval is, of how many; and the mean ratio of the worst 5 % of the silos, at
+least one, with what that would be if each user's two lists changed places at random."""
 
 
 def render(rows: list[Row]) -> str:
     """Markdown: a line a cell."""
     head = ["data", "users x items", "cut", "silos", "test users", *(FLOOR_LABELS[name] for name in (*FLOORS, START))]
-    head += ["best floor", "ratio", "of recall", "of client means", "chosen on"]
+    head += ["best floor", "ratio", "of recall", "of client means", "together", "over the start", "silos below 1"]
+    head += ["worst silos", "chosen on"]
     measured = [row for row in rows if "problem" not in row]
     lines = [_cell_line(row) for row in measured]
     problems = [
@@ -220,7 +237,18 @@ def _count_cells(rows: list[Row]) -> str:
     ahead, surely, behind = (int(part.sum()) for part in (every[:, 0] >= 1, every[:, 1] > 1, every[:, 2] < 1))
     return (
         f"{len(rows)} cells: not behind in {ahead}, ahead by the whole interval in {surely}, behind by it in {behind}; "
-        f"mean of the ratios {every[:, 0].mean():.3f}."
+        f"mean of the ratios {every[:, 0].mean():.3f}. {_count_gains(rows)}"
+    )
+
+
+def _count_gains(rows: list[Row]) -> str:
+    """Of all silos of all cells."""
+    gains = [Gains(**row["gains"]) for row in rows]
+    below, wholly, counted = (sum(getattr(one, name) for one in gains) for name in ("below", "wholly", "counted"))
+    ratios, by_chance = np.array([one.ratio[0] for one in gains]), counted * (100 - LEVEL) / 200
+    return (
+        f"Together over the start: mean of the ratios {ratios.mean():.3f}, least {ratios.min():.3f}; of {counted} "
+        f"silos {below} below 1, {wholly} by the whole interval, where chance alone makes {by_chance:.0f}."
     )
 
 
@@ -229,15 +257,30 @@ def _cell_line(row: Row) -> list[str]:
     figures = [format_number(users[name][PRIMARY]) if name in users else "-" for name in (*FLOORS, START)]
     ratio, low, high = row["ratio"][PRIMARY]
     sizes = [row["data"], f"{row['users']:,} x {row['items']:,}", row["cut"], str(row["clients"])]
-    both = clients[START][PRIMARY] / max(clients[name][PRIMARY] for name in clients if name != START)
+    both = clients[START][PRIMARY] / max(clients[name][PRIMARY] for name in clients if name in FLOORS)
     ratios = [f"{ratio:.3f} ({low:.3f} to {high:.3f})", f"{row['ratio']['recall'][0]:.3f}", f"{both:.3f}"]
-    return [*sizes, str(row["test_users"]), *figures, FLOOR_LABELS[best], *ratios, "yes" if row["tuned"] else ""]
+    gains = Gains(**row["gains"])
+    over, least, most = gains.ratio
+    together = [format_number(users[TOGETHER][PRIMARY]), f"{over:.3f} ({least:.3f} to {most:.3f})"]
+    together += [
+        f"{gains.below}, {gains.wholly} of {gains.counted}",
+        f"{gains.worst:.2f} (by chance {gains.by_chance:.2f})",
+    ]
+    tuned = "yes" if row["tuned"] else ""
+    return [*sizes, str(row["test_users"]), *figures, FLOOR_LABELS[best], *ratios, *together, tuned]
 
 
 def check(rows: list[Row]) -> list[str]:
-    """What must hold on any data: the start is not behind a floor for sure, by the whole interval."""
-    behind = [row for row in rows if "problem" not in row and row["ratio"][PRIMARY][2] < 1.0]
+    """What must hold on any data: nothing is behind for sure, by the whole interval: the start behind a floor, or what
+    the sums make of it behind the start."""
+    measured = [row for row in rows if "problem" not in row]
+    behind = [row for row in measured if row["ratio"][PRIMARY][2] < 1.0]
+    harmed = [row for row in measured if row["gains"]["ratio"][2] < 1.0]
     return [
+        f"{row['data']}, {row['cut']}, {row['clients']} silos: expected the sums to do no harm, "
+        f"got {row['gains']['ratio'][0]:.3f} of the start, at most {row['gains']['ratio'][2]:.3f}"
+        for row in harmed
+    ] + [
         f"{row['data']}, {row['cut']}, {row['clients']} silos: expected the start not behind {row['best']}, "
         f"got {row['ratio'][PRIMARY][0]:.3f} of it, at most {row['ratio'][PRIMARY][2]:.3f}"
         for row in behind

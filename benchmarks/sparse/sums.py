@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import tomllib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,24 +21,22 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import render_table
-from benchmarks.sparse.run import ratio_interval, read_source
+from benchmarks.sparse.federation import measure_gains, place_items, sum_silos
+from benchmarks.sparse.run import read_source
 from client_service.data import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
-from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_rounds
+from client_service.sums.basis import CommonBasis
 from client_service.sums.registry import SILO_SUMS
-from client_service.sums.statistics import begin_sums, catalogue_matrix, count_pairs, pack_sums
-from client_service.sums.subspace_iteration import explore, first_directions
 from client_service.training.filter_search import best_filter
 from client_service.training.fusion_search import fused_top
-from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
-from shared.sums.item_basis import DEGREES, choose_basis, hide_rare_pairs
+from shared.sums.item_basis import choose_basis
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
 from simulation.partitioning.partition import build_part, partition_dataset
 
-RESAMPLES, WORST = 2000, 0.05
-USUAL = BasisSettings(words=64)
+RESAMPLES = 2000
 Ways = dict[str, PerUser]
 
 
@@ -64,25 +61,10 @@ def draw_thin(dataset: Dataset, users: int, each: int | None, items: int, seed: 
     return assemble_dataset(dataset.name, {WHOLE: table}, seed=seed, draws="table")
 
 
-def cut_silos(dataset: Dataset, silos: int, seed: int) -> list[Shard]:
-    """Shards of users at random, whose items have places in the list of all."""
+def cut_silos(dataset: Dataset, silos: int, seed: int) -> tuple[list[Shard], int]:
+    """Shards of users at random, whose items have places in the list of all, and its length."""
     partition = partition_dataset(dataset, clients=silos, method="random", seed=seed)
-    shards = [build_part(dataset, part, part.name, ()) for part in partition.parts]
-    rows = {item: row for row, item in enumerate(sorted({item for shard in shards for item in shard.item_ids}))}
-    return [replace(shard, places=np.array([rows[item] for item in shard.item_ids])) for shard in shards]
-
-
-def sum_silos(shards: list[Shard], items: int, kind: str, seed: int) -> CommonBasis:
-    """The sums of the silos' training pairs, as a basis run has them."""
-    whole = sparse.csr_array(sparse.vstack([catalogue_matrix(shard, items) for shard in shards]))
-    if kind == "exact":
-        counted = hide_rare_pairs(MethodSettings(catalogue=items), count_pairs(whole))
-        return basis_of_pairs(counted, USUAL.exponent)
-    assert USUAL.words is not None
-    sums = [begin_sums(whole, first_directions(seed, items, USUAL.words), USUAL.exponent, len(shards))]
-    while len(sums) < USUAL.rounds:
-        sums.append(pack_sums(whole, explore(sums, USUAL.exponent, seed)))
-    return basis_of_rounds(explore(sums, USUAL.exponent, seed), sums[0][DEGREES], USUAL.rank)
+    return place_items([build_part(dataset, part, part.name, ()) for part in partition.parts])
 
 
 def measure_silo(shard: Shard, bases: dict[str, CommonBasis]) -> Ways:
@@ -104,15 +86,19 @@ def measure_silo(shard: Shard, bases: dict[str, CommonBasis]) -> Ways:
 
 
 def compare_ways(silos: list[Ways]) -> Iterator[list[str]]:
-    """A line a way: the mean, the ratio to alone, the silos behind, and the mean ratio of the worst of them."""
-    alone = np.concatenate([silo["alone"] for silo in silos])
+    """A line a way: the mean, the ratio to alone, the silos behind, and the worst of them beside chance."""
+    alone = [silo["alone"] for silo in silos]
     for way in silos[0]:
-        values = np.concatenate([silo[way] for silo in silos])
-        ratio, low, high = ratio_interval(values, alone, RESAMPLES, 0)
-        each = np.array([ratio_interval(silo[way], silo["alone"], RESAMPLES, 0) for silo in silos])
-        worst = np.sort(each[:, 0])[: max(1, round(WORST * len(each)))].mean()
-        behind = f"{int((each[:, 0] < 1).sum())}, {int((each[:, 2] < 1).sum())} wholly"
-        yield [way, f"{values.mean():.4f}", f"{ratio:.3f} [{low:.3f}, {high:.3f}]", behind, f"{worst:.3f}"]
+        values = [silo[way] for silo in silos]
+        gains = measure_gains(values, alone, RESAMPLES, 0)
+        ratio, low, high = gains.ratio
+        yield [
+            way,
+            f"{np.concatenate(values).mean():.4f}",
+            f"{ratio:.3f} [{low:.3f}, {high:.3f}]",
+            f"{gains.below}, {gains.wholly} wholly of {gains.counted}",
+            f"{gains.worst:.3f} (by chance {gains.by_chance:.3f})",
+        ]
 
 
 def main() -> None:
@@ -130,11 +116,8 @@ def main() -> None:
     with threadpool_limits(1):
         dataset = read_source(source, given.data / given.name, given.seed)
         dataset = draw_thin(dataset, given.users, given.each, given.items, given.seed)
-        shards = cut_silos(dataset, given.silos, given.seed)
-        items, pairs = (
-            1 + max(int(shard.places.max()) for shard in shards if shard.places is not None),
-            sum(shard.train.nnz for shard in shards),
-        )
+        shards, items = cut_silos(dataset, given.silos, given.seed)
+        pairs = sum(shard.train.nnz for shard in shards)
         bases = {kind: sum_silos(shards, items, kind, given.seed) for kind in ("exact", "iterated")}
         print(
             f"{given.name}: {len(shards)} silos, {pairs:,} training pairs; {choose_basis(items, pairs)[1]}\n",

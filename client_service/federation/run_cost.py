@@ -154,8 +154,8 @@ def _closed_form_cost(users: int, items: int) -> Cost:
     the silo alone, with which every model is compared. They are of the silo's own size whatever the settings are."""
     short = float(min(users, items))
     pairs = 16.0 * (items if items <= MOST_PAIRS else short) ** 2 if short <= ONE_RIDGE_SIDE else 0.0
-    dense = 28.0 * items**2 + 8.0 * users * items if items <= DENSE_ITEMS else 0.0
-    scores = 12.0 * 4.0 * min(float(min(users, VALIDATION_USERS)) * items, float(MOST_SCORES))
+    dense = 40.0 * items**2 + 8.0 * users * items if items <= DENSE_ITEMS else 0.0
+    scores = 14.0 * 4.0 * min(float(min(users, VALIDATION_USERS)) * items, float(MOST_SCORES))
     return Cost("the closed-form scores", pairs + dense + scores + 12.0 * FUSED_DIRECTIONS * (users + items))
 
 

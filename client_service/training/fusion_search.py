@@ -13,7 +13,7 @@ from scipy import sparse
 from client_service.data import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import TopItems, hits_of_each, ranked_by, split_users, validation_users
-from client_service.models.closed_form.part import Scorer, ScorerPart
+from client_service.models.closed_form.part import LOUDNESSES, Scorer, ScorerPart
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
@@ -113,11 +113,14 @@ class Judge:
         return slice(first, first + len(users))
 
 
-LOUDNESSES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
 PRIOR_USERS = 100  # validation users at which their choice and the usual weights count alike
 OWN_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # of the silo's own parts beside those of a common basis
-USUAL_SHARE, SHARE_USERS = 0.15, 200  # where there are no validation users; how many count as much as that
+USUAL_SHARE, SHARE_USERS = 0.15, 50  # where there are no validation users; how many count as much as that
+# What sums that tell of everything bring, as a share of what a silo has alone, and how many of its validation users
+# count as much as that; chosen on amazon-video, retailrocket, yelp2018-13k and lastfm, in silos of 30 users on.
+EXPECTED_GAIN, GAIN_USERS = 0.3, 20
 USERS_A_DIRECTION = 8  # of a silo, whose own parts know as much as one direction of all silos' sums
+LEAST_HEARD = 0.02  # weight of a part that the search does not begin with, below which it is left out
 LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
 SURE_USERS = 200  # validation users from which on no single part may rank better by one standard error than the sum
 SOME_USERS, MORE_ERRORS = 30, 2.0  # and by so many where there are fewer of them, but so many users
@@ -167,7 +170,7 @@ def best_recipe(
     parts = _own_parts(judge, shard, made, None if began else base)
     usual = _normalise({name: PARTS[name].weight if name in PARTS else BASE_WEIGHT for name in parts.scores})
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
-    weights = _no_worse_than_one(judge, parts, weights)
+    weights = _no_worse_than_one(judge, parts, _drop_quiet(weights))
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
     prior = usual_share(shard.train.shape[0], directions, told)
     share = _own_share(judge, parts.sum(weights), theirs, prior, told**2) if theirs else 1.0
@@ -242,7 +245,7 @@ def _scored_together(
 def _best_weights(judge: Judge, parts: OwnParts, usual: Weights) -> Weights:
     """What validation prefers, of one search from the first part, the base score, and one from the usual weights."""
     first, *others = parts.scores
-    from_first = _search(judge, parts, {first: 1.0}, others)
+    from_first = _search(judge, parts, {first: 1.0}, [name for name in others if PARTS[name].from_base])
     from_usual = _search(judge, parts, usual, [*others, first])
     both = (from_first, from_usual)
     return judge.best_of(both, lambda places: (parts.sum(weights, places) for weights in both))
@@ -254,15 +257,16 @@ def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str
         others = _normalise({other: weight for other, weight in weights.items() if other != name})
         if not others:
             continue
-        loudness = judge.best_of(LOUDNESSES, partial(_louder, parts, others, name))
+        options = PARTS[name].loudnesses if name in PARTS else LOUDNESSES
+        loudness = judge.best_of(options, partial(_louder, parts, others, name, options))
         weights = _normalise({**others, name: loudness})
     return weights
 
 
-def _louder(parts: OwnParts, others: Weights, name: str, places: slice) -> Iterator[Float32]:
+def _louder(parts: OwnParts, others: Weights, name: str, options: Sequence[float], places: slice) -> Iterator[Float32]:
     """The sum of the others and one part beside it, at each loudness in turn."""
     total, part = parts.sum(others, places), parts.scores[name][places]
-    return _each_blend(total, part, [(1.0, value) for value in LOUDNESSES])
+    return _each_blend(total, part, [(1.0, value) for value in options])
 
 
 def _each_blend(first: Float32, second: Float32, weights: Iterable[tuple[float, float]]) -> Iterator[Float32]:
@@ -284,6 +288,16 @@ def _mix(first: Weights, second: Weights, share: float) -> Weights:
     """share of the first weights and the rest of the second."""
     names = dict.fromkeys([*first, *second])
     return {name: share * first.get(name, 0.0) + (1.0 - share) * second.get(name, 0.0) for name in names}
+
+
+def _drop_quiet(weights: Weights) -> Weights:
+    """Without the parts that need not be there and would hardly be heard: they cost time in each answer."""
+    heard = {
+        name: weight
+        for name, weight in weights.items()
+        if weight >= LEAST_HEARD or name not in PARTS or PARTS[name].from_base
+    }
+    return weights if len(heard) == len(weights) else _normalise(heard)
 
 
 def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weights:
@@ -308,21 +322,36 @@ def usual_share(users: int, directions: int | None = None, told: float = 1.0) ->
 def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float, trust: float) -> float:
     """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one.
 
-    trust: of a validation user, as a share of one in a federation whose sums tell of everything: where they tell of a
-    few items, popular ones, a few users prefer them by chance.
+    1 where the silo is expected to be better off alone. trust: of a validation user, as a share of one in a federation
+    whose sums tell of everything: where they tell of a few items, popular ones, a few users prefer them by chance.
     """
     ours = standardise(own)
     theirs = standardise(np.mean(common, axis=0))
 
-    def blends(places: slice) -> Iterator[Float32]:
-        return _each_blend(ours[places], theirs[places], [(share, 1 - share) for share in OWN_SHARES])
+    def blends(shares: Sequence[float]) -> Blends:
+        return lambda places: _each_blend(ours[places], theirs[places], [(share, 1 - share) for share in shares])
 
-    preferred, count = judge.best_of(OWN_SHARES, blends), judge.count * trust
-    return (count * preferred + SHARE_USERS * usual) / (count + SHARE_USERS)
+    preferred, count = judge.best_of(OWN_SHARES, blends(OWN_SHARES)), judge.count * trust
+    share = (count * preferred + SHARE_USERS * usual) / (count + SHARE_USERS)
+    if not judge.count:
+        return share
+    together, alone = judge.by_user_of_each(blends((share, 1.0)))
+    return share if _expects_gain(together, alone, trust) else 1.0
+
+
+def _expects_gain(together: PerUser, alone: PerUser, trust: float) -> bool:
+    """Is the mean gain at least 0, of these users and of as many as stand for what such sums usually bring?
+
+    Of few users a loss is mostly chance: the more the sums tell, the more users it takes to say that they do harm.
+    """
+    usually = GAIN_USERS * EXPECTED_GAIN * trust * float(alone.mean())
+    return float((together - alone).sum()) + usually >= 0.0
 
 
 def _as_recipe(parts: OwnParts, weights: Weights, share: float, common: int, *, base_is_common: bool) -> Recipe:
     """Loudnesses: each weight over that of the base score, which has that of a common part where it is one."""
+    if base_is_common:
+        share = min(share, 1.0 - LEAST_BASE)
     each = (1.0 - share) / common if common else 0.0
     base = each / share if base_is_common else max(weights.get(BASE, 0.0), LEAST_BASE)
     chosen = (ChosenPart(name, setting, weights.get(name, 0.0) / base) for name, setting in parts.settings.items())

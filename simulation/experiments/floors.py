@@ -16,17 +16,19 @@ from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import Measures
 from client_service.evaluation.ranking import TopItems, on_test
 from client_service.evaluation.session_ranking import floors_of, measure_prefixes
+from client_service.models.initial_filter import Filter
 from client_service.training.filter_search import CLOSED_FORMS, best_filter, closed_form_tops, popularity_top
 from client_service.training.fusion_search import fused_top
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.files import replace_file
+from shared.method.spectrum import Spectrum
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.pooled import pool_items, pool_shards
 from simulation.progress import count_bar
 
 FLOORS = ("popularity", *CLOSED_FORMS)
 START = "start"  # the fused score before any training: it tells what training adds, and is nobody's floor but our own
-VERSION = 3  # of the figures: raise it with every change of code that changes one, so that no kept file answers for it
+VERSION = 4  # of the figures: raise it with every change of code that changes one, so that no kept file answers for it
 POOLED_ITEMS = 25_000  # in all silos: up to so many the ceiling is computed
 POOLED_SCORES = 400_000_000  # users x items of all silos: likewise
 
@@ -57,9 +59,13 @@ def measure_floors(shard: Shard, cutoff: int, cache: Path | None) -> ByName:
 def floor_tops(shard: Shard, cutoff: int, cache: Path | None) -> dict[str, TopItems | None]:
     """The lists of every floor and of the untrained model, each with the settings that validation items choose."""
     spectrum = cached_spectrum(shard, cutoff, cache)
-    ridge = best_filter(shard, spectrum).choice
-    closed = closed_form_tops(shard, spectrum, ridge)
-    return {"popularity": popularity_top(shard), **closed, START: fused_top(shard, spectrum, ridge)}
+    chosen = best_filter(shard, spectrum).choice
+    return {**closed_tops(shard, spectrum, chosen), START: fused_top(shard, spectrum, chosen)}
+
+
+def closed_tops(shard: Shard, spectrum: Spectrum, chosen: Filter) -> dict[str, TopItems | None]:
+    """The lists of every floor. chosen: the filter that validation prefers."""
+    return {"popularity": popularity_top(shard), **closed_form_tops(shard, spectrum, chosen)}
 
 
 def measure_all_floors(

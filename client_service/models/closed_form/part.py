@@ -16,6 +16,8 @@ from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum, low_spectrum
 
 MOST_PAIRS = 6000  # items up to which their pairs are counted once for all settings: 144 MB
+LOUDNESSES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
+FEW_LOUDNESSES = (0.0, 0.25, 0.5, 1.0)
 Code = Float32 | sparse.csr_array
 """What a scorer knows of baskets, one row each."""
 
@@ -131,6 +133,8 @@ class ScorerPart:
     one that is kept unless another is better for sure. make: the scorer of a silo's own graph. make_each, score_each:
     the same for several settings at once, and their scores of baskets in turn, where that saves work. of_sums: the
     scorer of the pairs of all silos, where it follows from these; None: a silo has it of its own graph alone.
+    loudnesses: of which validation chooses one, beside the sum of the others. from_base: is it also weighed where the
+    search begins at the base score? A part that is not costs less than half as much.
     """
 
     name: str
@@ -141,3 +145,5 @@ class ScorerPart:
     make_each: Callable[[TrainingGraph, Sequence[Any]], list[Any]] | None = None
     score_each: Callable[[list[Any], sparse.csr_array], Iterable[Float32]] | None = None
     of_sums: Callable[[SummedPairs], ItemScorer] | None = None
+    loudnesses: Sequence[float] = LOUDNESSES
+    from_base: bool = True

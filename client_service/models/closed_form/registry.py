@@ -13,10 +13,12 @@ from typing import Any
 from scipy import sparse
 
 from client_service.models.closed_form.ease import EASE
+from client_service.models.closed_form.edlae import EDLAE
 from client_service.models.closed_form.frequency import FREQUENCY
 from client_service.models.closed_form.full_spectrum import FILTER
 from client_service.models.closed_form.least_squares import SQUARES
 from client_service.models.closed_form.part import ItemScorer, Scorer, ScorerPart, SummedPairs, TrainingGraph
+from client_service.models.closed_form.rp3beta import RP3BETA
 from shared.errors import SettingsError
 from shared.method.spectrum import Spectrum
 
@@ -27,6 +29,8 @@ PARTS: dict[str, ScorerPart] = {
         SQUARES,
         EASE,
         FREQUENCY,
+        EDLAE,
+        RP3BETA,
     )
 }
 """In the order in which validation weighs them."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.plan import run_own_table
-from benchmarks.sparse.run import SmallCut, check, ratio_interval, read_sessions, read_source, render, summarise
+from benchmarks.sparse.federation import measure_gains, ratio_interval
+from benchmarks.sparse.run import TOGETHER, SmallCut, check, read_sessions, read_source, render, summarise
 from shared.errors import DataError
 from simulation.experiments.floors import FLOORS, START
 
@@ -48,7 +49,7 @@ def test_thin_items_are_removed_and_an_unknown_kind_is_refused(tmp_path: Path) -
 
 
 def silo(start: list[float], **floors: list[float]) -> dict[str, dict[str, np.ndarray]]:
-    values = {START: start, **{name: floors.get(name, [0.0] * len(start)) for name in FLOORS}}
+    values = {START: start, TOGETHER: start, **{name: floors.get(name, [0.0] * len(start)) for name in FLOORS}}
     return {name: {"recall": np.array(of), "ndcg": np.array(of)} for name, of in values.items()}
 
 
@@ -75,6 +76,21 @@ def test_the_interval_of_a_ratio_holds_it_and_has_no_width_where_users_do_not_di
     assert ratio_interval(2 * other, other, 500, 0) == pytest.approx([2.0, 2.0, 2.0])
 
 
+def test_the_worst_silos_are_told_beside_what_chance_alone_makes_of_them() -> None:
+    """Forty silos of which one loses: half of its quality, with so many users that chance cannot make that."""
+    rng = np.random.default_rng(0)
+    alone = [rng.random(200) for _ in range(40)]
+    same = [rng.permutation(one) for one in alone]
+    found = measure_gains([*same[:39], alone[39] / 2], alone, 200, 0)
+    assert found.counted == 40 and found.wholly == 1 and found.below >= 1
+    assert found.worst < 0.8 < found.by_chance < 1.0
+    few = [one[:4] for one in alone]
+    chance = measure_gains([one[:4] for one in same], few, 200, 0)
+    assert chance.worst < 0.8 and abs(chance.worst - chance.by_chance) < 0.2
+    empty = measure_gains([np.zeros(5), np.ones(5)], [np.zeros(5), np.ones(5)], 50, 0)
+    assert (empty.counted, empty.below, empty.wholly) == (1, 0, 0)
+
+
 def test_a_cell_is_kept_under_another_name_where_its_source_differs() -> None:
     one, other = (SmallCut({"data": "a", "fewest": fewest}, "users", 4) for fewest in (2, 3))
     assert one.file_name(DRAWS) != other.file_name(DRAWS)
@@ -86,6 +102,10 @@ def test_the_quick_table_is_measured_rendered_and_holds(tmp_path: Path) -> None:
     assert row["ratio"]["ndcg"][0] > 0.95 and check([row]) == []
     line = render([row, {**row, "problem": "expected fewer clients"}]).splitlines()
     assert any(text.startswith("| synthetic |") for text in line) and line[-1].endswith("expected fewer clients")
+    assert row["gains"]["counted"] == 4
+    harmed = {**row, "gains": {**row["gains"], "ratio": [0.9, 0.8, 0.94]}}
+    expected = "synthetic, users, 4 silos: expected the sums to do no harm, got 0.900 of the start, at most 0.940"
+    assert check([harmed]) == [expected]
     behind = {**row, "ratio": {"ndcg": [0.9, 0.8, 0.94]}}
     said = f"synthetic, users, 4 silos: expected the start not behind {row['best']}, got 0.900 of it, at most 0.940"
     assert check([behind]) == [said]

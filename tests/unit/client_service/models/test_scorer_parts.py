@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 from scipy import sparse
 
 from client_service.data import Shard
+from client_service.models.closed_form.edlae import EDLAE, RIDGE, edlae_of_few_users, edlae_of_pairs
 from client_service.models.closed_form.part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers, score_sums
+from client_service.models.closed_form.rp3beta import RP3BETA, rp3beta_of_graph
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import fuse, standard_scores
 from client_service.sums.basis import CommonBasis
@@ -89,3 +92,31 @@ def test_a_scorer_without_a_usual_weight_costs_nothing_unless_validation_wants_i
     assert recipe.loudness("cosine") == 0.0
     monkeypatch.delitem(PARTS, "cosine")
     assert [one for one in recipe.parts if one.name != "cosine"] == list(best_recipe(planted, spectrum, start).parts)
+
+
+def test_edlae_is_the_least_squares_of_baskets_with_items_left_out_by_either_side(planted: Shard) -> None:
+    """Column by column: the ridge regression of an item on all others, its ridge growing with their frequency."""
+    train = planted.train
+    found = edlae_of_pairs((train.T @ train).toarray().astype(np.float32), 0.4)
+    dense = train.toarray().astype(float)
+    strength = 0.4 / 0.6 * dense.sum(0) + RIDGE
+    for item in (0, 7, 39):
+        others = np.arange(40) != item
+        of_others = dense[:, others]
+        expected = np.linalg.solve(of_others.T @ of_others + np.diag(strength[others]), of_others.T @ dense[:, item])
+        np.testing.assert_allclose(found[others, item], expected, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(edlae_of_few_users(train, 0.4), found, rtol=1e-3, atol=1e-5)
+
+
+def test_rp3beta_walks_from_item_to_user_to_item_and_damps_what_is_popular(shard_of: Callable[..., Shard]) -> None:
+    train = shard_of([[1, 1, 0], [1, 1, 1], [0, 1, 0]]).train
+    found = rp3beta_of_graph(TrainingGraph(train, low_spectrum(train, 1)), 0.5).weights
+    # from item 0 to users 0 and 1, each by 1/2; from user 0 to item 1 by 1/2, from user 1 by 1/3; 3 users have item 1
+    assert found[0, 1] == pytest.approx((0.5 * 0.5 + 0.5 / 3) / 3**0.5)
+    assert found[1, 2] == pytest.approx(1 / 3 / 3)
+    assert (np.diag(found) == 0).all()
+
+
+def test_scorers_of_dense_weights_are_left_out_of_large_graphs() -> None:
+    assert not EDLAE.settings((100, 4097)) and not RP3BETA.settings((100, 4097))
+    assert EDLAE.settings((100, 4096)) and RP3BETA.settings((100, 4096))

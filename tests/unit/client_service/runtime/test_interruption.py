@@ -119,10 +119,10 @@ def test_the_choice_of_the_fusion_looks_once_a_block_of_users(planted: Shard, mo
     monkeypatch.setattr(ranking, "CHUNK", 10)
     through = Counted()
     client_of(planted, through, start="exact")
-    scored = 1 + 2 + 5 + 1  # all ridges together, weightings, ridges of EASE, the frequency
+    scored = 1 + 2 + 5 + 1 + 2  # all ridges together, weightings, ridges of EASE, the frequency, EDLAE and RP3beta
     judged = 3 + 2 + 5  # each ridge and each weighting by itself
-    searches = (4 + 5) + 1  # all loudnesses of a part at once: four parts from the base score, five from usual weights
-    single = 1 + 5  # the sum and each of the five parts by itself
+    searches = (4 + 7) + 1  # all loudnesses of a part at once: four parts from the base score, seven from usual weights
+    single = 1 + 7  # the sum and each of the seven parts by itself
     assert through.looks == 4 * 2 + 4 * (scored + judged + searches + single)
 
 

@@ -1,0 +1,140 @@
+"""Sums over the silos of a cut, each silo's lists alone and with them, and what the silos gain beside the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from client_service.data import Shard
+from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
+from client_service.evaluation.ranking import find_hits, ranked_by
+from client_service.models.initial_filter import Filter
+from client_service.models.score_fusion import Recipe, fuse, take_codes
+from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_rounds
+from client_service.sums.registry import SILO_SUMS
+from client_service.sums.statistics import begin_sums, catalogue_matrix, count_pairs, pack_sums
+from client_service.sums.subspace_iteration import explore, first_directions
+from client_service.training.filter_search import filter_scores
+from client_service.training.fusion_search import best_recipe
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.spectrum import Spectrum
+from shared.sums.item_basis import DEGREES, choose_basis, hide_rare_pairs
+
+WORST = 0.05  # of the silos
+NULLS = 200  # draws of what the worst silos look like where nothing is gained or lost
+LEVEL = 95.0  # per cent of the resamples in an interval
+USUAL = BasisSettings(words=64)
+
+
+def ratio_interval(own: PerUser, other: PerUser, resamples: int, seed: int) -> list[float]:
+    """The ratio of the means, and the ends of its interval over users drawn with replacement, the same for both."""
+    rows = np.random.default_rng(seed).integers(0, len(own), (resamples, len(own)))
+    drawn = own[rows].mean(1) / np.maximum(other[rows].mean(1), np.finfo(float).tiny)
+    ends = np.percentile(drawn, [(100 - LEVEL) / 2, (100 + LEVEL) / 2])
+    return [float(own.mean() / other.mean()), float(ends[0]), float(ends[1])]
+
+
+def place_items(shards: Sequence[Shard]) -> tuple[list[Shard], int]:
+    """The shards with their items' places in the list of all, and its length."""
+    rows = {item: row for row, item in enumerate(sorted({item for shard in shards for item in shard.item_ids}))}
+    placed = [replace(shard, places=np.array([rows[item] for item in shard.item_ids])) for shard in shards]
+    return placed, len(rows)
+
+
+def sum_silos(shards: Sequence[Shard], items: int, kind: str, seed: int) -> CommonBasis:
+    """The sums of the silos' training pairs, as a basis run has them."""
+    whole = sparse.csr_array(sparse.vstack([catalogue_matrix(shard, items) for shard in shards]))
+    if kind == "exact":
+        counted = hide_rare_pairs(MethodSettings(catalogue=items), count_pairs(whole))
+        return basis_of_pairs(counted, USUAL.exponent)
+    assert USUAL.words is not None
+    sums = [begin_sums(whole, first_directions(seed, items, USUAL.words), USUAL.exponent, len(shards))]
+    while len(sums) < USUAL.rounds:
+        sums.append(pack_sums(whole, explore(sums, USUAL.exponent, seed)))
+    return basis_of_rounds(explore(sums, USUAL.exponent, seed), sums[0][DEGREES], USUAL.rank)
+
+
+def choose_sums(shards: Sequence[Shard], items: int, seed: int) -> CommonBasis:
+    """Of the kind that is chosen where the number of training pairs is known."""
+    settings, _ = choose_basis(items, sum(shard.train.nnz for shard in shards))
+    return sum_silos(shards, items, str(settings["kind"]), seed)
+
+
+class BothLists(NamedTuple):
+    """Of a silo's test users: how many of their held-out items each list hits, and how many they have."""
+
+    alone: tuple[Any, Any]
+    together: tuple[Any, Any]
+
+
+def list_both(shard: Shard, basis: CommonBasis, spectrum: Spectrum, chosen: Filter) -> BothLists:
+    """By the same weights of the silo's own parts: the sums come beside them. chosen: the filter to begin at."""
+    entry = SILO_SUMS[basis.kind]
+    common = entry.scorers(basis, shard)
+    told, directions = entry.told(basis, shard), basis.directions
+    recipe = best_recipe(shard, spectrum, chosen, common=common, directions=directions, told=told)
+    alone = replace(recipe, common_loudness=0.0)
+    return BothLists(_hits(shard, spectrum, chosen, alone, ()), _hits(shard, spectrum, chosen, recipe, common))
+
+
+def _hits(shard: Shard, spectrum: Spectrum, chosen: Filter, recipe: Recipe, common: Sequence[Any]) -> tuple[Any, Any]:
+    fusion = fuse(recipe, shard.train, spectrum, common)
+    base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
+    top = ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+    return find_hits(top, shard.test, sparse.csr_array(shard.train + shard.valid))
+
+
+def primary(hits: tuple[Any, Any]) -> PerUser:
+    """NDCG@20 of each test user."""
+    return METRICS[PRIMARY].per_user(*hits)
+
+
+class Gains(NamedTuple):
+    """Of several silos, together over alone.
+
+    ratio: over all users, with its interval. below: silos with less together than alone; wholly: with their whole
+    interval. worst: mean ratio of the worst 5 % of the silos, at least one. by_chance: the same where each user's two
+    values change places at random, so that nothing is gained or lost: what few test users alone make of it. counted:
+    silos with a hit alone; of the others no ratio says anything.
+    """
+
+    ratio: list[float]
+    below: int
+    wholly: int
+    worst: float
+    by_chance: float
+    counted: int
+
+
+def measure_gains(together: Sequence[PerUser], alone: Sequence[PerUser], resamples: int, seed: int) -> Gains:
+    """See `Gains`."""
+    pairs = [(one, other) for one, other in zip(together, alone, strict=True) if len(other) and other.sum() > 0]
+    each = np.array([ratio_interval(one, other, resamples, seed) for one, other in pairs])
+    generator = np.random.default_rng(seed)
+    drawn = np.stack([_swapped_ratios(one, other, generator) for one, other in pairs], axis=1)
+    return Gains(
+        ratio_interval(np.concatenate(together), np.concatenate(alone), resamples, seed),
+        int((each[:, 0] < 1).sum()),
+        int((each[:, 2] < 1).sum()),
+        _worst(each[:, 0]),
+        float(np.mean([_worst(row) for row in drawn])),
+        len(pairs),
+    )
+
+
+def _worst(ratios: PerUser) -> float:
+    return float(np.sort(ratios)[: max(1, round(WORST * len(ratios)))].mean())
+
+
+def _swapped_ratios(one: PerUser, other: PerUser, generator: np.random.Generator) -> PerUser:
+    """The ratio of the means where each user's two values have changed places or not, for each draw; 1 where both are
+    0."""
+    swapped = generator.random((NULLS, len(one))) < 0.5
+    first, second = np.where(swapped, other, one).sum(1), np.where(swapped, one, other).sum(1)
+    tiny = np.finfo(float).tiny
+    found: PerUser = np.where(first + second > 0, first / np.maximum(second, tiny), 1.0)
+    return found
