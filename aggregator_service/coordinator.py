@@ -12,6 +12,7 @@ import anyio
 
 from aggregator_service.aggregation import computation
 from aggregator_service.aggregation.bodies import Body
+from aggregator_service.aggregation.common_items import settle_list
 from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
@@ -245,15 +246,15 @@ class Coordinator:
     async def start_run(self, request: RunIn) -> RunHistoryOut:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
         SettingsError. What the request's method does not set is as this federation has declared it."""
-        asked = complete_settings(request.method, self.settings.method)
-        request = choose_sum(request, asked, self.settings.method)
+        here, declared = self.federation, self.settings.method
+        request = await off_loop(settle_list, here.archive, request, declared)
+        request = choose_sum(request, complete_settings(request.method, declared), declared)
         method = settle_similarity(request.method, secure=self.settings.secure)
         request = request.model_copy(update={"method": method})
         self.settings.require_same_shape(request.method)
         require_training(build_strategy(self.settings.strategy, self.settings.method), request)
         self.settings.require_time(request)
         self.settings.require_summable(request)
-        here = self.federation
         self._require_affordable(here, request, here.members.names)
         request = computation.request_with_start(here.archive, request)
         request = await off_loop(settle_request, here.archive.database, request)

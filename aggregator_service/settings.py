@@ -15,7 +15,7 @@ from aggregator_service.storage.engines.postgresql import read_url
 from aggregator_service.storage.objects import read_place
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import Declaration, describe_difference
-from shared.method.settings import MethodSettings, validate_settings, with_catalogue_size
+from shared.method.settings import BasisSettings, MethodSettings, validate_settings, with_catalogue_size
 from shared.protocol.item_list import ItemListOut, pack_item_list, read_item_list
 from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update, longest_update
 from shared.protocol.schemas import RunIn
@@ -24,9 +24,9 @@ from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task, require_mean
-from shared.sums import list_sums
-from shared.sums.item_basis import choose_basis
-from shared.sums.sum import BASIS
+from shared.sums import find_part, is_basis, list_sums
+from shared.sums.common_items import ITEMS
+from shared.sums.item_basis import USUAL_EXACT, USUAL_PLACES, USUAL_WORDS, choose_basis
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
@@ -34,8 +34,9 @@ from shared.web.listening import Listening
 
 LEAST_TOKEN = 16  # characters; a shorter operator token could be guessed
 WITHOUT_LIST = (
-    "expected the list of items that the silos share (catalogue), got none; `lpsfed catalogue shop1.csv shop2.csv"
-    " --out items.txt` makes one of the silos' data or of their lists, and --catalogue items.txt gives it here"
+    "expected the list of items that the silos share (catalogue) where sums are noised (basis.epsilon), got none;"
+    " `lpsfed catalogue shop1.csv shop2.csv --out items.txt` makes one of the silos' data or of their lists, and"
+    " --catalogue items.txt gives it here"
 )
 
 
@@ -213,7 +214,7 @@ class AggregatorSettings(Listening):
     def _check_summable(self) -> Self:
         """What cannot be secure, and what would make no model, is found at the start."""
         try:
-            if build_strategy(self.strategy, self.method).sums_alone and BASIS not in list_sums(self.method):
+            if build_strategy(self.strategy, self.method).sums_alone and not self._has_basis:
                 words = "expected true in a federation without a common basis, of which silos make their models"
                 raise SettingsError(f"method: strategy.send: {words}, got false")
             if self.secure:
@@ -229,6 +230,10 @@ class AggregatorSettings(Listening):
         if self.secure and open_port:
             raise ValueError("tls_certificate: expected one, or trusted_proxies that end TLS (secure), got neither")
         return self
+
+    @property
+    def _has_basis(self) -> bool:
+        return any(is_basis(one) for one in list_sums(self.method).values())
 
     def token(self) -> str:
         """The operator's secret, wherever it lies."""
@@ -317,12 +322,12 @@ class AggregatorSettings(Listening):
 
 
 def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
-    """The settings with the sums that the list's length chooses, unless they say a kind; alone: nothing is trained.
+    """The settings with the sums that are shared; alone: nothing is trained.
 
-    ValueError without a list, and for what cannot be summed.
+    With a list of items its length chooses the kind, unless the settings say one. Without one the silos sum the list of
+    their common items first, and each kind that this list may choose is declared.
+    ValueError for what cannot be summed.
     """
-    if method.catalogue == 0:
-        raise ValueError(f"share: {WITHOUT_LIST}")
     if learnt_task(build_strategy(strategy, method), method) != "items":
         raise ValueError(
             "share: expected parameters in a federation of visits, whose statistics are not summed, got sums"
@@ -333,14 +338,33 @@ def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodS
     for name, needed in changes.get("strategy", {}).items():
         if method.strategy.get(name, needed) not in (needed, str(needed).lower()):
             raise ValueError(f"share: expected both with strategy.{name} = {method.strategy[name]!r}, got sums")
-    if method.basis.kind == "off":
-        noised = method.basis.epsilon is not None
+    noised = method.basis.epsilon is not None
+    if method.catalogue == 0:
+        if noised:
+            raise ValueError(f"share: {WITHOUT_LIST}")
+        changes |= {"basis": BasisSettings(), "sums": dict(method.sums) | _sums_over_list(method.basis)}
+    elif method.basis.kind == "off":
         chosen = {"kind": "exact"} if noised else choose_basis(method.catalogue)[0]
         changes["basis"] = method.basis.model_copy(update=chosen)
     try:
         return validate_settings(MethodSettings, method.model_copy(update=changes).model_dump())
     except SettingsError as error:
         raise ValueError(f"share: {error}") from None
+
+
+def _sums_over_list(basis: BasisSettings) -> dict[str, BasisSettings]:
+    """The sum that makes the list of common items, and those over it: the one of the kind that is said, or each."""
+    said = basis.model_dump(exclude_unset=True, exclude={"kind"})
+    kinds: dict[str, dict[str, Any]] = {
+        "exact": {"places": USUAL_EXACT},
+        "iterated": {"places": USUAL_PLACES, "words": USUAL_WORDS},
+    }
+    if basis.kind not in ("off", *kinds):
+        raise ValueError(f"basis.kind: expected one of {', '.join(kinds)} without a list of items, got {basis.kind!r}")
+    chosen = [{**own, **said, "kind": kind} for kind, own in kinds.items() if basis.kind in ("off", kind)]
+    listed = {name: value for name, value in said.items() if name != "places"} | {"kind": ITEMS}
+    found = (BasisSettings.model_validate(values) for values in (listed, *chosen))
+    return {find_part(one): one for one in found}
 
 
 def aggregator_settings(**overrides: Any) -> AggregatorSettings:

@@ -115,7 +115,7 @@ def _round_updates(archive: Archive, run: Run) -> list[StoredUpdate]:
 def _state_before(archive: Archive, run: Run) -> State:
     """The state before the current round. The last scalars of quarantined clients are not in it: their rho
     would go on moving everybody's rhobar (Eq. 12)."""
-    state = _load_state(archive, run, run.round - 1)
+    state = load_state(archive, run, run.round - 1)
     return replace(state, latest={name: said for name, said in state.latest.items() if name not in run.quarantined})
 
 
@@ -143,7 +143,7 @@ def personalised_body(archive: Archive, run: Run, *, number: int, client: str) -
 
 
 def _personalise_state(archive: Archive, run: Run, number: int, client: str) -> Body:
-    state = _load_state(archive, run, number)
+    state = load_state(archive, run, number)
     if archive.declaration.secure:
         return _prepare_body(archive, _secure_parameters(archive, run, state, number, client))
     held = last_update(archive.database, run.name, number=number, client=client)
@@ -160,7 +160,8 @@ def _prepare_body(archive: Archive, parameters: Parameters) -> Body:
     return prepare_body(parameters, archive.blobs.directory, archive.database.disk)
 
 
-def _load_state(archive: Archive, run: Run, number: int) -> State:
+def load_state(archive: Archive, run: Run, number: int) -> State:
+    """The state after a round of the run; 0: where it begins. DamagedError where the disk gives back another."""
     if number == 0:
         return State(starting_parameters(archive, run.request).arrays)
     held = stored_state(archive.database, run.name, number=number)

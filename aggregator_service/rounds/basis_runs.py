@@ -11,13 +11,23 @@ from shared.method.declaration import TRAINING
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
 from shared.strategies.strategy import Strategy
-from shared.sums import SUMS, find_sum, method_of_part
-from shared.sums.sum import BASIS
+from shared.sums import SUMS, find_sum, is_basis, method_of_part
+from shared.sums.common_items import ITEMS
 
 
 def finished_basis_runs(database: Database) -> list[Run]:
-    """Of the part whose sums training runs use, oldest first."""
-    return [run for run in _sum_runs(database) if run.phase == "finished" and run.request.part == BASIS]
+    """Of sums that training runs use, oldest first."""
+    return [run for run in _finished_sum_runs(database) if is_basis(run.request.method.basis)]
+
+
+def newest_list(database: Database) -> Run | None:
+    """The newest run that has summed the list of common items; None where there is none."""
+    found = [run for run in _finished_sum_runs(database) if run.request.part == ITEMS]
+    return found[-1] if found else None
+
+
+def _finished_sum_runs(database: Database) -> list[Run]:
+    return [run for run in _sum_runs(database) if run.phase == "finished"]
 
 
 def _sum_runs(database: Database) -> list[Run]:
@@ -33,7 +43,8 @@ def choose_sum(request: RunIn, whole: MethodSettings, declared: MethodSettings) 
     """
     method = method_of_part(whole, request.part)
     if request.part != TRAINING and method.basis.kind == "off" and "basis" not in request.method.model_fields_set:
-        method = method.model_copy(update={"basis": method_of_part(declared, request.part).basis})
+        own = method_of_part(declared, request.part)
+        method = method.model_copy(update={"basis": own.basis, "catalogue": own.catalogue})
     if request.part != TRAINING and method.basis.kind == "off":
         known = " or ".join(repr(one.name) for one in SUMS.values() if one.part == request.part)
         raise ProtocolError(f"method.basis.kind: expected {known or 'a sum'} with part = {request.part}, got 'off'")
@@ -61,7 +72,8 @@ def settle_request(database: Database, request: RunIn) -> RunIn:
 
 
 def _require_basis(finished: list[Run], request: RunIn) -> str:
-    fitting = [run.name for run in finished if _is_basis_for(request.method, run.request.method)]
+    alike = (run for run in finished if run.request.items == request.items)
+    fitting = [run.name for run in alike if _is_basis_for(request.method, run.request.method)]
     if not fitting:
         words = f"expected a finished basis run with basis.kind = {request.method.basis.kind!r} before a training run"
         raise ProtocolError(f"basis: {words}, got none: start a run with part = basis first")

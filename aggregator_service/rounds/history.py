@@ -184,6 +184,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
         method=run.request.method,
         part=run.request.part,
         basis=run.request.basis,
+        items=run.request.items,
     )
 
 

@@ -50,6 +50,12 @@ class Policy(Message):
         " under masks; secure: under masks alone. The sums tell which items somebody has; in the open the aggregator"
         " sees this silo's own, and so may every silo, by the difference of two sums",
     )
+    item_list: SumConsent = Field(
+        "no",
+        description="may hashed ids of the silo's items be summed with the others', so that all learn which items two"
+        " silos or more have? secure: under masks alone. Whoever guesses an id can test it against the sum; in the open"
+        " the aggregator tests this silo's own",
+    )
     transitions: SumConsent = Field(
         "no",
         description="may what the silo's visits click after what be summed with the others'? secure: under masks alone."

@@ -31,7 +31,6 @@ from shared.method.graph import Float64
 from shared.method.parameters import Parameters
 from shared.protocol.schemas import ENDED, Phase, RunOut
 from shared.strategies import strategy_of_part
-from shared.sums.sum import BASIS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -229,8 +228,8 @@ class Agent:
     def _was_interrupted(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
         if state.part != TRAINING:
-            unmade = state.part == BASIS and self._opening.sums_alone and not self._has_judged(run)
-            return state.phase == "finished" and (unmade or not self._opening.has_sums(run, state.part))
+            unmade = self._opening.makes_model(state.method) and not self._has_judged(run)
+            return state.phase == "finished" and (unmade or not self._opening.has_sums(state))
         quality = self._earlier_quality()
         return quality.run == run and not quality.finished
 
@@ -330,7 +329,7 @@ class Agent:
         self._set_status(phase="evaluating")
         self._sending.forget()
         await self._work(part.finish, FAILURES.get(phase or "failed"))
-        if isinstance(part, BasisRun) and part.finished and part.part == BASIS and self._opening.sums_alone:
+        if isinstance(part, BasisRun) and part.finished and self._opening.makes_model(part.place.method):
             await self._make_model(part)
         self._set_status(phase=phase or "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from client_service.federation.messages import RoundCosts
+from client_service.sums.common_items import CommonItems
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics, SummedDigests, SumRound, Sums
 from client_service.sums.storage import ADDED, INCLUDED, has_mark, save_basis, save_mark
@@ -27,15 +28,16 @@ from shared.method.declaration import Part
 from shared.method.parameters import Parameters, digest
 from shared.strategies.strategy import Strategy
 from shared.strategies.sum_strategy import sum_strategy
-from shared.sums import find_sum
+from shared.sums import find_part, find_sum
 
 
 class BasisRun:
     """The statistics of one run. `applied`: the last round whose sums are here.
 
     counted: what the sum has made of the shard (`SiloSum.count`). folder: where the statistics are kept. clients: how
-    many the sums have room for. summed: digests of what the silo adds. everything: are its validation and test data
-    among it?
+    many the sums have room for. summed: digests of what the silo adds. federation: the key of its aggregator. items:
+    the list that is summed over, where the silos have summed one. everything: are the silo's validation and test data
+    among what it adds?
     """
 
     def __init__(
@@ -46,14 +48,16 @@ class BasisRun:
         clients: int,
         summed: SummedDigests,
         *,
+        federation: str = "",
+        items: CommonItems | None = None,
         everything: bool = False,
     ) -> None:
         self.summed: SummedDigests | None = summed
         self.place, self.strategy = place, sum_strategy(place.method)
         self._counted, self._folder, self._clients = counted, folder, clients
-        self._everything = everything
+        self._federation, self._items, self._everything = federation, items, everything
         self._settings, self._sum = place.method.basis, find_sum(place.method)
-        self.part: Part = self._sum.part
+        self.part: Part = find_part(self._settings)
         self._sums: dict[int, Sums] = {}
         self.applied = 0
         self.moment = RoundContext(0, self._sum.rounds(self._settings), place.seed, None)
@@ -138,7 +142,7 @@ class BasisRun:
 
     def _round(self, number: int) -> SumRound:
         place = self.place
-        return SumRound(self._counted, place.method, place.seed, self._clients, number, self._sums)
+        return SumRound(self._counted, place.method, place.seed, self._clients, number, self._sums, self._federation)
 
     def skip_round(self, received: Parameters, number: int) -> None:
         """Take over the sums of round `number`. They are durable when this returns."""
@@ -167,7 +171,8 @@ class BasisRun:
         last = self._sum.rounds(self._settings)
         if self.applied != last:
             raise ProtocolError(f"expected the sums of round {last} of {self.place.run}, got those of {self.applied}")
-        return SILO_SUMS[self._sum.name].finish(self._round(last))
+        found = SILO_SUMS[self._sum.name].finish(self._round(last))
+        return found if self._items is None else found.over(self._items)
 
     @property
     def _path(self) -> Path:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
 from client_service.boundary.anchors import KnownAnchors
 from client_service.boundary.policy import allowed_declaration
+from client_service.data import Shard
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.messages import RoundCosts
 from client_service.metrics import ClientMetrics
@@ -21,6 +22,7 @@ from client_service.secure_rounds.masking import Masking
 from client_service.serving.model_server import ModelServer
 from client_service.serving.model_versions import number_of_run
 from client_service.settings import ClientSettings
+from client_service.sums.common_items import CommonItems, require_list
 from client_service.sums.registry import find_silo_sum
 from client_service.sums.silo_sum import SummedDigests
 from client_service.sums.storage import FOLDER
@@ -137,18 +139,29 @@ def _require_as_careful(own: BasisSettings, asked: BasisSettings, steady: tuple[
 
 
 def open_basis_run(
-    settings: ClientSettings, task: Task[Any, Any], shard: TaskShard, place: RunContext, clients: int
+    settings: ClientSettings,
+    task: Task[Any, Any],
+    shard: TaskShard,
+    place: RunContext,
+    clients: int,
+    federation: str = "",
+    items: CommonItems | None = None,
 ) -> BasisRun:
     """The silo's part of the sums of a run that has room for so many clients, before any round. Slow.
 
     In a silo that fits its models on everything, everything is counted in sums that the silo can take its own part out
     of, such as counts without noise. Others, such as directions, would tell what is judged in them the answers.
+
+    federation: the key of its aggregator. items: the list that the sum is over, where the silos have summed one.
     """
-    chosen = find_silo_sum(place.method, task.name)
+    chosen, basis = find_silo_sum(place.method, task.name), place.method.basis
     everything = settings.fit_everything and chosen.everything(place.method)
     counted = task.everything(shard) if everything else shard
+    if basis.places is not None:  # only sums of shards with items have places
+        counted = require_list(items, basis.places).place(cast(Shard, counted), basis.places)
     folder, summed = basis_folder(settings), chosen.digests(counted)
-    return BasisRun(place, chosen.count(counted, place.method), folder, clients, summed, everything=everything)
+    numbers = chosen.count(counted, place.method)
+    return BasisRun(place, numbers, folder, clients, summed, federation=federation, items=items, everything=everything)
 
 
 class ClientRun(Protocol):

@@ -15,6 +15,7 @@ from client_service.federation.training_run import TrainingRun
 from client_service.privacy.settings import PrivacySettings
 from client_service.runtime.interruption import RoundDeadline
 from client_service.settings import ClientSettings
+from client_service.sums.common_items import CommonItems
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from client_service.sums.storage import load_basis, load_basis_head
@@ -27,8 +28,8 @@ from shared.protocol.schemas import RunOut
 from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.server_optimisers import magnitudes_for
 from shared.strategies.strategy import Strategy
-from shared.sums import find_sum
-from shared.sums.sum import BASIS
+from shared.sums import find_part, find_sum, is_basis, method_of_part
+from shared.sums.common_items import ITEMS
 
 QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
@@ -100,7 +101,7 @@ class RunOpening:
 
     async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
         silo, method = self._silo, self._agree(state, TRAINING)
-        basis = None if state.basis is None else await self._common_basis(state, method, state.basis)
+        basis = None if state.basis is None else await self._statistics(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis)
         return await self._in_worker(
             TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
@@ -108,7 +109,18 @@ class RunOpening:
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
         silo, place = self._silo, self._place(state, run, self._agree(state, state.part))
-        return await self._in_worker(open_basis_run, silo.settings, silo.task, silo.shard, place, state.joined)
+        items = None if place.method.basis.places is None else await self._common_items(state)
+        federation = "" if silo.masking is None else silo.masking.aggregator
+        opened = (silo.settings, silo.task, silo.shard, place, state.joined, federation, items)
+        return await self._in_worker(open_basis_run, *opened)
+
+    async def _common_items(self, state: RunOut) -> CommonItems | None:
+        """The list of common items that a run sums over: the one that is kept, or made from the sums of its run."""
+        if state.items is None:
+            return None
+        method = method_of_part(self._silo.settings.method, ITEMS)
+        found = await self._statistics(state, method, state.items)
+        return found if isinstance(found, CommonItems) else None
 
     def _agree(self, state: RunOut, part: Part) -> MethodSettings:
         """The run's settings, once they are neither more telling nor more costly than the silo's policy allows."""
@@ -117,16 +129,16 @@ class RunOpening:
         strategy = strategy_of_part(part, settings.strategy, method)
         declaration, counts = settings.declaration().of_part(part), silo.task.count(silo.shard)
         require_affordable(strategy, method, settings.policy, counts, declaration, part)
-        if part == BASIS and self.sums_alone:  # its model follows at the end of the run
+        if part != TRAINING and self.makes_model(method):  # it follows at the end of the run
             made = build_strategy(settings.strategy, method)
             require_affordable(made, method, settings.policy, counts, declaration, TRAINING)
         return method
 
-    @property
-    def sums_alone(self) -> bool:
-        """Does the silo make its model of the sums, without a run that trains?"""
+    def makes_model(self, method: MethodSettings | None) -> bool:
+        """Does the silo make its model of the sums of a run with these settings, without one that trains?"""
         settings = self._silo.settings
-        return build_strategy(settings.strategy, settings.method).sums_alone
+        summed = method is not None and is_basis(method.basis)
+        return summed and build_strategy(settings.strategy, settings.method).sums_alone
 
     async def open_model(self, summed: BasisRun) -> TrainingRun:
         """What makes the silo's model of these sums alone; nothing of it leaves."""
@@ -143,19 +155,20 @@ class RunOpening:
     def _basis_folder(self) -> Path:
         return basis_folder(self._silo.settings)
 
-    def has_sums(self, run: str, part: Part) -> bool:
-        """Are the newest statistics of the part that are kept of this run?"""
+    def has_sums(self, state: RunOut) -> bool:
+        """Are the newest statistics that are kept those of this run, which has summed?"""
+        part = state.part if state.method is None else find_sum(state.method).part
         head = load_basis_head(self._basis_folder, part)
-        return head is not None and head.run == run
+        return head is not None and head.run == state.run
 
-    async def _common_basis(self, state: RunOut, method: MethodSettings, run: str) -> Statistics:
-        """The basis that a training run uses: the one that is kept, or made from the sums of its basis run."""
-        head = load_basis_head(self._basis_folder)
+    async def _statistics(self, state: RunOut, method: MethodSettings, run: str) -> Statistics:
+        """What a run uses of an earlier one that has summed: what is kept, or is made from the sums of that run."""
+        head = load_basis_head(self._basis_folder, find_sum(method).part)
         if head is not None and head.run == run:
             found = await self._in_worker(load_basis, self._basis_folder, head.digest)
             if found is not None:
                 return found
-        part = await self._basis_run(state.model_copy(update={"method": method, "part": find_sum(method).part}), run)
+        part = await self._basis_run(state.model_copy(update={"method": method, "part": find_part(method.basis)}), run)
         last = find_sum(method).rounds(method.basis)
         await self.fetch_missing(part, last)
         await self._in_worker(part.skip_round, await self.personalised(part, last), last)

@@ -99,13 +99,13 @@ class Masking:
     basis_changes: int = LEAST_SILOS
 
     @property
-    def _aggregator(self) -> str:
+    def aggregator(self) -> str:
         """The key of the aggregator, which has answered before anything here is asked for."""
         return raw_hex(self.members.aggregator())
 
     def draws(self, run: str) -> bytes:
         """What the training of a run draws from, beside its seed."""
-        text = f"draws of {run} of {self._aggregator}"
+        text = f"draws of {run} of {self.aggregator}"
         return hmac.digest(self.draw_secret, text.encode(), hashlib.sha256)
 
     def stamp(self, data: str) -> str:
@@ -117,11 +117,11 @@ class Masking:
         their digest."""
         if whole:
             save_start(self.folder, number, given)
-        self.memory.remember_start(self._aggregator, run, number, digest_start(given))
+        self.memory.remember_start(self.aggregator, run, number, digest_start(given))
 
     def start_of(self, run: str, number: int) -> Parameters:
         """What everybody was given for round `number`, kept whole. PrivacyError where it is not what was told."""
-        return load_start(self.folder, number, self.memory.start_of(self._aggregator, run, number))
+        return load_start(self.folder, number, self.memory.start_of(self.aggregator, run, number))
 
     def terms(
         self, declaration: Declaration, method: MethodSettings, run: str, number: int, state: RunOut
@@ -129,8 +129,8 @@ class Masking:
         """What this client takes the round to be held on, from what it was told. PrivacyError for a round of whose
         beginning it was told nothing, and where the run says no threshold."""
         common = CommonTerms(
-            aggregator=self._aggregator,
-            start=self.memory.start_of(self._aggregator, run, number),
+            aggregator=self.aggregator,
+            start=self.memory.start_of(self.aggregator, run, number),
             method=digest_method(method),
             seed=state.seed,
             rounds=state.rounds,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ from shared.errors import ProtocolError
 from shared.sums.item_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED
 from shared.sums.sum import decode_fixed
 
+if TYPE_CHECKING:
+    from client_service.data import Shard
+    from client_service.sums.common_items import CommonItems
+
 MOST_USERS = 1 << 31  # of an item, over all silos: beyond it a sum has wrapped around
 ROWS = 512  # items whose pairs are looked at at a time
 
@@ -26,7 +30,8 @@ class CommonBasis(Statistics):
 
     degrees: (N,), interactions of each item. exact: pairs (N, N), how many users have both items, float32, with the
     degrees on the diagonal. iterated: vectors (N, r) and values (r,), descending, the leading eigenpairs of W = R^T R,
-    R = D_u^-e X D_i^-e.
+    R = D_u^-e X D_i^-e. items: the list of common items where the silos have summed one; else the places that a shard
+    has are those of a list that all have.
     """
 
     kind: Literal["exact", "iterated"]
@@ -35,6 +40,26 @@ class CommonBasis(Statistics):
     pairs: NDArray[np.float32] | None = None
     vectors: NDArray[np.float32] | None = None
     values: NDArray[np.float64] | None = None
+    items: CommonItems | None = field(default=None, kw_only=True)
+
+    def over(self, items: CommonItems) -> Self:
+        """The basis over this list, without the places that it leaves empty."""
+        size = min(len(self.degrees), len(items.listed))
+        return replace(
+            self,
+            items=items,
+            degrees=self.degrees[:size],
+            pairs=None if self.pairs is None else self.pairs[:size, :size],
+            vectors=None if self.vectors is None else self.vectors[:size],
+        )
+
+    def place(self, shard: Shard) -> Shard:
+        """The shard with the places that its items have in the basis."""
+        return shard if self.items is None else self.items.place(shard, len(self.degrees))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays by name, those of the list of items too."""
+        return super().arrays() | ({} if self.items is None else self.items.arrays())
 
     @property
     def directions(self) -> int | None:
@@ -42,8 +67,9 @@ class CommonBasis(Statistics):
         return None if self.values is None else len(self.values)
 
     def described(self) -> dict[str, str]:
-        """Its kind and its exponent."""
-        return {"kind": self.kind, "exponent": repr(self.exponent)}
+        """Its kind, its exponent, and how ids are hashed where the silos have summed the list of items."""
+        listed = {} if self.items is None else self.items.described()
+        return {**listed, "kind": self.kind, "exponent": repr(self.exponent)}
 
 
 def require_possible(basis: CommonBasis) -> CommonBasis:

@@ -20,6 +20,8 @@ from client_service.sums.basis import (
     basis_of_rounds,
     require_possible,
 )
+from client_service.sums.common_items import ARRAYS as ITEM_ARRAYS
+from client_service.sums.common_items import read_items
 from client_service.sums.scorers import Places, common_scorers, common_spectrum, frame_of
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, SummedDigests, SumRound, Sums
 from client_service.sums.statistics import (
@@ -115,8 +117,9 @@ def _find_directions(at: SumRound) -> NDArray[np.float64]:
 def read_basis(arrays: Arrays, described: Mapping[str, str]) -> CommonBasis:
     """A basis from the disk."""
     kind: Literal["exact", "iterated"] = "exact" if "pairs" in arrays else "iterated"
-    given: dict[str, Any] = dict(arrays)
-    return CommonBasis(kind, float(described["exponent"]), **given)
+    items = read_items(arrays, described) if "federation" in described else None
+    given: dict[str, Any] = {name: value for name, value in arrays.items() if items is None or name not in ITEM_ARRAYS}
+    return CommonBasis(kind, float(described["exponent"]), **given, items=items)
 
 
 def is_count(method: MethodSettings) -> bool:
@@ -127,13 +130,20 @@ def is_count(method: MethodSettings) -> bool:
 def score_items(basis: CommonBasis, shard: Shard) -> tuple[Scorer, ...]:
     """What the basis says of the shard's items, without the shard's own held-out pairs, by which scores are judged.
     DataError for a shard without places in the common catalogue."""
+    shard = basis.place(shard)
     places = _require_places(shard)
     return common_scorers(with_training_pairs(basis, shard), places, shard.train)
+
+
+def tell_share(basis: CommonBasis, shard: Shard) -> float:
+    """As `share_told`, with the places that the basis gives."""
+    return share_told(basis, basis.place(shard))
 
 
 def find_frequencies(basis: CommonBasis, shard: Shard, method: MethodSettings) -> CommonSpectrum:
     """The frequencies of all silos' graph, without the shard's own held-out pairs, by which the model is judged.
     DataError as `score_items` raises."""
+    shard = basis.place(shard)
     known = with_training_pairs(basis, shard)
     frame = None if known is basis else frame_of(basis)
     return common_spectrum(known, _require_places(shard), shard.train, method.cutoff, frame)
@@ -197,7 +207,7 @@ EXACT_SUM = SiloSum(
     load=read_basis,
     everything=is_count,
     scorers=score_items,
-    told=share_told,
+    told=tell_share,
     start=find_frequencies,
     costs=cost_pairs,
     use_bytes=bytes_of_pairs,
@@ -212,7 +222,7 @@ ITERATED_SUM = SiloSum(
     finish=finish_products,
     load=read_basis,
     scorers=score_items,
-    told=share_told,
+    told=tell_share,
     start=find_frequencies,
     costs=cost_products,
     use_bytes=bytes_of_directions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from client_service.sums.common_items import COMMON_ITEMS_SUM
 from client_service.sums.item_sums import EXACT_SUM, ITERATED_SUM
 from client_service.sums.silo_sum import SiloSum
 from client_service.sums.transitions import TRANSITIONS_SUM
@@ -9,7 +10,9 @@ from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
 from shared.sums import find_sum
 
-SILO_SUMS: dict[str, SiloSum] = {one.declared.name: one for one in (EXACT_SUM, ITERATED_SUM, TRANSITIONS_SUM)}
+SILO_SUMS: dict[str, SiloSum] = {
+    one.declared.name: one for one in (COMMON_ITEMS_SUM, EXACT_SUM, ITERATED_SUM, TRANSITIONS_SUM)
+}
 
 
 def find_silo_sum(method: MethodSettings, task: str) -> SiloSum:

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_service.models.closed_form.part import Scorer
 from client_service.models.initial_filter import CommonSpectrum
+from shared.errors import ProtocolError
 from shared.method.declaration import Counts
 from shared.method.run_memory import Cost
 from shared.method.settings import MethodSettings
@@ -54,6 +55,11 @@ class Statistics:
         """What is kept of it in words, beside its arrays."""
         return {"kind": self.kind}
 
+    def over(self, items: Any) -> Self:
+        """The same over the list of common items that the silos have summed. ProtocolError where it has no items."""
+        del items
+        raise ProtocolError(f"expected sums over a list of common items to be of a basis, got {self.kind!r}")
+
     @property
     def size(self) -> int:
         """Rows of its first array: the items of the catalogue."""
@@ -79,6 +85,7 @@ class SumRound(NamedTuple):
 
     counted: what `SiloSum.count` has made of the shard. seed: of the run. clients: so many parts a sum has room for.
     number: of the round at hand. sums: of rounds before, by their number; of the last rounds at the end of a run.
+    federation: the key of its aggregator, which all silos pin.
     """
 
     counted: Any
@@ -87,6 +94,7 @@ class SumRound(NamedTuple):
     clients: int
     number: int
     sums: Mapping[int, Sums]
+    federation: str = ""
 
 
 def never(method: MethodSettings) -> bool:

@@ -68,7 +68,7 @@ class AnchorSettings(Message):
     every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
 
 
-SumName = Literal["off", "exact", "iterated", "transitions"]
+SumName = Literal["off", "items", "exact", "iterated", "transitions"]
 """What is summed over the silos before a training run: nothing, or a sum of `shared.sums.SUMS`."""
 
 
@@ -77,8 +77,8 @@ class BasisSettings(Message):
 
     kind: SumName = Field(
         "off",
-        description="nothing; degrees and pairs of all items; the lowest frequencies of the items' graph; or, for silos"
-        " of visits, what was clicked after what",
+        description="nothing; which hashed ids of items silos have; degrees and pairs of all items; the lowest"
+        " frequencies of the items' graph; or, for silos of visits, what was clicked after what",
     )
     rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
     rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
@@ -98,6 +98,21 @@ class BasisSettings(Message):
         description="transitions: counters of a row, a power of two, where a number for each pair would be more than"
         " all counters are; none: 30 or more for each item, 2^19 at least",
         exclude_if=lambda counters: counters is None,
+    )
+    places: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_ITEMS,
+        description="exact, iterated: over the list of common items that the silos sum, so many at most; none: over a"
+        " list that all silos have, of `catalogue` items",
+        exclude_if=lambda places: places is None,
+    )
+    buckets: int = Field(
+        1 << 20,
+        ge=1 << 8,
+        le=1 << 24,
+        description="items: buckets of hashed ids in each of two tables: ten for each id that somebody has, or more",
+        exclude_if=lambda buckets: buckets == 1 << 20,
     )
     least_pairs: int = Field(
         3, ge=1, le=1000, description="exact, transitions: k; pairs of items that fewer users or visits have count as 0"

@@ -80,6 +80,18 @@ class RunIn(Message):
         description="the basis run whose sums a training run uses; by default the newest that has finished",
         exclude_if=lambda name: name is None,
     )
+    why: str | None = Field(
+        None,
+        max_length=1000,
+        description="why a run that sums has the kind that it has, where the aggregator has chosen it",
+        exclude_if=lambda why: why is None,
+    )
+    items: RunName | None = Field(
+        None,
+        description="the run that has summed the list of common items, over which this one sums or which it uses; by"
+        " default the newest that has finished",
+        exclude_if=lambda name: name is None,
+    )
 
 
 Phase = Literal["waiting", "open", "aggregated", "finished", "failed", "cancelled"]
@@ -112,6 +124,11 @@ class RunOut(Message):
     part: Part = Field("training", description="what the run is for", exclude_if=lambda part: part == "training")
     basis: RunName | None = Field(
         None, description="the basis run whose sums a training run uses", exclude_if=lambda name: name is None
+    )
+    items: RunName | None = Field(
+        None,
+        description="the run that has summed the list of common items, where there is none that all have",
+        exclude_if=lambda name: name is None,
     )
 
 

@@ -25,7 +25,7 @@ from shared.strategies.robust_aggregation import robust
 from shared.strategies.server_optimisers import optimise
 from shared.strategies.strategy import Scalar, Strategy, read_own
 from shared.strategies.sum_strategy import strategy_of_sum, sum_strategy
-from shared.sums import find_sum, is_sum, list_of_word
+from shared.sums import find_part, find_sum, is_sum, list_of_word
 
 STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "lpsfed": lpsfed,
@@ -81,6 +81,7 @@ def strategy_of_part(part: Part, name: str, method: MethodSettings) -> Strategy:
     another part."""
     if part == TRAINING:
         return build_strategy(name, method)
-    if (chosen := find_sum(method)).part != part:
-        raise SettingsError(f"basis.kind: expected a sum of the part {part!r}, got {chosen.name!r} of {chosen.part!r}")
+    if (found := find_part(method.basis)) != part:
+        name = find_sum(method).name
+        raise SettingsError(f"basis.kind: expected a sum of the part {part!r}, got {name!r} of {found!r}")
     return sum_strategy(method)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.settings import BasisSettings, MethodSettings
+from shared.sums.common_items import COMMON_ITEMS
 from shared.sums.item_basis import EXACT, ITERATED
 from shared.sums.sum import BASIS, Sum
 from shared.sums.transitions import TRANSITIONS
 
-SUMS: dict[str, Sum] = {one.name: one for one in (EXACT, ITERATED, TRANSITIONS)}
+SUMS: dict[str, Sum] = {one.name: one for one in (COMMON_ITEMS, EXACT, ITERATED, TRANSITIONS)}
 WORDS = frozenset(one.word for one in SUMS.values())
 NOISED = frozenset(one.noise.tensor for one in SUMS.values() if one.noise is not None)
 """Tensors that leave with noise alone, and under masks."""
@@ -27,7 +28,7 @@ def list_sums(method: MethodSettings) -> dict[Part, BasisSettings]:
     for said, basis in ((None, method.basis), *method.sums.items()):
         if basis.kind == "off":
             continue
-        part = SUMS[basis.kind].part
+        part = find_part(basis)
         if said not in (None, part):
             raise SettingsError(
                 f"sums.{said}.kind: expected a sum of the part {said!r}, got {basis.kind!r} of {part!r}"
@@ -35,23 +36,41 @@ def list_sums(method: MethodSettings) -> dict[Part, BasisSettings]:
         if part in found:
             raise SettingsError(f"sums.{part}: expected one sum a part, got {found[part].kind!r} and {basis.kind!r}")
         found[part] = basis
-    return {one.part: found[one.part] for one in SUMS.values() if one.part in found}
+    order = list(SUMS)
+    return dict(sorted(found.items(), key=lambda one: order.index(one[1].kind)))
+
+
+def find_part(basis: BasisSettings) -> Part:
+    """The part to which this sum belongs. Over a list that the silos sum, each kind of a basis is a part of its own:
+    all are declared, and the list chooses one."""
+    part = SUMS[basis.kind].part
+    return part if basis.places is None else f"{part}_{basis.kind}"
+
+
+def is_basis(basis: BasisSettings) -> bool:
+    """Is it a sum that training runs use?"""
+    return basis.kind != "off" and SUMS[basis.kind].part == BASIS
 
 
 def method_of_part(method: MethodSettings, part: Part) -> MethodSettings:
     """The settings of a run of this part: `basis` is the one sum that it makes, or that a training run uses.
 
-    Where the federation has no sum of the part, `basis.kind` is off.
+    Where the federation has no sum of the part, or several of which a list is to choose, `basis.kind` is off.
     """
-    found = list_sums(method).get(BASIS if part == TRAINING else part, BasisSettings())
-    return (
-        method if found is method.basis and not method.sums else method.model_copy(update={"basis": found, "sums": {}})
-    )
+    sums = list_sums(method)
+    used = [one for one in sums.values() if is_basis(one)]
+    found = (used[0] if len(used) == 1 else None) if part == TRAINING else sums.get(part)
+    found = found or BasisSettings()
+    size = method.catalogue if found.places is None else found.places
+    if found is method.basis and not method.sums and size == method.catalogue:
+        return method
+    return method.model_copy(update={"basis": found, "sums": {}, "catalogue": size})
 
 
 def describe_part(part: Part) -> str:
     """What a run of this part sums, in words without an article, such as "common basis"."""
-    return next((one.title.removeprefix("the ") for one in SUMS.values() if one.part == part), part)
+    named = (one for one in SUMS.values() if part in (one.part, f"{one.part}_{one.name}"))
+    return next((one.title.removeprefix("the ") for one in named), part)
 
 
 def find_sum(method: MethodSettings) -> Sum:

@@ -35,6 +35,7 @@ MOST_EXACT = 8192  # items whose pairs are summed: 134 MB
 USUAL_EXACT = 4096  # items up to which the pairs are summed where nobody has chosen: 34 MB
 FEW_INTERACTIONS = 20  # an item, in training: below it directions tell more than the pairs that are not hidden
 USUAL_WORDS = 64  # of an iterated basis where nobody has chosen: half the bytes of the default, and nearer to the whole
+USUAL_PLACES = 1 << 14  # items of an iterated basis over a list that the silos sum: 4 MB a round
 LEAST_ITERATED = 5 * USUAL_WORDS  # items: so many directions have the usual three rounds
 
 

@@ -60,18 +60,15 @@ def run(
 
     Where the federation declares sums it holds the basis run first, unless one like that has finished before.
     """
-    from shared.method.declaration import TRAINING
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
-    from shared.sums import list_sums, method_of_part
-    from shared.sums.sum import BASIS
     from simulation.operating.operator import (
         adopt_declared,
         agree_on_basis,
         fetch_federation,
         fetch_run,
         follow_run,
-        hold_sum_run,
+        hold_sums,
         list_members,
         start_run,
         start_run_if_none,
@@ -104,14 +101,11 @@ def run(
             request = adopt_declared(request, federation, basis=as_declared, rounds=rounds is None)
         if accesses:
             _require_members(operator, accesses, {one.client for one in list_members(operator)})
-        summed: dict[str, RunHistoryOut] = {}
-        for part in list_sums(request.method):
-            with round_lines(shown=not as_json) as observe:
-                summed[part] = hold_sum_run(operator, request, part, note(observe), renew=renew_basis)
-        if BASIS in summed and trains_nothing(operator):
-            history = fetch_run(operator, summed[BASIS].run) or summed[BASIS]
+        with round_lines(shown=not as_json) as observe:
+            request, summed = hold_sums(operator, request, note(observe), renew=renew_basis)
+        if summed is not None and trains_nothing(operator):
+            history = fetch_run(operator, summed.run) or summed
         else:
-            request = request.model_copy(update={"method": method_of_part(request.method, TRAINING)})
             started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
             with round_lines(shown=not as_json) as observe:
                 note(ignore_history)(started)

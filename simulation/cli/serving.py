@@ -149,9 +149,15 @@ def _ask_share(flags: Mapping[str, Any]) -> str | None:
 
 def _describe_share(settings: AggregatorSettings) -> str:
     """What the federation shares, and why in this way, in one line."""
+    from shared.sums.common_items import ITEMS
     from shared.sums.item_basis import choose_basis
 
     method = settings.method
+    if ITEMS in method.sums:
+        return (
+            f"this federation shares {settings.share}, masked: first which hashed ids silos have in common, then sums"
+            " over these items, of the kind that their number chooses (`lpsfed run` says which)"
+        )
     if method.basis.kind == "off":
         return "this federation shares parameters: trained networks, no sums (--share sums)"
     chosen, why = choose_basis(method.catalogue)

@@ -13,6 +13,7 @@ from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.strategies.strategy import Strategy
 from shared.sums import find_sum, list_sums, method_of_part
+from shared.sums.common_items import ITEMS
 from shared.web.pages import size
 from shared.words import count_noun
 
@@ -28,8 +29,9 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     chosen = {part: method_of_part(method, part) for part in list_sums(method)}
     sums = (_describe_sums(declared.sums[part], one, secure=federation.secure) for part, one in chosen.items())
     learnt = dict.fromkeys(find_sum(one).learnt(one.basis) for one in chosen.values())
+    over = "items that silos have in common, by their ids" if ITEMS in chosen else f"{method.catalogue:,} listed items"
     return (
-        f"{name}: this federation of silos sums statistics of {method.catalogue:,} listed items. With --accept sums",
+        f"{name}: this federation of silos sums statistics of {over}. With --accept sums",
         *(f"- leaves this silo: {one}" for one in sums),
         _describe_training(strategy, declared, secure=federation.secure),
         f"- the others learn: the sums over all silos: {'; '.join(learnt)}; all other silos together could subtract"
@@ -49,7 +51,8 @@ def _describe_sums(declared: Declaration, method: MethodSettings, *, secure: boo
         if secure
         else "in the open: the aggregator reads this silo's"
     )
-    return f"{', and '.join(words)}: {size(sent)}{rounds}, {masked}"
+    one_of = "" if method.basis.places is None else f", where the list of common items chooses {method.basis.kind} sums"
+    return f"{', and '.join(words)}: {size(sent)}{rounds}{one_of}, {masked}"
 
 
 def _describe_training(strategy: Strategy, declared: Declaration, *, secure: bool) -> str:

@@ -15,7 +15,8 @@ from shared.method.settings import BasisSettings, MethodSettings, complete_setti
 from shared.protocol.schemas import ENDED, MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from shared.protocol.signing.invitation import DeclaredOut, FederationOut
 from shared.strategies import build_strategy
-from shared.sums import describe_part, find_declared, list_sums, method_of_part
+from shared.sums import describe_part, find_declared, find_part, is_basis, list_sums, method_of_part
+from shared.sums.common_items import ITEMS
 from shared.sums.sum import BASIS
 from shared.words import count_noun
 from simulation.operating import operator_calls
@@ -72,12 +73,53 @@ def hold_sum_run(operator: Operator, request: RunIn, part: Part, observe: Observ
     return found if found.phase == "finished" else follow_run(operator, found.run, observe)
 
 
+def hold_sums(
+    operator: Operator, request: RunIn, observe: Observe, *, renew: bool
+) -> tuple[RunIn, RunHistoryOut | None]:
+    """Hold a run for each sum of a training run's request, one after the other; the request with the sum that the
+    training run uses, and the run that has made it. Over a list that the silos sum, the list chooses which.
+
+    FederationError as `hold_sum_run` raises.
+    """
+    sums, made = list_sums(request.method), None
+    bases = [one for one in sums.values() if is_basis(one)]
+    for part, one in sums.items():
+        if ITEMS not in sums or not is_basis(one):
+            held = hold_sum_run(operator, request, part, observe, renew=renew)
+            made = held if is_basis(one) else made
+    if ITEMS not in sums:
+        return request.model_copy(update={"method": method_of_part(request.method, TRAINING)}), made
+    made = _hold_listed_sum(operator, request, bases[0] if len(bases) == 1 else None, observe, renew=renew)
+    used = {"basis": made.request.method.basis, "sums": {}, "catalogue": made.request.method.catalogue}
+    return request.model_copy(update={"method": request.method.model_copy(update=used)}), made
+
+
+def _hold_listed_sum(
+    operator: Operator, request: RunIn, basis: BasisSettings | None, observe: Observe, *, renew: bool
+) -> RunHistoryOut:
+    """The basis run over the newest list of common items. basis: what is asked for; None: what the list chooses."""
+    runs = list_runs(operator)
+    listed = next(run.run for run in reversed(runs) if run.request.part == ITEMS and run.phase == "finished")
+    made = [run for run in runs if is_basis(run.request.method.basis) and run.request.part != TRAINING]
+    alike = [run for run in made if run.request.items == listed and basis in (None, run.request.method.basis)]
+    found = alike[-1] if alike else None
+    if found is None or found.phase in BROKEN or (renew and found.phase == "finished"):
+        own = request.method.model_dump(exclude_unset=True, exclude={"basis", "sums", "catalogue"})
+        kind = {} if basis is None else {"basis": {"kind": basis.kind}}
+        method = validate_settings(MethodSettings, {**own, **kind})
+        found = start_run(operator, request.model_copy(update={"part": BASIS, "start": None, "method": method}))
+    return found if found.phase == "finished" else follow_run(operator, found.run, observe)
+
+
 def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
     """A run's settings with the catalogue and the rank that this federation has declared for its common basis.
 
     SettingsError where it has declared none, or one of the other kind.
     """
-    declared = fetch_declaration(operator).sums.get(BASIS)
+    sums = fetch_declaration(operator).sums
+    if ITEMS in sums:
+        return _agree_on_listed(fetch_federation(operator), method)
+    declared = sums.get(BASIS)
     if declared is None:
         words = "expected a federation that declares a common basis (its setting METHOD__BASIS__KIND), got one without"
         raise SettingsError(f"--common-basis: {words}")
@@ -90,6 +132,17 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
     own = {name.removeprefix("basis."): size for name, size in sizes.items() if name.startswith("basis.")}
     others = {name: size for name, size in sizes.items() if not name.startswith("basis.")}
     return method.model_copy(update={**others, "basis": method.basis.model_copy(update=own)})
+
+
+def _agree_on_listed(federation: FederationOut, method: MethodSettings) -> MethodSettings:
+    """The same where the silos sum the list of their items, of a kind that is declared over it."""
+    sums = list_sums(federation.method)
+    known = {one.kind: one for one in sums.values() if is_basis(one)}
+    if method.basis.kind not in known:
+        words = f"expected one of {', '.join(known)}, as this federation has declared"
+        raise SettingsError(f"--common-basis: {words}, got {method.basis.kind}")
+    chosen = known[method.basis.kind]
+    return method.model_copy(update={"basis": BasisSettings(), "sums": {ITEMS: sums[ITEMS], find_part(chosen): chosen}})
 
 
 def fetch_federation(operator: Operator) -> DeclaredOut:

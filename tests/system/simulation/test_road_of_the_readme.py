@@ -69,19 +69,16 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
     write_shops(tmp_path)
     port, *ports = free_ports(4)
     url = f"http://127.0.0.1:{port}"
-    made = terminal.lpsfed("catalogue", "shop1.csv", "shop2.csv", "shop3.csv", "--out", "items.txt")
-    assert "items, sha256" in made.stdout
     begin = ("aggregator", "--state-directory", "operator", "--port", port, "--detach")
-    without = terminal.lpsfed(*begin, "--share", "sums", fails=True)
-    assert "lpsfed catalogue shop1.csv shop2.csv --out items.txt" in without.stderr
     invited = [word for name in SHOPS for word in ("--invite", name)]
-    started = terminal.lpsfed(*begin, "--share", "sums", "--catalogue", "items.txt", *invited)
-    assert "this federation shares sums, masked: exact sums: " in started.stderr
+    started = terminal.lpsfed(*begin, "--share", "sums", *invited)
+    assert "this federation shares sums, masked: first which hashed ids silos have in common" in started.stderr
     for number, name in enumerate(SHOPS):
         joined = terminal.lpsfed(
             *("join", f"{name}.invite", "--data", f"shop{number + 1}.csv"),
             *("--accept", "sums", "--port", ports[number], "--detach"),
         )
+        assert "leaves this silo: which items it has, as hashed ids" in joined.stderr
         assert "leaves this silo: how many of its users have each item" in joined.stderr
     as_operator = ("--operator-token-file", tmp_path / "operator" / "operator.token", "--aggregator-url", url)
     silos = [word for name in SHOPS for word in ("--silo", f"{name}/silo.toml")]
@@ -92,18 +89,20 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
     assert "expected a silo of this federation, got 'shop-1'" in str(stranger.exception)  # of no run yet
 
     done = terminal.lpsfed("run", "--clients", 3, *as_operator, *silos)
-    assert "run-1, common basis, round 1 of 1" in done.stderr and "run-1 is over after 1 round" in done.stderr
+    assert "run-1, common items, round 1 of 1" in done.stderr and "run-2, common basis, round 1 of " in done.stderr
+    assert "run-2, common basis: iterated sums: 740 items" in done.stderr
+    assert "run-2 is over after 3 rounds" in done.stderr
     told = done.stdout.splitlines()
     assert [line.split(":")[0] for line in told] == list(SHOPS)
     for name, line in zip(SHOPS, told, strict=True):
         worth = json.loads(asked("worth", "--silo", tmp_path / name / "silo.toml", "--json").stdout)
         low, mid, high = worth["ratio"]
-        assert (worth["silo"], worth["run"], worth["measure"], worth["few"]) == (name, "run-1", "NDCG@20", False)
+        assert (worth["silo"], worth["run"], worth["measure"], worth["few"]) == (name, "run-2", "NDCG@20", False)
         assert mid == pytest.approx(worth["together"] / worth["alone"]) and 1 < low < mid < high, worth
-        assert f"x {mid:.3f} [{low:.3f}, {high:.3f}] (run-1, {worth['users']} judged users)" in line
+        assert f"x {mid:.3f} [{low:.3f}, {high:.3f}] (run-2, {worth['users']} judged users)" in line
     other = tmp_path / "shop-2" / "silo.toml"
     stood = asked("status", *as_operator, "--silo", other)
-    assert stood.stdout.splitlines() == ["run-1, common basis, round 1 of 1: finished", told[1]]
+    assert stood.stdout.splitlines() == ["run-2, common basis, round 3 of 3: finished", told[1]]
     again = terminal.lpsfed("run", "--clients", 3, *as_operator, *silos)
     assert again.stdout == done.stdout  # what has been summed alike is not summed again
     for name in SHOPS:
@@ -118,10 +117,13 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
 
 
 def assert_nothing_but_sums_has_left(silo: Path) -> None:
-    """By the ledger: one update, of sums, under masks; no scalar; every other body is a message of the protocol."""
+    """By the ledger: updates of sums, under masks; no scalar; every other body is a message of the protocol."""
     entries = [json.loads(line) for line in (silo / "state" / "ledger.jsonl").read_text("utf-8").splitlines()]
     updates = [entry for entry in entries if entry.get("call") == "update"]
-    assert [[one["name"] for one in entry["tensors"]] for entry in updates] == [["basis.degrees", "basis.pairs"]]
+    assert [[one["name"] for one in entry["tensors"]] for entry in updates] == [
+        ["items.held", "items.pairs"],
+        *[["basis.degrees", "basis.packed"]] * 3,
+    ]
     assert all(one["dtype"] != "F32" for entry in updates for one in entry["tensors"])
     assert not any(entry["scalars"] for entry in updates)
 

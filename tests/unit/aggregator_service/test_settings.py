@@ -79,10 +79,25 @@ def test_what_is_shared_chooses_the_sums_by_the_length_of_the_list(tmp_path: Pat
     assert long.method.basis.kind == "exact" and long.items is None
 
 
+def test_without_a_list_the_silos_sum_one_and_each_kind_that_it_may_choose_is_declared(tmp_path: Path) -> None:
+    whole = summing(tmp_path, 12, catalogue=None)
+    assert whole.secure and whole.method.basis.kind == "off" and whole.method.catalogue == 0
+    assert list(whole.declaration().sums) == ["items", "basis_exact", "basis_iterated"]
+    held = whole.declaration().sums["items"]
+    assert held.secure and held.strategy == "item_list" and held.tensors[0].shape == (2, 1 << 20)
+    said = summing(tmp_path, 12, catalogue=None, method={"basis": {"kind": "iterated", "rank": 16, "places": 999}})
+    assert list(said.method.sums) == ["items", "basis_iterated"]
+    assert (said.method.sums["basis_iterated"].rank, said.method.sums["basis_iterated"].places) == (16, 999)
+    assert said.method.sums["basis_iterated"].words == 64
+    both = summing(tmp_path, 12, catalogue=None, share="both")
+    assert both.method.strategy == {} and list(both.method.sums) == list(whole.method.sums)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"catalogue": None}, "lpsfed catalogue shop1.csv shop2.csv --out items.txt"),
+        ({"catalogue": None, "method": {"basis": {"epsilon": 8.0}}}, "lpsfed catalogue shop1.csv shop2.csv --out"),
+        ({"catalogue": None, "method": {"basis": {"kind": "transitions"}}}, "expected one of exact, iterated"),
         ({"catalogue": Path("/nowhere/items.txt")}, "catalogue: /nowhere/items.txt: expected a list of items"),
         ({"strategy": "fedavg"}, "share: expected both, or the strategy lpsfed"),
         ({"method": {"model": "srgnn"}, "strategy": "fedavg"}, "share: expected parameters in a federation of visits"),

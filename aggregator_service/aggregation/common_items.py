@@ -1,0 +1,87 @@
+"""What the list of common items tells -> the sum that a run makes over it, or uses; or why there is none."""
+
+from __future__ import annotations
+
+from aggregator_service.aggregation.computation import load_state
+from aggregator_service.rounds.basis_runs import finished_basis_runs, newest_list
+from aggregator_service.rounds.run import Run
+from aggregator_service.storage.locations import Archive
+from shared.errors import ProtocolError
+from shared.method.declaration import TRAINING
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.protocol.schemas import RunIn
+from shared.sums import is_basis, list_sums, method_of_part
+from shared.sums.common_items import ITEMS, MATCH, CommonCount, count_common
+from shared.sums.item_basis import choose_basis
+from shared.sums.sum import BASIS
+
+NO_LIST = "expected a finished run of the part 'items' first, which sums the list of common items, got none"
+NOTHING_COMMON = (
+    "expected items that two silos or more have, by their ids, got none: nothing is summed, and nothing else leaves a"
+    f" silo; {MATCH}"
+)
+
+
+def count_listed(archive: Archive, run: Run) -> CommonCount:
+    """Common items and training pairs, by the sum of a finished run. DamagedError where the sum is not kept whole."""
+    return count_common(load_state(archive, run, run.request.rounds).arrays)
+
+
+def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> RunIn:
+    """The request with the list that it is over, and with the sum that the list chooses where the request leaves that
+    open: in a basis run by the number of items and pairs, in a training run the one that was made last.
+
+    As it is in a federation whose silos sum no list. ProtocolError where nothing is common, or no list is summed yet.
+    """
+    sums = list_sums(declared)
+    if ITEMS not in sums or request.part == ITEMS:
+        return request.model_copy(update={"items": None})
+    given = "basis" in request.method.model_fields_set
+    if request.part == TRAINING and given and not is_basis(request.method.basis):
+        return request.model_copy(update={"items": None})
+    run = newest_list(archive.database)
+    if run is None:
+        if request.part == TRAINING and not given:
+            return request.model_copy(update={"items": None})
+        raise ProtocolError(f"items: {NO_LIST}")
+    if request.items not in (None, run.name):
+        raise ProtocolError(f"items: expected {run.name}, the newest list of common items, got {request.items}")
+    request = request.model_copy(update={"items": run.name})
+    counted = count_listed(archive, run)
+    if counted.items == 0:
+        raise ProtocolError(f"items: {NOTHING_COMMON}")
+    if given and request.part != BASIS:
+        return request
+    if request.part == TRAINING:
+        made = [one for one in finished_basis_runs(archive.database) if one.request.items == run.name]
+        return _with_sum(request, made[-1].request.method.basis) if made else request
+    if request.part != BASIS:
+        return request
+    chosen, why = choose_listed(declared, counted, request.method.basis.kind if given else None)
+    return _with_sum(request, chosen).model_copy(update={"why": why})
+
+
+def choose_listed(declared: MethodSettings, counted: CommonCount, asked: str | None) -> tuple[BasisSettings, str]:
+    """Of the sums that the federation declares over its list, the one that is asked for, or else the one that so many
+    items and pairs choose, and why. ProtocolError for one that is not declared."""
+    known: dict[str, BasisSettings] = {one.kind: one for one in list_sums(declared).values() if is_basis(one)}
+    settings, why = choose_basis(counted.items, counted.pairs)
+    kind = asked or str(settings["kind"])
+    if asked is not None and asked not in known:
+        raise ProtocolError(f"method.basis.kind: expected one of {', '.join(known)}, got {asked!r}")
+    if asked is not None or kind not in known:
+        kind = asked or next(iter(known))
+        why = f"{kind} sums, as {'asked for' if asked else 'the federation declares'}: {counted.items:,} common items"
+    chosen = known[kind]
+    if kind == "iterated" and chosen.directions > counted.items:
+        words = f"expected as many common items as directions, {chosen.directions}, for iterated sums"
+        raise ProtocolError(f"method.basis.kind: {words}, got {counted.items}: exact sums are for few items")
+    if chosen.places is not None and chosen.places < counted.items:
+        why += f"; of {counted.items:,} common items the {chosen.places:,} that most silos have are summed"
+    return chosen, why
+
+
+def _with_sum(request: RunIn, basis: BasisSettings) -> RunIn:
+    method = request.method.model_copy(update={"basis": basis, "sums": {}})
+    part = request.part if request.part == TRAINING else f"{BASIS}_{basis.kind}"
+    return request.model_copy(update={"method": method_of_part(method, part), "part": part})

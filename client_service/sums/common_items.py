@@ -1,0 +1,190 @@
+"""The common items at a silo: which hashed ids it sends, and the list that the sum becomes.
+
+The list is of buckets, alike in every silo; a silo finds its own items in it and learns no id that it did not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.data import Shard
+from client_service.data.ids import normalise_ids
+from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
+from client_service.sums.statistics import training_digest
+from shared.errors import DataError, ProtocolError
+from shared.method.declaration import Counts
+from shared.method.graph import degrees
+from shared.method.run_memory import Cost
+from shared.method.settings import MethodSettings
+from shared.sums.common_items import (
+    COMMON_ITEMS,
+    HELD,
+    LEAST_HOLDERS,
+    MATCH,
+    TABLES,
+    TRAINED,
+    hash_ids,
+    held_tensors,
+    list_common_buckets,
+)
+from shared.sums.sum import UInt32
+
+Int64 = NDArray[np.int64]
+ARRAYS = ("listed", "confirmed", "pairs_of_all")
+MOST_HOLDERS = 1 << 14  # silos: more than a federation has; beyond it a sum has wrapped around
+NO_LIST = hashlib.sha256(b"no list of items yet").hexdigest()  # which all silos have alike before this sum
+
+
+class OwnItems(NamedTuple):
+    """A silo's items with a training pair: ids in their one spelling, and the number of training pairs."""
+
+    ids: tuple[str, ...]
+    pairs: int
+
+
+class FoundPlaces(NamedTuple):
+    """A silo's items in the list. rows: the place of each, (N,), -1: none. hidden: so many have no place because
+    another own item with more training pairs has the same bucket."""
+
+    rows: Int64
+    hidden: int
+
+
+@dataclass(frozen=True, eq=False)
+class CommonItems(Statistics):
+    """The list of common items: buckets that two silos or more hold.
+
+    listed: (n,), of the first table, place by place. confirmed: (m,), of the second table, ascending: an item is common
+    if it has a bucket of each. pairs_of_all: (1,), training pairs. federation: the key of its aggregator, by which
+    ids are hashed; buckets: of a table.
+    """
+
+    federation: str
+    buckets: int
+    listed: UInt32
+    confirmed: UInt32
+    pairs_of_all: NDArray[np.int64]
+
+    def described(self) -> dict[str, str]:
+        """How ids are hashed."""
+        return {"kind": self.kind, "federation": self.federation, "buckets": str(self.buckets)}
+
+    @cached_property
+    def list_digest(self) -> str:
+        """sha256 by which silos see whether their lists are the same."""
+        return self.digest
+
+    def find_places(self, ids: Sequence[str], counts: NDArray[np.float64], places: int) -> FoundPlaces:
+        """The place of each item (N,) in the first `places` of the list. counts: pairs of each item.
+
+        Of own items in one bucket the one with the most pairs has the place, of equals the first id.
+        """
+        spelled = normalise_ids(pl.Series("item", ids, dtype=pl.String))
+        first, second = hash_ids(spelled, self.federation, self.buckets)
+        order = np.argsort(self.listed, kind="stable")
+        found = np.minimum(np.searchsorted(self.listed, first, sorter=order), max(0, len(order) - 1))
+        rows = np.full(len(ids), -1, np.int64)
+        if len(order):
+            near = order[found]
+            known = (self.listed[near] == first) & np.isin(second, self.confirmed) & (near < places)
+            rows[known] = near[known]
+        ranked = np.lexsort((np.arange(len(ids)), -counts))
+        ranked = ranked[rows[ranked] >= 0]
+        kept = ranked[np.unique(rows[ranked], return_index=True)[1]]
+        hidden = len(ranked) - len(kept)
+        result = np.full(len(ids), -1, np.int64)
+        result[kept] = rows[kept]
+        return FoundPlaces(result, hidden)
+
+    def place(self, shard: Shard, places: int) -> Shard:
+        """The shard with the places of its items, and with the list's digest."""
+        pairs = sparse.csr_array(shard.train + shard.valid + shard.test)  # however they are split
+        found = self.find_places(shard.item_ids, degrees(pairs)[1], places)
+        return replace(shard, places=found.rows, catalogue=self.list_digest)
+
+
+def require_list(items: CommonItems | None, places: int) -> CommonItems:
+    """The list that a sum is over. DataError without one, or where nothing is common."""
+    if items is None:
+        raise DataError("expected the list of common items before a sum over it, got none")
+    if not min(len(items.listed), len(items.confirmed), places):
+        expected = "expected items that two silos or more have, by their ids"
+        raise DataError(f"{expected}, got none: nothing is summed; {MATCH}")
+    return items
+
+
+def own_items(shard: Shard, method: MethodSettings) -> OwnItems:
+    """The items of the silo's training pairs."""
+    del method
+    used = np.flatnonzero(degrees(shard.train)[1])
+    ids = normalise_ids(pl.Series("item", [shard.item_ids[item] for item in used], dtype=pl.String))
+    return OwnItems(tuple(ids), int(sparse.csr_array(shard.train).nnz))
+
+
+def digest_items(shard: Shard) -> SummedDigests:
+    """Of the training pairs, as for other sums: as long as they are the same, so are their items."""
+    return SummedDigests(training_digest(shard), NO_LIST)
+
+
+def add_items(at: SumRound) -> Sums:
+    """1 for each bucket with an own item, and the number of training pairs."""
+    own: OwnItems = at.counted
+    held = np.zeros((TABLES, at.method.basis.buckets), np.uint32)
+    for row, buckets in zip(held, hash_ids(own.ids, at.federation, held.shape[1]), strict=True):
+        row[buckets] = 1
+    return {HELD: held, TRAINED: np.array([own.pairs], np.uint32)}
+
+
+def finish_items(at: SumRound) -> CommonItems:
+    """The list that the sum becomes. ProtocolError for a sum that no silos can have."""
+    held, pairs = at.sums[at.number][HELD], at.sums[at.number][TRAINED]
+    if (held > MOST_HOLDERS).any():
+        words = "a silo or the aggregator gave false numbers; sum anew (lpsfed run --renew-basis)"
+        raise ProtocolError(f"expected at most {MOST_HOLDERS:,} silos to hold a bucket of items, got more: {words}")
+    confirmed = np.flatnonzero(held[1] >= LEAST_HOLDERS).astype(np.uint32)
+    listed, whole = list_common_buckets(held), pairs.astype(np.int64)
+    return CommonItems("items", at.federation, held.shape[1], listed, confirmed, whole)
+
+
+def read_items(arrays: Arrays, described: Mapping[str, str]) -> CommonItems:
+    """A list from the disk."""
+    listed, confirmed, pairs = (arrays[name] for name in ARRAYS)
+    return CommonItems("items", described["federation"], int(described["buckets"]), listed, confirmed, pairs)
+
+
+def cost_items(method: MethodSettings, shard: Counts) -> list[Cost]:
+    """Of the buckets, and of hashing the silo's ids."""
+    sent = sum(float(np.prod(one.shape)) for one in held_tensors(method))
+    words = f"{COMMON_ITEMS.tells} ({sent:,.0f} numbers)"
+    return [Cost("the sums", FIXED_BYTES + 4.0 * sent), Cost(words, 24.0 * sent, sent + 2000.0 * shard.items)]
+
+
+def warn_of_guessed_ids(method: MethodSettings) -> tuple[str, ...]:
+    """A warning of what a sum of held buckets tells."""
+    del method
+    return (
+        f"the list of common items tells whoever guesses an id whether {LEAST_HOLDERS} silos or more have it; the"
+        " aggregator sees it of one silo too, but not of which",
+    )
+
+
+COMMON_ITEMS_SUM = SiloSum(
+    declared=COMMON_ITEMS,
+    task="items",
+    count=own_items,
+    digests=digest_items,
+    add=add_items,
+    finish=finish_items,
+    load=read_items,
+    costs=cost_items,
+    warnings=warn_of_guessed_ids,
+)

@@ -1,0 +1,107 @@
+"""The items that silos have in common, by a sum over hashed ids: nobody merges lists, and nobody sees a silo's own.
+
+Each id has a bucket in each of TABLES tables, by a hash that is keyed by the federation. A silo sends 1 for each bucket
+in which it has an item, and the number of its training pairs. The sum says how many silos hold a bucket; what fewer
+than LEAST_HOLDERS hold is handed out as 0. An item is common if its buckets are held in every table.
+
+U ids fill a share U / B of B buckets. An item that one silo alone sells is taken for common with a chance of about
+(U / B)^2: of 2^20 buckets and 100,000 ids 1 %, where one table of twice the size would take 5 %.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.method.declaration import Part
+from shared.method.parameters import Arrays
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.tensors import Tensor
+from shared.sums.sum import Shapes, Sum, UInt32
+
+WORD = "item_list"
+ITEMS: Part = "items"
+"""Of a federation whose silos find their common items by a sum."""
+HELD, TRAINED = "items.held", "items.pairs"
+TABLES = 2
+LEAST_HOLDERS = 2
+BYTES = 8  # of the hash, for each table
+MATCH = "`lpsfed catalogue match` finds items that two silos call differently"
+
+
+class CommonCount(NamedTuple):
+    """What a sum of held buckets tells of the federation. items: common ones; pairs: for training, of all silos."""
+
+    items: int
+    pairs: int
+
+
+def held_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
+    """A number for each bucket of each table, and the number of training pairs."""
+    held = Tensor(HELD, (TABLES, method.basis.buckets), "zeros", dtype="U32")
+    return (held, Tensor(TRAINED, (1,), "zeros", dtype="U32"))
+
+
+def held_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
+    """The buckets of a table, unless they were asked for by name."""
+    buckets = shapes[HELD][1]
+    return {} if "buckets" in basis.model_fields_set or buckets == basis.buckets else {"basis.buckets": buckets}
+
+
+def hide_rare_buckets(method: MethodSettings, sums: Arrays) -> Arrays:
+    """The sums with 0 in place of each bucket that fewer than LEAST_HOLDERS silos hold."""
+    del method
+    held = np.asarray(sums[HELD])
+    return {**sums, HELD: np.where(held < LEAST_HOLDERS, np.uint32(0), held)}
+
+
+def hash_ids(ids: Iterable[str], federation: str, buckets: int) -> UInt32:
+    """The bucket of each id in each table, (TABLES, M). ids: in their one spelling; federation: its aggregator's key.
+
+    They follow from the federation in every run: with other hashes a second sum over the same items would tell more.
+    """
+    key, size = hashlib.sha256(f"items of {federation}".encode()).digest(), TABLES * BYTES
+    drawn = b"".join(hashlib.blake2b(one.encode(), key=key, digest_size=size).digest() for one in ids)
+    numbers = np.frombuffer(drawn, dtype="<u8").reshape(-1, TABLES)
+    return np.ascontiguousarray((numbers % np.uint64(buckets)).T.astype(np.uint32))
+
+
+def list_common_buckets(held: NDArray[np.uint32]) -> UInt32:
+    """The buckets of the first table that enough silos hold: those that most hold first, then by their number."""
+    first = np.flatnonzero(held[0] >= LEAST_HOLDERS)
+    return first[np.lexsort((first, -held[0][first].astype(np.int64)))].astype(np.uint32)
+
+
+def count_common(sums: Arrays) -> CommonCount:
+    """How many items are common, but for chance matches that the second table tells, and all training pairs."""
+    held = np.asarray(sums[HELD]) >= LEAST_HOLDERS
+    return CommonCount(int(held.sum(axis=1).min()), int(np.asarray(sums[TRAINED])[0]))
+
+
+def describe_guesses(basis: BasisSettings) -> str:
+    """What all silos learn by the list."""
+    del basis
+    return (
+        f"which of their own items others have too, and of an id that somebody guesses whether {LEAST_HOLDERS} silos or"
+        " more have it; nobody is told an id. The aggregator knows the hash, and tests guesses of single silos' items"
+        " too, not whose"
+    )
+
+
+COMMON_ITEMS = Sum(
+    name="items",
+    word=WORD,
+    title="the common items",
+    tells="which hashed ids it has",
+    tensors=held_tensors,
+    own_names=frozenset({HELD, TRAINED}),
+    sizes=held_sizes,
+    hand_out=hide_rare_buckets,
+    part=ITEMS,
+    words={HELD: "which items it has, as hashed ids", TRAINED: "how many interactions it trains with"},
+    learnt=describe_guesses,
+)
