@@ -50,7 +50,7 @@ def measure_parts(shard: Shard, names: list[str]) -> dict[str, PerUser]:
     """NDCG@20 of each test user: with all scorers, without each, and without all of these."""
     spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
     chosen, seen = best_filter(shard, spectrum).choice, sparse.csr_array(shard.train + shard.valid)
-    ways = {ALL: []} | {f"without {name}": [name] for name in names}
+    ways: dict[str, list[str]] = {ALL: [], **{f"without {name}": [name] for name in names}}
     if len(names) > 1:
         ways["without any of these"] = names
     found = {}
