@@ -119,6 +119,7 @@ USUAL_SHARE, SHARE_USERS = 0.15, 50  # where there are no validation users; how 
 # What sums that tell of everything bring, as a share of what a silo has alone, and how many of its validation users
 # count as much as that; chosen on amazon-video, retailrocket, yelp2018-13k and lastfm, in silos of 30 users on.
 EXPECTED_GAIN, GAIN_USERS = 0.3, 20
+LEAST_COMMON = 0.05  # weight of the common parts, below which they would blur the silo's own and add nothing
 USERS_A_DIRECTION = 8  # of a silo, whose own parts know as much as one direction of all silos' sums
 LEAST_HEARD = 0.02  # weight of a part that the search does not begin with, below which it is left out
 LEAST_BASE = 0.02  # weight of the base score: it is what the others are measured by
@@ -322,8 +323,9 @@ def usual_share(users: int, directions: int | None = None, told: float = 1.0) ->
 def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float, trust: float) -> float:
     """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one.
 
-    1 where the silo is expected to be better off alone. trust: of a validation user, as a share of one in a federation
-    whose sums tell of everything: where they tell of a few items, popular ones, a few users prefer them by chance.
+    1 where hardly anything would be common, or the silo is expected to be better off alone. trust: of a validation
+    user, as a share of one in a federation whose sums tell of everything: where they tell of a few items, popular ones,
+    a few users prefer them by chance.
     """
     ours = standardise(own)
     theirs = standardise(np.mean(common, axis=0))
@@ -333,6 +335,8 @@ def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: flo
 
     preferred, count = judge.best_of(OWN_SHARES, blends(OWN_SHARES)), judge.count * trust
     share = (count * preferred + SHARE_USERS * usual) / (count + SHARE_USERS)
+    if share > 1.0 - LEAST_COMMON:
+        return 1.0
     if not judge.count:
         return share
     together, alone = judge.by_user_of_each(blends((share, 1.0)))

@@ -177,6 +177,7 @@ def test_few_users_cannot_vote_for_sums_that_tell_of_few_items(planted: Shard) -
     judge = Judge(shard, NEVER)
     own, common = -shard.valid[judge.users].toarray(), shard.valid[judge.users].toarray()
     shares = [_own_share(judge, own.astype(np.float32), [common.astype(np.float32)], 0.8, t) for t in (1.0, 0.1, 0.0)]
+    assert _own_share(judge, own.astype(np.float32), [common.astype(np.float32)], 0.96, 0.0) == 1.0
     least = OWN_SHARES[0]
     votes = [(200 * t * least + SHARE_USERS * 0.8) / (200 * t + SHARE_USERS) for t in (1.0, 0.1, 0.0)]
     assert shares == pytest.approx(votes)
