@@ -123,15 +123,13 @@ def match(
 
 def _print_proposals(items: pl.DataFrame, found: pl.DataFrame, out: Path | None) -> None:
     """What is left to the silo first, and how many there are of each kind."""
-    from rich.markup import escape
-    from rich.table import Table
+    from simulation.reports.terminal import word_table
 
-    table = Table("own id", "proposed id", "by", "sure", "take", "title", "note")
+    table = word_table("own id", "proposed id", "by", "sure", "take", "title", "note")
     shown = found.sort("take", "sure", descending=[False, True], maintain_order=True).head(SHOWN)
     for row in shown.iter_rows(named=True):
         take, title = "yes" if row["take"] else "no", " / ".join(filter(None, (row["title"], row["shared_title"])))
-        cells = (row["own"], row["shared"], row["by"], f"{row['sure']:.2f}", take, title, row["note"])
-        table.add_row(*(escape(cell) for cell in cells))
+        table.add_row(row["own"], row["shared"], row["by"], f"{row['sure']:.2f}", take, title, row["note"])
     taken = found.filter(found["take"])["by"].value_counts(sort=True)
     kinds = ", ".join(f"{count} by {kind}" for kind, count in taken.iter_rows())
     OUT.print(table)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from client_service.data.item_matches import NONE
 from shared.errors import DataError
+from simulation.cli.catalogue import app
 from simulation.datasets.columns import AS_NAMED, FileOptions
 from simulation.datasets.item_table import complete_items, read_item_table, spell_gtin, spell_id, spell_title
 from simulation.partitioning.item_matches import make_keys, propose_matches, read_proposals, write_proposals
@@ -180,3 +182,11 @@ def test_a_table_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("colour,weight\nred,1\n")
     with pytest.raises(DataError, match="expected a column"):
         read_item_table(tmp_path / "none.csv", AS_NAMED)
+
+
+def test_titles_are_shown_as_they_are(tmp_path: Path) -> None:
+    for name, first in (("own", "a"), ("list", "n")):
+        (tmp_path / f"{name}.csv").write_text(f"item,title,year\n{first},Heat [red] \x1b]Wave,1995\n")
+    done = CliRunner().invoke(app, ["match", str(tmp_path / "own.csv"), str(tmp_path / "list.csv")])
+    assert done.exit_code == 0, done.output
+    assert "[red]" in done.output and "\\[" not in done.output and "\x1b]" not in done.output
