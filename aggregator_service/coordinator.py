@@ -16,7 +16,13 @@ from aggregator_service.aggregation.common_items import settle_list
 from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
-from aggregator_service.rounds.basis_runs import choose_sum, new_basis_pledge, require_training, settle_request
+from aggregator_service.rounds.basis_runs import (
+    choose_sum,
+    find_served_run,
+    new_basis_pledge,
+    require_training,
+    settle_request,
+)
 from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.members import Members, Presence, Quarantines, require_same
@@ -36,8 +42,16 @@ from aggregator_service.storage.locations import Archive, read_start
 from aggregator_service.storage.nonces import Nonces
 from aggregator_service.storage.objects import Bucket, BucketBlobs, read_place
 from aggregator_service.storage.records import Anchor, Receipt
-from aggregator_service.storage.run_store import blob_names
-from shared.errors import ConflictError, DamagedError, NotFoundError, ProtocolError, SettingsError, UnavailableError
+from aggregator_service.storage.run_store import blob_names, last_update
+from shared.errors import (
+    ConflictError,
+    DamagedError,
+    NotFoundError,
+    ProtocolError,
+    QuarantinedError,
+    SettingsError,
+    UnavailableError,
+)
 from shared.method.anchor import choose_size, draw_anchor
 from shared.method.declaration import TRAINING
 from shared.method.settings import complete_settings
@@ -52,6 +66,7 @@ from shared.sums import method_of_part
 OWN = "aggregator"  # the name of its key's two files
 
 
+BROKEN_OFF = ("failed", "cancelled")
 STATE_OF_UPDATES = 8  # bodies of updates that a kept state is no longer than: a mean, moments, what was reported
 
 
@@ -317,12 +332,18 @@ class Coordinator:
         return await archive.tensors.off_loop(computation.starting_body, archive, run)
 
     async def current_run(self, client: str, *, after: int | None, wait: float) -> RunOut:
-        """Where the federation stands, once its sequence is another than `after` or the wait is over."""
+        """Where the federation stands, once its sequence is another than `after` or the wait is over.
+
+        A client that has joined since is told of the run whose sums it can use, where the newest one was broken off.
+        """
         here = self.federation
         await here.conductor.wait_until(lambda: here.conductor.sequence != after, wait)
         run, sequence = here.conductor.run, here.conductor.sequence
         if run is None:
             return RunOut(sequence=sequence, joined=len(here.members))
+        if run.phase in BROKEN_OFF:
+            served = await off_loop(find_served_run, here.archive.database)
+            run = run if served is None or client in served.clients else served
         return run_for_client(run, client, sequence=sequence, now=self._clock())
 
     async def round_anchor(self, name: str, number: int) -> Anchor:
@@ -372,6 +393,8 @@ class Coordinator:
         """
         here = self.federation
         run = await here.conductor.find_run(address.run)
+        if run.request.part != TRAINING:
+            await self._require_admitted(run, address.client)
         if not 1 <= address.round <= run.request.rounds:
             raise NotFoundError(f"expected a round from 1 to {run.request.rounds} of {run.name}, got {address.round}")
         if run.active:
@@ -396,6 +419,14 @@ class Coordinator:
             self.metrics.damaged.inc()
             await self.federation.conductor.fail_run(run.name, str(error))
             raise
+
+    async def _require_admitted(self, run: Run, client: str) -> None:
+        """QuarantinedError for a client that is shut out, and asks for sums that it has added nothing to."""
+        if client not in await self.federation.quarantines.quarantine_causes():
+            return
+        database = self.federation.archive.database
+        if await off_loop(last_update, database, run.name, number=run.request.rounds, client=client) is None:
+            raise QuarantinedError(f"expected a client that is not quarantined, {client!r} is: it gets no sums")
 
     def _is_settled(self, address: Address) -> bool:
         run = self.federation.conductor.run

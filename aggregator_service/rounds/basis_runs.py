@@ -100,6 +100,20 @@ def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge | None:
     return BasisPledge(least=request.method.basis.least_silos, earlier=earlier)
 
 
+def find_served_run(database: Database) -> Run | None:
+    """The newest finished run that a silo can make its model of, with its sums kept: a training run that uses them, or
+    the run that has summed them. None where there is none."""
+    kept = kept_sums(database)
+    runs = [decode_run(document) for document in run_documents(database)]
+    return next((run for run in reversed(runs) if run.phase == "finished" and _serves(run, kept)), None)
+
+
+def _serves(run: Run, kept: frozenset[str]) -> bool:
+    if run.request.part == TRAINING:
+        return run.request.basis in kept
+    return run.request.part == BASIS and run.name in kept
+
+
 def kept_sums(database: Database) -> frozenset[str]:
     """The runs whose sums stay available, whatever the retention time: the newest of each part."""
     newest = {run.request.part: run.name for run in _sum_runs(database) if run.phase == "finished"}

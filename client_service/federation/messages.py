@@ -20,11 +20,12 @@ VersionOf = Annotated[str, Field(examples=["run-1.5"])]
 
 
 class BasisOut(Message):
-    """The common basis that this silo keeps: sums over all silos, of which its own part is one."""
+    """The common basis that this silo keeps: sums over all silos, of which its own part is one, or not yet."""
 
     run: str = Field(description="the basis run that has summed it", examples=["run-1"])
     items: int = Field(ge=0, description="of the catalogue, which all clients know")
     digest: Digest = Field(description="sha256 over the sums")
+    included: bool = Field(True, description="is its own part in them? Not where it has joined since: then it adds it")
     kept_at: str = Field(description="UTC, ISO 8601", examples=["2026-01-31T12:00:00+00:00"])
 
 

@@ -144,6 +144,8 @@ def _basis_facts(basis: BasisOut | None) -> tuple[Fact, ...]:
     if basis is None:
         return ()
     note = f"{count_noun(basis.items, 'item')} of the catalogue, kept {clock(basis.kept_at)}"
+    if not basis.included:
+        note += "; made before this silo joined: its own part is added here alone"
     return (Fact("Common basis", f"of {basis.run}", note),)
 
 

@@ -34,6 +34,7 @@ class BasisHead(Message):
     run: RunName
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     items: int = Field(0, description="of the catalogue")
+    included: bool = Field(True, description="has this silo added its part?")
 
 
 def save_basis(folder: Path, run: str, basis: Statistics) -> None:
@@ -43,7 +44,7 @@ def save_basis(folder: Path, run: str, basis: Statistics) -> None:
     metadata = basis.described() | own
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
-    head = BasisHead(run=run, digest=basis.digest, items=basis.size)
+    head = BasisHead(run=run, digest=basis.digest, items=basis.size, included=basis.included)
     part = SILO_SUMS[basis.kind].declared.part
     replace_file(_head(folder, part), head.model_dump_json().encode())
 

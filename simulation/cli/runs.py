@@ -226,7 +226,7 @@ def status(
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     from shared.protocol.schemas import ENDED
-    from simulation.operating.operator import describe_run, fetch_run, watch_run
+    from simulation.operating.operator import describe_run, fetch_run, list_members, watch_run
     from simulation.operating.operator_calls import open_operator
 
     accesses = _read_accesses(silo)
@@ -237,8 +237,8 @@ def status(
         _explain_going_on(operator, words) as note,
     ):
         history = fetch_run(operator, run)
-        if accesses:
-            _require_members(operator, accesses, () if history is None else history.enrolled)
+        if accesses:  # also silos that have joined since the run
+            _require_members(operator, accesses, {one.client for one in list_members(operator)})
         if follow and history is not None and history.phase not in ENDED:
             with round_lines(shown=not as_json) as observe:
                 history = watch_run(operator, history.run, note(observe))

@@ -17,7 +17,8 @@ from shared.method.parameters import digest
 from shared.method.settings import BasisSettings, MethodSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Outcome, admit_late_clients, conduct_run, ignore_progress
-from simulation.experiments.in_process import open_federation
+from simulation.experiments.in_process import open_federation, simulate_experiment
+from simulation.reports.report import build_report
 from tests.support.misled import ending_of, start
 from tests.support.small import SMALL
 
@@ -120,3 +121,29 @@ async def test_the_difference_of_two_sums_does_not_tell_the_late_silo(
         ended = await ending_of(federation, asked.json()["run"])
     assert ended["phase"] == "failed" and f"would tell of {one.late[0].name} alone" in ended["reason"]
     assert {shard: kept_basis(one, shard).digest for shard in one.punctual} == before
+
+
+@pytest.mark.parametrize("send", [True, False])
+async def test_a_sum_that_was_refused_does_not_keep_the_next_late_silo_from_the_kept_ones(
+    late_experiment: Callable[..., Experiment], send: bool
+) -> None:
+    """The newest run has failed, or was cancelled; whoever joins after it is served from the one before."""
+    method = shared("exact")
+    method = method.model_copy(update={"strategy": {**method.strategy, "send": send}})
+    one = late_experiment(method)
+    async with open_federation(one) as federation:
+        held = await conduct_run(federation, one.run_request(), ignore_progress)
+        asked = await start(federation, one, part="basis", clients=4, seed=5)
+        cancelled = await federation.operator.delete(f"/v1/runs/{asked.json()['run']}")
+        assert cancelled.json()["phase"] == "cancelled"
+        found = await admit_late_clients(federation, held, ignore_progress)
+    quality = found.qualities[one.late[0].name]
+    assert quality.run == held.history.run and quality.finished and quality.comparison is not None
+    assert found.statuses[one.late[0].name].basis is not None
+    assert not found.statuses[one.late[0].name].basis.included
+
+
+def test_the_report_says_which_silo_came_late(late_experiment: Callable[..., Experiment]) -> None:
+    one = late_experiment(shared("exact"))
+    report = build_report(one, simulate_experiment(one, ignore_progress))
+    assert [row.get("late", False) for row in report["silos"]] == [False, False, False, True]
