@@ -111,7 +111,7 @@ def find_served_run(database: Database) -> Run | None:
 def _serves(run: Run, kept: frozenset[str]) -> bool:
     if run.request.part == TRAINING:
         return run.request.basis in kept
-    return run.request.part == BASIS and run.name in kept
+    return is_basis(run.request.method.basis) and run.name in kept
 
 
 def kept_sums(database: Database) -> frozenset[str]:

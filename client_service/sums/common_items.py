@@ -18,6 +18,7 @@ from scipy import sparse
 
 from client_service.data import Shard
 from client_service.data.ids import normalise_ids
+from client_service.data.item_matches import NONE
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from client_service.sums.statistics import training_digest
 from shared.errors import DataError, ProtocolError
@@ -96,6 +97,7 @@ class CommonItems(Statistics):
         if len(order):
             near = order[found]
             known = (self.listed[near] == first) & np.isin(second, self.confirmed) & (near < places)
+            known &= (spelled != NONE).to_numpy()
             rows[known] = near[known]
         ranked = np.lexsort((np.arange(len(ids)), -counts))
         ranked = ranked[rows[ranked] >= 0]
@@ -108,7 +110,7 @@ class CommonItems(Statistics):
     def place(self, shard: Shard, places: int) -> Shard:
         """The shard with the places of its items, and with the list's digest."""
         pairs = sparse.csr_array(shard.train + shard.valid + shard.test)  # however they are split
-        found = self.find_places(shard.item_ids, degrees(pairs)[1], places)
+        found = self.find_places(shard.shared_ids, degrees(pairs)[1], places)
         return replace(shard, places=found.rows, catalogue=self.list_digest)
 
 
@@ -126,8 +128,8 @@ def own_items(shard: Shard, method: MethodSettings) -> OwnItems:
     """The items of the silo's training pairs."""
     del method
     used = np.flatnonzero(degrees(shard.train)[1])
-    ids = normalise_ids(pl.Series("item", [shard.item_ids[item] for item in used], dtype=pl.String))
-    return OwnItems(tuple(ids), int(sparse.csr_array(shard.train).nnz))
+    ids = normalise_ids(pl.Series("item", [shard.shared_ids[item] for item in used], dtype=pl.String))
+    return OwnItems(tuple(ids.filter(ids != NONE)), int(sparse.csr_array(shard.train).nnz))
 
 
 def digest_items(shard: Shard) -> SummedDigests:

@@ -11,9 +11,11 @@ import pytest
 from client_service.data import Shard
 from client_service.data.interaction_files import with_places
 from client_service.data.item_matches import NONE, is_signed, name_items, read_matches, sign_matches
+from client_service.sums.common_items import CommonItems, own_items
 from client_service.sums.statistics import catalogue_matrix, training_digest
 from client_service.tasks.items import load_listed_shard
 from shared.errors import DataError
+from shared.sums.common_items import hash_ids
 from tests.conftest import Silos
 from tests.support.small import SMALL, small_client
 
@@ -89,3 +91,22 @@ def test_what_is_matched_anew_is_another_part_of_the_sum(tmp_path: Path, silos: 
     assert not np.array_equal(*parts) and training_digest(shard) != training_digest(moved)
     plain = replace(shard, matched_ids=None)
     assert training_digest(plain) == training_digest(replace(plain, matched_ids=plain.item_ids))
+
+
+def test_hashed_ids_are_those_that_the_silo_has_matched(tmp_path: Path, silos: Silos) -> None:
+    """Where nobody merges a list, two silos find an item that both have named alike; what is refused is no item."""
+    (folder,) = silos(1)
+    plain = load_listed_shard(small_client(folder, tmp_path, method=SMALL))
+    first, second = small_shard_ids(folder)
+    named = name_items(plain.item_ids, {first: "title:heat|1995", second: NONE})
+    matched = replace(plain, matched_ids=named)
+    ids = own_items(matched, SMALL).ids
+    assert "title:heat|1995" in ids and not {first, second, NONE} & set(ids)
+    assert set(ids) | {first, second} == {*own_items(plain, SMALL).ids, "title:heat|1995"}
+    buckets = 1 << 16
+    rows = hash_ids([*ids, NONE], "key", buckets)
+    known = CommonItems("items", "key", buckets, np.unique(rows[0]), np.unique(rows[1]), np.ones(1, np.int64))
+    places = known.place(matched, len(known.listed)).places
+    assert places is not None
+    placed = dict(zip(matched.item_ids, places >= 0, strict=True))
+    assert placed[first] and not placed[second]
