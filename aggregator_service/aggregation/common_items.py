@@ -36,7 +36,7 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
     sums = list_sums(declared)
     if ITEMS not in sums or request.part == ITEMS:
         return request.model_copy(update={"items": None})
-    given = "basis" in request.method.model_fields_set
+    given = "basis" in request.method.model_fields_set and (request.part != BASIS or is_basis(request.method.basis))
     if request.part == TRAINING and given and not is_basis(request.method.basis):
         return request.model_copy(update={"items": None})
     run = newest_list(archive.database)

@@ -18,7 +18,8 @@ from shared.errors import ForbiddenError, MediaTypeError, ProtocolError, Setting
 from shared.method.declaration import TRAINING, Part
 from shared.method.settings import MethodSettings, override
 from shared.protocol.schemas import RunHistoryOut, RunIn
-from shared.sums import describe_part, list_sums, method_of_part
+from shared.sums import describe_part, is_basis, list_sums, method_of_part
+from shared.sums.common_items import ITEMS
 from shared.sums.sum import BASIS
 from shared.web.credentials import same
 from shared.web.request_bodies import read_whole
@@ -84,7 +85,7 @@ def start_form(runs: list[RunHistoryOut], joined: int, declared: MethodSettings)
     some. declared: the federation's own."""
     last = runs[-1] if runs else None
     request = RunIn(clients=max(joined, 2), method=declared) if last is None else last.request
-    sums = list_sums(declared)
+    sums = _list_choices(declared)
     basis_last = request.part in (TRAINING, BASIS) and last is not None
     chosen = request.method.basis.kind if basis_last else method_of_part(declared, BASIS).basis.kind
     values = {name: "" if (value := getattr(request, name)) is None else f"{value:.15g}" for name in NUMBERS}
@@ -103,12 +104,23 @@ def start_form(runs: list[RunHistoryOut], joined: int, declared: MethodSettings)
     return StartForm(values, None if last is None else last.run, kinds, parts, usual)
 
 
+def _list_choices(declared: MethodSettings) -> tuple[Part, ...]:
+    """The parts that runs may sum. Over a list that the silos sum there is one basis, of the kind that it chooses."""
+    sums = list_sums(declared)
+    if ITEMS not in sums:
+        return tuple(sums)
+    return (*(part for part, one in sums.items() if not is_basis(one)), BASIS)
+
+
 def _next_part(last: RunHistoryOut | None, sums: Collection[Part]) -> Part:
     """What a federation does next: its sums one after the other, then training."""
     order = [*sums, TRAINING]
-    if last is None or last.request.part not in order:
-        return order[0] if last is None else TRAINING
-    return order[min(order.index(last.request.part) + (last.request.part != TRAINING), len(order) - 1)]
+    if last is None:
+        return order[0]
+    part = BASIS if last.request.part != TRAINING and is_basis(last.request.method.basis) else last.request.part
+    if part not in order:
+        return TRAINING
+    return order[min(order.index(part) + (part != TRAINING), len(order) - 1)]
 
 
 def _changed_lines(method: MethodSettings, declared: MethodSettings) -> Iterator[str]:
@@ -146,9 +158,21 @@ def _read_method(typed: Mapping[str, str], declared: MethodSettings) -> MethodSe
     changes, part = _read_pairs(typed.get("settings", "")), typed.get("part", TRAINING)
     if part not in (TRAINING, BASIS):
         return _read_method_of_part(changes, declared, part)
+    if ITEMS in list_sums(declared):
+        return _read_method_over_list(changes, declared)
     basis = _read_basis(typed, declared, noised="basis.epsilon" in changes)
     try:
         return override(declared.model_dump(), changes | basis)
+    except SettingsError as error:
+        raise ProtocolError(f"settings: {error}") from None
+
+
+def _read_method_over_list(changes: Mapping[str, str], declared: MethodSettings) -> MethodSettings:
+    """Of a run whose sum follows from the list of common items, unless the settings say one."""
+    try:
+        method = override(declared.model_dump(), changes)
+        own = {} if method.basis.kind == OFF and "basis.kind" not in changes else {"basis": method.basis}
+        return MethodSettings.model_validate(method.model_dump(exclude={"basis", "sums", "catalogue"}) | own)
     except SettingsError as error:
         raise ProtocolError(f"settings: {error}") from None
 

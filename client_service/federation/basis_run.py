@@ -36,8 +36,8 @@ class BasisRun:
 
     counted: what the sum has made of the shard (`SiloSum.count`). folder: where the statistics are kept. clients: how
     many the sums have room for. summed: digests of what the silo adds. federation: the key of its aggregator. items:
-    the list that is summed over, where the silos have summed one. everything: are the silo's validation and test data
-    among what it adds?
+    the list that is summed over, where the silos have summed one; hidden: own items that another one hides there.
+    everything: are the silo's validation and test data among what it adds?
     """
 
     def __init__(
@@ -50,12 +50,14 @@ class BasisRun:
         *,
         federation: str = "",
         items: CommonItems | None = None,
+        hidden: int = 0,
         everything: bool = False,
     ) -> None:
         self.summed: SummedDigests | None = summed
         self.place, self.strategy = place, sum_strategy(place.method)
         self._counted, self._folder, self._clients = counted, folder, clients
         self._federation, self._items, self._everything = federation, items, everything
+        self._hidden = hidden
         self._settings, self._sum = place.method.basis, find_sum(place.method)
         self.part: Part = find_part(self._settings)
         self._sums: dict[int, Sums] = {}
@@ -164,7 +166,7 @@ class BasisRun:
         if failure is None:
             included, everything = (has_mark(self._folder, name, self.place.run) for name in (INCLUDED, ADDED))
             self.basis = replace(self._read_sums(), everything=everything, included=included or everything)
-            save_basis(self._folder, self.place.run, self.basis)
+            save_basis(self._folder, self.place.run, self.basis, self._hidden)
         self._path.unlink(missing_ok=True)
 
     def _read_sums(self) -> Statistics:

@@ -24,6 +24,12 @@ class BasisOut(Message):
 
     run: str = Field(description="the basis run that has summed it", examples=["run-1"])
     items: int = Field(ge=0, description="of the catalogue, which all clients know")
+    hidden: int = Field(
+        0,
+        ge=0,
+        description="own items that are not summed, because another own item has the same hash in a list that "
+        "the silos have summed",
+    )
     digest: Digest = Field(description="sha256 over the sums")
     included: bool = Field(True, description="is its own part in them? Not where it has joined since: then it adds it")
     kept_at: str = Field(description="UTC, ISO 8601", examples=["2026-01-31T12:00:00+00:00"])

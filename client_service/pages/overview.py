@@ -143,7 +143,8 @@ def _basis_facts(basis: BasisOut | None) -> tuple[Fact, ...]:
     """Which sums over all silos this one keeps, where there are any."""
     if basis is None:
         return ()
-    note = f"{count_noun(basis.items, 'item')} of the catalogue, kept {clock(basis.kept_at)}"
+    hidden = f", {count_noun(basis.hidden, 'own item')} hidden by another" if basis.hidden else ""
+    note = f"{count_noun(basis.items, 'item')} of the catalogue{hidden}, kept {clock(basis.kept_at)}"
     if not basis.included:
         note += "; made before this silo joined: its own part is added here alone"
     return (Fact("Common basis", f"of {basis.run}", note),)

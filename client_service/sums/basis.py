@@ -55,7 +55,7 @@ class CommonBasis(Statistics):
 
     def place(self, shard: Shard) -> Shard:
         """The shard with the places that its items have in the basis."""
-        return shard if self.items is None else self.items.place(shard, len(self.degrees))
+        return shard if self.items is None else self.items.place(shard, len(self.degrees)).shard
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its arrays by name, those of the list of items too."""

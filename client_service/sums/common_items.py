@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +45,8 @@ NO_LIST = hashlib.sha256(b"no list of items yet").hexdigest()  # which all silos
 
 
 class OwnItems(NamedTuple):
-    """A silo's items with a training pair: ids in their one spelling, and the number of training pairs."""
+    """A silo's items with a training pair: ids in their one spelling, as the silo has matched them with the others'.
+    pairs: for training."""
 
     ids: tuple[str, ...]
     pairs: int
@@ -57,6 +57,13 @@ class FoundPlaces(NamedTuple):
     another own item with more training pairs has the same bucket."""
 
     rows: Int64
+    hidden: int
+
+
+class PlacedShard(NamedTuple):
+    """A shard with places in the list, and how many of its items have none because another own item has it."""
+
+    shard: Shard
     hidden: int
 
 
@@ -79,11 +86,6 @@ class CommonItems(Statistics):
         """How ids are hashed."""
         return {"kind": self.kind, "federation": self.federation, "buckets": str(self.buckets)}
 
-    @cached_property
-    def list_digest(self) -> str:
-        """sha256 by which silos see whether their lists are the same."""
-        return self.digest
-
     def find_places(self, ids: Sequence[str], counts: NDArray[np.float64], places: int) -> FoundPlaces:
         """The place of each item (N,) in the first `places` of the list. counts: pairs of each item.
 
@@ -97,7 +99,7 @@ class CommonItems(Statistics):
         if len(order):
             near = order[found]
             known = (self.listed[near] == first) & np.isin(second, self.confirmed) & (near < places)
-            known &= (spelled != NONE).to_numpy()
+            known &= (spelled != NONE).to_numpy()  # an own item that the silo has matched with none
             rows[known] = near[known]
         ranked = np.lexsort((np.arange(len(ids)), -counts))
         ranked = ranked[rows[ranked] >= 0]
@@ -107,11 +109,11 @@ class CommonItems(Statistics):
         result[kept] = rows[kept]
         return FoundPlaces(result, hidden)
 
-    def place(self, shard: Shard, places: int) -> Shard:
+    def place(self, shard: Shard, places: int) -> PlacedShard:
         """The shard with the places of its items, and with the list's digest."""
         pairs = sparse.csr_array(shard.train + shard.valid + shard.test)  # however they are split
         found = self.find_places(shard.shared_ids, degrees(pairs)[1], places)
-        return replace(shard, places=found.rows, catalogue=self.list_digest)
+        return PlacedShard(replace(shard, places=found.rows, catalogue=self.digest), found.hidden)
 
 
 def require_list(items: CommonItems | None, places: int) -> CommonItems:

@@ -29,22 +29,27 @@ INCLUDED = "included.txt"  # a line for each run to whose sums the silo has adde
 
 
 class BasisHead(Message):
-    """The newest statistics of a part: the run that has summed them, their digest and their size."""
+    """The newest statistics of a part: the run that has summed them, their digest and their size.
+
+    hidden: own items that are not in them, because another own item has their place.
+    """
 
     run: RunName
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     items: int = Field(0, description="of the catalogue")
     included: bool = Field(True, description="has this silo added its part?")
+    hidden: int = 0
 
 
-def save_basis(folder: Path, run: str, basis: Statistics) -> None:
+def save_basis(folder: Path, run: str, basis: Statistics, hidden: int = 0) -> None:
     """Write it, then its head. An older one stays for the models that were trained with it."""
     folder.mkdir(parents=True, exist_ok=True)
     own = {"everything": "yes"} if basis.everything else {} if basis.included else {"included": "no"}
     metadata = basis.described() | own
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
-    head = BasisHead(run=run, digest=basis.digest, items=basis.size, included=basis.included)
+    included = basis.included
+    head = BasisHead(run=run, digest=basis.digest, items=basis.size, included=included, hidden=hidden)
     part = SILO_SUMS[basis.kind].declared.part
     replace_file(_head(folder, part), head.model_dump_json().encode())
 

@@ -28,7 +28,10 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     assert declared.sums, "only of a federation that sums"
     chosen = {part: method_of_part(method, part) for part in list_sums(method)}
     sums = (_describe_sums(declared.sums[part], one, secure=federation.secure) for part, one in chosen.items())
-    learnt = dict.fromkeys(find_sum(one).learnt(one.basis) for one in chosen.values())
+    learnt = list(dict.fromkeys(find_sum(one).learnt(one.basis) for one in chosen.values()))
+    for less in [one for one in learnt if any(other != one and other.startswith(one) for other in learnt)]:
+        learnt.remove(less)
+        learnt.append("iterated sums leave no pair out")
     over = "items that silos have in common, by their ids" if ITEMS in chosen else f"{method.catalogue:,} listed items"
     return (
         f"{name}: this federation of silos sums statistics of {over}. With --accept sums",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
-from aggregator_service.pages.forms import LONGEST_FORM, form_guard
-from shared.method.settings import BasisSettings
+from aggregator_service.pages.forms import LONGEST_FORM, form_guard, read_start, start_form
+from aggregator_service.settings import aggregator_settings
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.protocol.schemas import RunHistoryOut, RunIn
 from tests.support.small import SMALL, TOKEN
 
 if TYPE_CHECKING:
@@ -264,3 +267,26 @@ async def test_what_is_no_form_is_not_read(running: Running) -> None:
         ):
             answer = await federation.http.post("/start", content=body, headers=headers, auth=OPERATOR)
             assert answer.status_code == status, body
+
+
+def test_over_a_list_that_the_silos_sum_the_form_offers_one_basis_and_leaves_its_kind_open(tmp_path: Path) -> None:
+    chosen = aggregator_settings(state_directory=tmp_path, operator_token=TOKEN, share="both")
+    first = start_form([], 3, chosen.method)
+    assert [part for part, _ in first.parts] == ["training", "items", "basis"]
+    assert first.values["part"] == "items" and first.kinds == ()
+    listed = read_start({"clients": "3", "part": "items"}, [], chosen.method)
+    assert listed.part == "items" and listed.method.basis.kind == "items"
+    for part in ("basis", "training"):
+        asked = read_start({"clients": "3", "part": part, "settings": "local_epochs=2"}, [], chosen.method)
+        assert asked.part == part and asked.method.local_epochs == 2
+        assert "basis" not in asked.method.model_fields_set  # the aggregator takes what the list chooses
+    made = read_start({"clients": "3", "part": "basis", "settings": "basis.kind=exact"}, [], chosen.method)
+    assert made.method.basis.kind == "exact"
+    exact = MethodSettings(basis=chosen.method.sums["basis_exact"])
+    history = RunHistoryOut(
+        run="run-2",
+        phase="finished",
+        request=RunIn(clients=3, part="basis_exact", method=exact),
+        started_at="2026-01-01T00:00:00+00:00",
+    )
+    assert start_form([history], 3, chosen.method).values["part"] == "training"

@@ -23,6 +23,8 @@ from client_service.sums.storage import load_basis, load_basis_head
 from client_service.tasks.items import load_listed_shard
 from shared.method.parameters import Parameters
 from shared.method.settings import BasisSettings
+from shared.protocol.signing.enrolment import kept_pair
+from shared.protocol.signing.keys import raw_hex, read_public
 from shared.sums.common_items import HELD
 from shared.sums.item_basis import DEGREES
 from simulation.experiments.experiment import Experiment
@@ -113,7 +115,7 @@ async def kept(settings: ClientSettings, part: str, run: str) -> Any:
 
 
 def places_of(known: CommonItems, settings: ClientSettings) -> dict[str, int]:
-    shard = known.place(load_listed_shard(settings), 64)
+    shard = known.place(load_listed_shard(settings), 64).shard
     assert shard.places is not None
     return {name: int(place) for name, place in zip(shard.item_ids, shard.places, strict=True) if place >= 0}
 
@@ -122,7 +124,7 @@ def pooled_pairs(shards: list[Shard], known: CommonItems) -> NDArray[np.float32]
     size = len(known.listed)
     whole = np.zeros((size, size))
     for shard in shards:
-        placed = known.place(shard, 64)
+        placed = known.place(shard, 64).shard
         assert placed.places is not None
         columns = sparse.csr_array(shard.train[:, placed.places >= 0]).toarray()
         rows = placed.places[placed.places >= 0]
@@ -136,6 +138,8 @@ async def test_the_list_is_the_intersection_and_the_basis_over_it_that_of_the_po
         await hold(running, "run-1", part="items")
         lists = [await kept(one, "items", "run-1") for one in clients]
         assert len({known.digest for known in lists}) == 1
+        pinned = raw_hex(read_public(kept_pair("aggregator", clients[0].state_directory.parent / "aggregator").public))
+        assert {known.federation for known in lists} == {pinned}, "the aggregator cannot say another hash"
         shards = [load_listed_shard(one) for one in clients]
         assert lists[0].pairs_of_all[0] == sum(shard.train.nnz for shard in shards)
         spelled = {"cafe\u0301": "caf\u00e9"}
@@ -179,7 +183,7 @@ async def test_a_silo_scores_as_with_a_list_that_everybody_has(federate: Federat
         await hold(running, "run-2", part="basis")
         basis = await kept(clients[0], "basis", "run-2")
         shard = load_listed_shard(clients[0])
-        listed = basis.items.place(shard, 64)
+        listed = basis.items.place(shard, 64).shard
         plain = replace(basis, items=None)
         for ours, theirs in zip(score_items(basis, shard), score_items(plain, listed), strict=True):
             for name, value in vars(ours).items():

@@ -106,7 +106,7 @@ def test_hashed_ids_are_those_that_the_silo_has_matched(tmp_path: Path, silos: S
     buckets = 1 << 16
     rows = hash_ids([*ids, NONE], "key", buckets)
     known = CommonItems("items", "key", buckets, np.unique(rows[0]), np.unique(rows[1]), np.ones(1, np.int64))
-    places = known.place(matched, len(known.listed)).places
+    places = known.place(matched, len(known.listed)).shard.places
     assert places is not None
     placed = dict(zip(matched.item_ids, places >= 0, strict=True))
     assert placed[first] and not placed[second]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy import sparse
 from client_service.data import Shard, shard_of_matrices
 from client_service.sums.common_items import COMMON_ITEMS_SUM, CommonItems
 from client_service.sums.silo_sum import SumRound, Sums
-from client_service.sums.storage import load_basis, save_basis
+from client_service.sums.storage import load_basis, load_basis_head, save_basis
 from shared.errors import ProtocolError
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.sums.common_items import COMMON_ITEMS, HELD, TRAINED, count_common, hash_ids
@@ -45,7 +46,7 @@ def listed(*shards: Shard, method: MethodSettings = METHOD) -> CommonItems:
 
 
 def placed(known: CommonItems, shard: Shard, places: int = 1 << 14) -> dict[str, int]:
-    found = known.place(shard, places)
+    found = known.place(shard, places).shard
     assert found.places is not None
     return {item: int(place) for item, place in zip(found.item_ids, found.places, strict=True) if place >= 0}
 
@@ -125,7 +126,20 @@ def test_more_holders_than_silos_are_refused() -> None:
 def test_the_list_is_the_same_from_the_disk(tmp_path: Path) -> None:
     silo = shard_of("a", "b", "c")
     known = listed(silo, silo)
-    save_basis(tmp_path, "run-1", known)
+    save_basis(tmp_path, "run-1", known, hidden=3)
+    head = load_basis_head(tmp_path, "items")
+    assert head is not None and (head.run, head.hidden) == ("run-1", 3)
     kept = load_basis(tmp_path, known.digest)
     assert isinstance(kept, CommonItems) and placed(kept, silo) == placed(known, silo) != {}
-    assert kept.list_digest == known.list_digest
+    assert kept.digest == known.digest
+
+
+def test_items_are_hashed_as_the_silo_has_matched_them() -> None:
+    theirs, own = shard_of("gtin-1", "b", "c"), shard_of("sku-7", "b", "d")
+    matched = replace(own, matched_ids=tuple({"sku-7": "gtin-1", "d": ""}.get(name, name) for name in own.item_ids))
+    empty = replace(theirs, matched_ids=("", "", ""))
+    known = listed(theirs, matched)
+    assert placed(known, matched).keys() == {"sku-7", "b"}
+    assert placed(known, matched)["sku-7"] == placed(known, theirs)["gtin-1"]
+    assert not placed(listed(empty, empty), empty) and COMMON_ITEMS_SUM.count(empty, METHOD).ids == ()
+    assert placed(listed(theirs, own), own).keys() == {"b"}
