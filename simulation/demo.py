@@ -101,11 +101,12 @@ async def _conduct_over_loopback(
 def _compare_ways(
     experiment: Experiment, report: dict[str, Any], outcomes: list[Outcome], ledgers: Ledgers
 ) -> tuple[Way, ...]:
-    from simulation.reports.joining_value import COMMON, STRICT, federated_way, own_ways
+    from simulation.reports.joining_value import COMMON, STRICT, TRANSITIONS, federated_way, own_ways
 
     declaration, ways = experiment.make_aggregator_settings().declaration(), own_ways(report)
     strict = STRICT if experiment.strategy == "lpsfed" else f"{experiment.strategy}, no other exchange"
-    for name, outcome in zip((strict, COMMON), outcomes, strict=False):
+    summed = COMMON if experiment.method.basis.kind != "transitions" else TRANSITIONS
+    for name, outcome in zip((strict, summed), outcomes, strict=False):
         basis, run = outcome.history.request.basis, outcome.history.run
         runs = (run,) if basis is None else (basis, run)
         results = tuple(outcome.qualities.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,29 +60,29 @@ class Transitions(Statistics):
         return hash_items(len(self.visits), self.sketch.shape[1], row)
 
 
-def list_transitions(shard: SessionShard) -> tuple[Int64, Int64, Int64]:
+def list_transitions(shard: SessionShard, weights: Sequence[int] = WEIGHTS) -> tuple[Int64, Int64, Int64]:
     """Of each training visit each ordered pair of items once, at its least distance: both items' rows in the shard, and
     the weight."""
     clicks, starts = shard.split_sessions(TRAIN)
     owners, items = np.repeat(np.arange(len(starts) - 1), np.diff(starts)), len(shard.item_ids)
     found = []
-    for distance, weight in enumerate(WEIGHTS, 1):
+    for distance, weight in enumerate(weights, 1):
         inside = owners[distance:] == owners[:-distance]
         before, after = clicks[:-distance][inside], clicks[distance:][inside]
         found.append(
             np.stack([(owners[:-distance][inside] * items + before) * items + after, np.full(len(before), weight)])
         )
-    keys, weights = np.concatenate(found, axis=1)
+    keys, added = np.concatenate(found, axis=1)
     _, first = np.unique(keys, return_index=True)  # the first of equal ones is the nearest
     pairs = keys[first] % items**2
-    return pairs // items, pairs % items, weights[first]
+    return pairs // items, pairs % items, added[first]
 
 
-def own_transitions(shard: SessionShard) -> sparse.csr_array:
-    """The shard's own part of the sum, over its own N items, (N, N)."""
-    before, after, weights = list_transitions(shard)
+def own_transitions(shard: SessionShard, weights: Sequence[int] = WEIGHTS) -> sparse.csr_array:
+    """The shard's own part of the sum, over its own N items, (N, N); with other weights, what it would be with them."""
+    before, after, added = list_transitions(shard, weights)
     size = len(shard.item_ids)
-    return sparse.csr_array(sparse.coo_array((weights.astype(np.float32), (before, after)), shape=(size, size)))
+    return sparse.csr_array(sparse.coo_array((added.astype(np.float32), (before, after)), shape=(size, size)))
 
 
 def count_transitions(shard: SessionShard, method: MethodSettings) -> Sums:

@@ -20,8 +20,9 @@ from client_service.sums.transitions import Transitions, own_transitions, shard_
 from shared.method.parameters import Float32
 
 DAMPING = 0.7  # of an item that much is clicked after: its counts are divided by their sum to this power
-BACKWARD = 0.4  # of what came before, beside what came after
-DECAYS = (0.4, 0.25, 0.6, 0.8)  # of the weight of a click, for each later one; the usual first
+BACKWARD = (0.4, 0.0)  # of what came before, beside what came after; the usual first
+NEXT_ALONE = (1,)  # what a silo may count of its own visits in place of WEIGHTS: what was clicked right after what
+DECAYS = (0.4, 0.2, 0.6, 0.8, 0.0)  # of the weight of a click, for each later one; the usual first
 REPEATS = (0.1, 0.0, 0.3, 1.0)  # of the visit's own items, beside all others together
 SECONDS = (0.3, 0.1, 0.0, 0.6)  # of what goes with items that go with the visit's, beside these
 POPULAR = 0.01  # of popular items, for visits of which nothing is known
@@ -138,27 +139,35 @@ def score_by_transitions(
     shard: SessionShard, known: Transitions | None, interrupt: Interrupt = NEVER
 ) -> TransitionScores:
     """By the transitions of all silos, or None: by the shard's own."""
-    pairs = own_transitions(shard) if known is None else shard_transitions(known, shard)
+    if known is None:
+        counted = [own_transitions(shard), own_transitions(shard, NEXT_ALONE)]
+    else:
+        counted = [shard_transitions(known, shard)]
     clicks, _ = shard.split_sessions(TRAIN)
     counts = np.bincount(clicks, minlength=len(shard.item_ids)) + (0 if known is None else known.visits[shard.places])
     popular = (counts / max(1.0, float(counts.sum()))).astype(np.float32)
-    near = sparse.csr_array(_damped(pairs) + BACKWARD * _damped(sparse.csr_array(pairs.T)))
     examples = spread_examples(shard.valid, CHOSEN_BY)
 
     def choose(tried: Sequence[TransitionScores]) -> TransitionScores:
         return tried[_choose_steadily(np.stack([_gains(one.rank(examples)) for one in interrupt.each(tried)]))]
 
-    chosen = TransitionScores(near, _shares(near), popular)
-    for name, values in (("repeats", REPEATS), ("decay", DECAYS), ("second", SECONDS)):
-        chosen = choose([replace(chosen, **{name: value}) for value in values])
-    return chosen
+    near = [_find_neighbours(pairs, backward) for pairs in counted for backward in BACKWARD]
+    chosen = choose([TransitionScores(one, _shares(one), popular) for one in near])
+    chosen = choose([replace(chosen, repeats=value) for value in REPEATS])
+    chosen = choose([replace(chosen, decay=value) for value in DECAYS])
+    return choose([replace(chosen, second=value) for value in SECONDS])
+
+
+def _find_neighbours(pairs: sparse.csr_array, backward: float) -> sparse.csr_array:
+    """What goes with each item, row by row."""
+    return sparse.csr_array(_damped(pairs) + backward * _damped(sparse.csr_array(pairs.T)))
 
 
 def _damped(pairs: sparse.csr_array) -> sparse.csr_array:
     return scale_rows(pairs, np.maximum(_row_sums(pairs), 1.0) ** -DAMPING)
 
 
-def _occur(matrix: sparse.csr_array, rows: Int64, columns: Int64) -> np.ndarray:
+def _occur(matrix: sparse.csr_array, rows: Int64, columns: np.ndarray) -> np.ndarray:
     """Which of these entries the matrix has."""
     width = matrix.shape[1]
     owners = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))

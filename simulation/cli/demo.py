@@ -52,8 +52,8 @@ def demo(
 ) -> None:
     """Partition, start aggregator and clients as processes, train, report, and answer a request.
 
-    It trains in the strict boundary and then with the common basis, in secure mode, which takes three clients; fewer
-    have no common basis.
+    It trains without sums and then with sums of the silos' data, in secure mode, which takes three clients; fewer have
+    no sums. With --task sessions these are sums of transitions, unless --common-basis is off.
     """
     from shared.method.settings import method_settings
     from shared.protocol.secure.messages import FEWEST_CLIENTS
@@ -69,11 +69,10 @@ def demo(
         return
     fresh = next_folder(root, "--folder")
     doing = simulated_task(task.value)
-    if clients < FEWEST_CLIENTS or not doing.has_basis:
+    if clients < FEWEST_CLIENTS:
         common_basis = options.ItemBasisKind.off
-    changes = options.method_changes(
-        None, options.BasisFlags(options.BasisKind(common_basis.value), rank, basis_rounds)
-    )
+    summed = doing.sums if doing.sums == "transitions" and common_basis.value != "off" else common_basis.value
+    changes = options.method_changes(None, options.BasisFlags(options.BasisKind(summed), rank, basis_rounds))
     taught = doing.taught if data is None else {}
     method = method_settings(doing.preset, **taught, **changes)
     how = None if data in (None, CHAIN) or task is not options.TaskName.items else options.Method.users

@@ -20,6 +20,7 @@ from client_service.models.initial_filter import Filter
 from client_service.training.filter_search import CLOSED_FORMS, best_filter, closed_form_tops, popularity_top
 from client_service.training.fusion_search import fused_top
 from client_service.training.spectrum_cache import cached_spectrum
+from client_service.training.transition_scores import score_by_transitions
 from shared.files import replace_file
 from shared.method.spectrum import Spectrum
 from simulation.experiments.experiment import Experiment
@@ -27,7 +28,7 @@ from simulation.experiments.pooled import pool_items, pool_shards
 from simulation.progress import count_bar
 
 FLOORS = ("popularity", *CLOSED_FORMS)
-START = "start"  # the fused score before any training: it tells what training adds, and is nobody's floor but our own
+START = "start"  # what a silo has alone before any training, fused: it tells what training adds, and is no floor
 VERSION = 4  # of the figures: raise it with every change of code that changes one, so that no kept file answers for it
 POOLED_ITEMS = 25_000  # in all silos: up to so many the ceiling is computed
 POOLED_SCORES = 400_000_000  # users x items of all silos: likewise
@@ -151,11 +152,14 @@ def measure_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
 
 
 def measure_session_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
-    """The floors of every shard. There is no ceiling: a network on all silos' sessions is a run of its own."""
-    found = {}
+    """The floors of every shard, and its own transitions, which it has alone. There is no ceiling: a network on all
+    silos' sessions is a run of its own."""
+    found: dict[str, ByName] = {}
     with count_bar("floors", len(experiment.shards), shown=shown) as done:
         for path in experiment.shards:
-            found[path.name] = measure_own_floors(load_session_shard(path))
+            shard = load_session_shard(path)
+            alone = measure_prefixes(score_by_transitions(shard, None).score, shard.test, len(shard.item_ids))
+            found[path.name] = {**measure_own_floors(shard), START: alone}
             done(path.name)
     return Bounds(found)
 

@@ -37,14 +37,14 @@ class Example:
 
 class SimulatedTask(ABC):
     """A task in an experiment. generated: the name of the data that a demonstration makes; taught: the settings that
-    fit them. strategy, preset: where none is asked for."""
+    fit them. strategy, preset: where none is asked for. sums: the kind that a demonstration makes."""
 
     name: ClassVar[str]
     generated: ClassVar[str]
     taught: ClassVar[dict[str, Any]] = {}
     strategy: ClassVar[str]
     preset: ClassVar[Preset]
-    has_basis: ClassVar[bool]
+    sums: ClassVar[str]
 
     def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
         """The settings of a run, and how many rounds it has where nobody says it."""
@@ -83,7 +83,7 @@ class ItemTask(SimulatedTask):
     generated = CHAIN
     strategy = "lpsfed"
     preset = "default"
-    has_basis = True
+    sums = "exact"
 
     def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
         return cut_shards(data, cut, folder)
@@ -124,7 +124,7 @@ class SessionTask(SimulatedTask):
     }  # small data, few rounds
     strategy = "fedavg"
     preset = "sessions"
-    has_basis = False
+    sums = "transitions"
 
     def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
         from simulation.sessions.source import cut_session_shards

@@ -15,6 +15,7 @@ from simulation.reports.averages import USER_MEAN, user_mean
 from simulation.reports.report import floor_means
 
 ALONE, STRICT, COMMON = "alone", "LPSFed, strict boundary", "with the common basis"
+TRANSITIONS = "with transitions of all silos"
 RunResult = QualityOut | EarlierRun
 Ledgers = Mapping[str, Sequence[Mapping[str, Any]]]
 
