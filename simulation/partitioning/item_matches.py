@@ -26,8 +26,16 @@ Key = Literal["gtin", "title", "id"]
 KEYS: tuple[Key, ...] = ("gtin", "title", "id")
 COLUMNS = ("own", "title", "shared", "shared_title", "by", "sure", "take", "note")
 TAKEN = 0.9  # so sure is a proposal that is taken unless the silo says otherwise
-SURE = {"id": 1.0, "number": 0.99, "title and year": 0.97, "title": 0.92, "spelling of the id": 0.95}
+SURE = {
+    "id": 1.0,
+    "number": 0.99,
+    "title and year": 0.97,
+    "main title and year": 0.85,
+    "title": 0.92,
+    "spelling of the id": 0.95,
+}
 PREFIXED, CONTRADICTED, AMBIGUOUS = 0.7, 0.3, 0.5
+BRACKETED = r"[(\[（【][^)\]）】]*[)\]）】]"  # another name, or another language's
 UNLIKE = 0.2  # share of words in common below which two titles are of different items
 SIMILAR, MARGIN = 0.75, 0.15  # share of weighted words in common, and how much less the next best may have
 SHORTEST = 6  # letters of a title that is told by itself, without its year
@@ -58,7 +66,9 @@ def propose_matches(own: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
             found.append(rows)
             left = left.filter(~pl.col("item").is_in(rows["own"].implode()))
             right = right.filter(~pl.col("item").is_in(rows.filter(pl.col("take"))["shared"].implode()))
-    found.append(_propose_similar(left, right))
+    found.append(similar := _propose_similar(left, right))
+    left = left.filter(~pl.col("item").is_in(similar["own"].implode()))
+    found.append(_judge(_join(left, right, ["main", "year"], None), "main title and year", prefixed=False))
     return _leave_one(pl.concat([one for one in found if not one.is_empty()] or [_no_rows()]))
 
 
@@ -169,9 +179,12 @@ def _titled_items(shard: Path) -> pl.DataFrame:
 def _spell(items: pl.DataFrame) -> pl.DataFrame:
     """With each title, number and id in its one spelling; null where there is none."""
     titles = [None if title is None else spell_title(title) for title in items["title"]]
+    mains = items["title"].str.replace_all(BRACKETED, " ").str.strip_chars()
+    main = [" ".join(spell_title(title)) or None if title else None for title in mains]
     ids = [spell_id(item) for item in items["item"]]
     return items.with_columns(
         words=pl.Series([" ".join(words) or None if words else None for words in titles], dtype=pl.String),
+        main=pl.Series(main, dtype=pl.String),
         counted=pl.Series([_numbers_of(words) for words in titles], dtype=pl.String),
         number=pl.Series(
             [
@@ -204,7 +217,7 @@ def _judge(pairs: pl.DataFrame, by: str, *, prefixed: bool) -> pl.DataFrame:
     first, second = pl.col("words").str.split(" "), pl.col("words_listed").str.split(" ")
     common = first.list.set_intersection(second).list.len() / first.list.set_union(second).list.len()
     unlike = ((common < UNLIKE) | (pl.col("counted") != pl.col("counted_listed"))).fill_null(False)
-    far = ((pl.col("year") - pl.col("year_listed")).abs() > 1).fill_null(False) if by != "title and year" else False
+    far = ((pl.col("year") - pl.col("year_listed")).abs() > 1).fill_null(False) if "year" not in by else False
     several = (pl.len().over("item") > 1) | (pl.len().over("item_listed") > 1)
     sure = pl.lit(SURE[by])
     if by == "spelling of the id" and prefixed:

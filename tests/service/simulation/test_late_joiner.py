@@ -12,15 +12,20 @@ import pytest
 from client_service.sums.basis import CommonBasis
 from client_service.sums.statistics import catalogue_matrix, with_training_pairs
 from client_service.sums.storage import load_basis, load_basis_head
+from client_service.sums.transitions import Transitions, count_transitions, shard_transitions
+from client_service.tasks import TASKS
 from client_service.tasks.items import load_listed_shard
 from shared.method.parameters import digest
-from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.settings import BasisSettings, MethodSettings, method_settings
+from shared.sums.transitions import COUNTS
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Outcome, admit_late_clients, conduct_run, ignore_progress
 from simulation.experiments.in_process import open_federation, simulate_experiment
 from simulation.reports.report import build_report
 from tests.support.misled import ending_of, start
+from tests.support.questions import wait_until
 from tests.support.small import SMALL
+from tests.support.visits import write_session_shards
 
 pytestmark = pytest.mark.anyio
 KINDS = {
@@ -147,3 +152,53 @@ def test_the_report_says_which_silo_came_late(late_experiment: Callable[..., Exp
     one = late_experiment(shared("exact"))
     report = build_report(one, simulate_experiment(one, ignore_progress))
     assert [row.get("late", False) for row in report["silos"]] == [False, False, False, True]
+
+
+async def test_three_that_have_joined_since_enter_the_next_sum_together_and_are_counted_once(
+    silos: Callable[[int], tuple[Path, ...]], tmp_path: Path
+) -> None:
+    shards = silos(6)
+    basis = BasisSettings(kind="exact", least_pairs=1)
+    method = shared("exact").model_copy(update={"basis": basis})
+    one = Experiment(shards, tmp_path / "run", method, rounds=1, device="cpu", secure=True, late=shards[3:])
+    async with open_federation(one) as federation:
+        held = await conduct_run(federation, one.run_request(), ignore_progress)
+        await admit_late_clients(federation, held, ignore_progress)
+        before = kept_basis(one, one.late[0])
+        renewed = (await start(federation, one, part="basis", clients=6, seed=5)).json()["run"]
+        assert (await ending_of(federation, renewed))["reason"] is None
+
+        async def kept() -> bool:
+            heads = [load_basis_head(one.state_of(shard) / "basis") for shard in shards]
+            return all(head is not None and head.run == renewed for head in heads)
+
+        await wait_until(kept)
+    assert not before.included
+    total = 0
+    for shard in shards:
+        own = load_listed_shard(one.make_silo_settings(shard))
+        matrix = catalogue_matrix(own, one.agreed_method.catalogue)
+        total = total + (matrix.T @ matrix).toarray()
+        known = kept_basis(one, shard)
+        assert known.included and with_training_pairs(known, own) is known
+    np.testing.assert_array_equal(kept_basis(one, shards[0]).pairs, total)
+
+
+async def test_a_late_silo_of_visits_adds_its_own_transitions_to_the_kept_ones(tmp_path: Path) -> None:
+    shards = tuple(write_session_shards(tmp_path / "shards", 4))
+    taught = {"basis.kind": "transitions", "basis.least_pairs": 1}
+    method = method_settings("sessions", width=8, batch_size=50, **taught)
+    one = Experiment(shards, tmp_path / "run", method, "fedavg", "sessions", rounds=1, device="cpu", secure=True)
+    one = replace(one, late=shards[-1:])
+    found = await join_later(one)
+    quality = found.qualities[shards[-1].name]
+    assert quality.run == found.history.run and quality.finished and quality.comparison is not None
+    read = TASKS["sessions"].read
+    parts = [count_transitions(read(one.make_silo_settings(shard)), one.agreed_method)[COUNTS] for shard in shards]
+    for shard, total in ((shards[-1], np.sum(parts, axis=0)), (shards[0], np.sum(parts[:-1], axis=0))):
+        folder, own = one.state_of(shard) / "basis", read(one.make_silo_settings(shard))
+        head = load_basis_head(folder)
+        known = None if head is None else load_basis(folder, head.digest)
+        assert isinstance(known, Transitions) and known.included == (shard not in one.late)
+        expected = total[np.ix_(own.places, own.places)]
+        np.testing.assert_array_equal(shard_transitions(known, own).toarray(), expected)

@@ -118,6 +118,13 @@ def test_near_twins_are_not_merged() -> None:
     assert found.filter(pl.col("own") == "9")["note"].item() == "titles differ"
 
 
+def test_what_may_be_a_yearbook_or_a_recording_is_asked() -> None:
+    own = items(("a", "Guide to the good restaurants", 2019), ("b", "Blue Album (Live)", 2001))
+    listed = items(("n1", "Guide to the good restaurants", 2020), ("n2", "Blue Album", 2001))
+    found = propose_matches(own, listed)
+    assert taken(found) == {} and dict(found.select("own", "shared").iter_rows()) == {"a": "n1", "b": "n2"}
+
+
 def test_what_several_fit_is_proposed_and_not_taken() -> None:
     twins = items(("n1", "Chasing Amy", 1997), ("n2", "Chasing Amy", 1997))
     assert taken(propose_matches(items(("x", "Chasing Amy", 1997)), twins)) == {}
