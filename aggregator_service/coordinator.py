@@ -21,6 +21,7 @@ from aggregator_service.rounds.basis_runs import (
     find_served_run,
     new_basis_pledge,
     require_training,
+    serves_nobody,
     settle_request,
 )
 from aggregator_service.rounds.conductor import Conductor
@@ -66,7 +67,6 @@ from shared.sums import method_of_part
 OWN = "aggregator"  # the name of its key's two files
 
 
-BROKEN_OFF = ("failed", "cancelled")
 STATE_OF_UPDATES = 8  # bodies of updates that a kept state is no longer than: a mean, moments, what was reported
 
 
@@ -334,14 +334,14 @@ class Coordinator:
     async def current_run(self, client: str, *, after: int | None, wait: float) -> RunOut:
         """Where the federation stands, once its sequence is another than `after` or the wait is over.
 
-        A client that has joined since is told of the run whose sums it can use, where the newest one was broken off.
+        A client that has joined since is told of the run whose sums it can use, where the newest one has none for it.
         """
         here = self.federation
         await here.conductor.wait_until(lambda: here.conductor.sequence != after, wait)
         run, sequence = here.conductor.run, here.conductor.sequence
         if run is None:
             return RunOut(sequence=sequence, joined=len(here.members))
-        if run.phase in BROKEN_OFF:
+        if serves_nobody(run):
             served = await off_loop(find_served_run, here.archive.database)
             run = run if served is None or client in served.clients else served
         return run_for_client(run, client, sequence=sequence, now=self._clock())

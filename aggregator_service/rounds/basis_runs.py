@@ -14,6 +14,8 @@ from shared.strategies.strategy import Strategy
 from shared.sums import SUMS, find_sum, is_basis, method_of_part
 from shared.sums.common_items import ITEMS
 
+BROKEN_OFF = ("failed", "cancelled")
+
 
 def finished_basis_runs(database: Database) -> list[Run]:
     """Of sums that training runs use, oldest first."""
@@ -115,6 +117,14 @@ def _serves(run: Run, kept: frozenset[str]) -> bool:
 
 
 def kept_sums(database: Database) -> frozenset[str]:
-    """The runs whose sums stay available, whatever the retention time: the newest of each part."""
-    newest = {run.request.part: run.name for run in _sum_runs(database) if run.phase == "finished"}
-    return frozenset(newest.values())
+    """The runs whose sums stay available, whatever the retention time: the newest of each part, and the lists that they
+    are over."""
+    newest = {find_sum(run.request.method).part: run for run in _finished_sum_runs(database)}
+    lists = {run.request.items for run in newest.values() if run.request.items is not None}
+    return frozenset(run.name for run in newest.values()) | lists
+
+
+def serves_nobody(run: Run) -> bool:
+    """Can no silo make a model of what this newest run has left? It was broken off, or has summed a list alone."""
+    summed = run.request.part != TRAINING and not is_basis(run.request.method.basis)
+    return run.phase in BROKEN_OFF or (run.phase == "finished" and summed)

@@ -241,6 +241,24 @@ async def test_with_sums_alone_each_silo_makes_its_model_of_them_one_that_comes_
         assert "this federation shares sums alone and trains nothing" in refused.text
 
 
+async def test_the_list_of_a_basis_is_kept_as_long_as_the_basis_is(federate: Federate) -> None:
+    """A newer list is there, and no basis over it yet: who comes late is served from the basis and from its list."""
+    async with federate(with_all(), strategy={"train": False, "send": False}) as (running, clients):
+        await running.enter(*clients[:3])
+        await hold(running, "run-1", part="items")
+        await hold(running, "run-2", part="basis")
+        await hold(running, "run-3", part="items")
+        await running.enter(clients[3])
+        late = running.silos["client-4"]
+
+        async def judged() -> bool:
+            told = await read(late, "quality")
+            return bool(told["run"] == "run-2" and told["finished"])
+
+        await wait_until(judged)
+        assert (await kept(clients[3], "basis", "run-2")).digest == (await kept(clients[0], "basis", "run-2")).digest
+
+
 async def test_a_restart_between_list_and_basis_changes_nothing(federate: Federate) -> None:
     async with federate(with_all()) as (running, clients):
         async with AsyncExitStack() as running.stack:
