@@ -262,7 +262,7 @@ class Coordinator:
         """ConflictError while a run is active; ProtocolError for one that this federation could not carry out, or
         SettingsError. What the request's method does not set is as this federation has declared it."""
         here, declared = self.federation, self.settings.method
-        request = await off_loop(settle_list, here.archive, request, declared)
+        request = await off_loop(settle_list, here.archive, request.model_copy(update={"why": None}), declared)
         request = choose_sum(request, complete_settings(request.method, declared), declared)
         method = settle_similarity(request.method, secure=self.settings.secure)
         request = request.model_copy(update={"method": method})
@@ -273,6 +273,8 @@ class Coordinator:
         self._require_affordable(here, request, here.members.names)
         request = computation.request_with_start(here.archive, request)
         request = await off_loop(settle_request, here.archive.database, request)
+        if request.part != TRAINING and request.why is None:
+            request = request.model_copy(update={"why": self.settings.explain_sum(request.method)})
         async with here.conductor.lock:
             name = transitions.next_name(here.conductor.run)
             # Nobody waits for a client whose key was removed.

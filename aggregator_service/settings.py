@@ -256,6 +256,17 @@ class AggregatorSettings(Listening):
         """What every client of this federation may send, and no more."""
         return declare_federation(build_strategy(self.strategy, self.method), self.method, secure=self.secure)
 
+    def explain_sum(self, method: MethodSettings) -> str:
+        """Why a run of these settings sums what it does, in one line."""
+        kind, part = method.basis.kind, find_part(method.basis)
+        if part == ITEMS and self.share is not None:
+            return "which hashed ids silos have in common, because there is no list of items (--catalogue)"
+        usual, why = choose_basis(method.catalogue)
+        if self.share is not None and kind == usual["kind"]:
+            return why
+        name = f"METHOD__SUMS__{part.upper()}" if part in self.method.sums else "METHOD__BASIS"
+        return f"{kind} sums, as {name} says"
+
     def describe_federation(self) -> FederationOut:
         """What runs begin with, for invitations and for the silos that redeem them."""
         task = learnt_task(build_strategy(self.strategy, self.method), self.method)

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -80,16 +80,16 @@ class StartForm:
     usual: Mapping[str, str]
 
 
-def start_form(runs: list[RunHistoryOut], joined: int, declared: MethodSettings) -> StartForm:
+def start_form(runs: list[RunHistoryOut], joined: int, declared: MethodSettings, *, trains: bool = True) -> StartForm:
     """As the last run was asked for; the first one with everybody who has joined, of sums where the federation declares
-    some. declared: the federation's own."""
+    some. declared: the federation's own. trains: has it runs that train?"""
     last = runs[-1] if runs else None
     request = RunIn(clients=max(joined, 2), method=declared) if last is None else last.request
-    sums = _list_choices(declared)
+    order: tuple[Part, ...] = (*_list_choices(declared), *((TRAINING,) if trains else ()))
     basis_last = request.part in (TRAINING, BASIS) and last is not None
     chosen = request.method.basis.kind if basis_last else method_of_part(declared, BASIS).basis.kind
     values = {name: "" if (value := getattr(request, name)) is None else f"{value:.15g}" for name in NUMBERS}
-    values |= {"settings": "\n".join(_changed_lines(request.method, declared)), "part": _next_part(last, sums)}
+    values |= {"settings": "\n".join(_changed_lines(request.method, declared)), "part": _next_part(last, order)}
     values |= {"basis_kind": chosen} | dict.fromkeys(("basis_rank", "basis_rounds"), "")
     if chosen == ITERATED and basis_last:
         basis = request.method.basis
@@ -100,7 +100,7 @@ def start_form(runs: list[RunHistoryOut], joined: int, declared: MethodSettings)
     own = method_of_part(declared, BASIS).basis
     usual = {name: f"{getattr(own, of)}" for name, of in BASIS_FIELDS.items()}
     kinds = () if own.kind == OFF else (OFF, own.kind)
-    parts = ((TRAINING, "trains"), *((part, f"sums {describe_part(part)}") for part in sums))
+    parts = tuple((part, "trains" if part == TRAINING else f"sums {describe_part(part)}") for part in order)
     return StartForm(values, None if last is None else last.run, kinds, parts, usual)
 
 
@@ -112,15 +112,12 @@ def _list_choices(declared: MethodSettings) -> tuple[Part, ...]:
     return (*(part for part, one in sums.items() if not is_basis(one)), BASIS)
 
 
-def _next_part(last: RunHistoryOut | None, sums: Collection[Part]) -> Part:
-    """What a federation does next: its sums one after the other, then training."""
-    order = [*sums, TRAINING]
+def _next_part(last: RunHistoryOut | None, order: Sequence[Part]) -> Part:
+    """What a federation does next, in this order; what it did last is its last part's once more."""
     if last is None:
         return order[0]
     part = BASIS if last.request.part != TRAINING and is_basis(last.request.method.basis) else last.request.part
-    if part not in order:
-        return TRAINING
-    return order[min(order.index(part) + (part != TRAINING), len(order) - 1)]
+    return order[min(order.index(part) + 1, len(order) - 1)] if part in order else order[-1]
 
 
 def _changed_lines(method: MethodSettings, declared: MethodSettings) -> Iterator[str]:

@@ -41,7 +41,7 @@ def standing(run: RunHistoryOut | None, joined: Sequence[str], *, url: str) -> F
         done=done,
         rounds=run.request.rounds,
         warnings=few_clients(len(joined)),
-        facts=(*_round_facts(run), _received_fact(run), _pace_fact(run), _members_fact(joined)),
+        facts=(*_sum_facts(run), *_round_facts(run), _received_fact(run), _pace_fact(run), _members_fact(joined)),
         start=_start_command(url, len(joined)) if run.phase in ENDED else None,
     )
 
@@ -105,6 +105,11 @@ def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
     return Fact("Updates in", f"{came} of {expected}", note), Fact(
         "Not in yet" if now.phase == "open" else "Missing", f"{len(now.missing)}", names(now.missing)
     )
+
+
+def _sum_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
+    """Of a run that sums: which sum, and why this one."""
+    return () if run.sum is None else (Fact("Sum", run.sum.kind, run.sum.reason or "of an earlier version"),)
 
 
 def _received_fact(run: RunHistoryOut) -> Fact:

@@ -25,6 +25,7 @@ from shared.errors import ConflictError, FederationError, ForbiddenError, NotFou
 from shared.method.declaration import Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import ENDED, ArrivalsOut, MemberOut, RunHistoryOut
+from shared.strategies import build_strategy
 from shared.web.pages import PageHead, declared_out, page, refused_page, statics, templates
 from shared.web.problems import status_of
 from shared.web.routes import FORM, DeclaredRoute
@@ -93,7 +94,8 @@ def render_page(seen: FederationView) -> str:
     run, asked = seen.history, seen.asked
     watch = None if run is None else RunWatch(run, seen.at)
     active = next((one.run for one in seen.runs[-1:] if one.phase not in ENDED), None)
-    form = start_form(seen.runs, len(seen.joined), seen.method)
+    trains = not build_strategy(seen.declaration.strategy, seen.method).sums_alone
+    form = start_form(seen.runs, len(seen.joined), seen.method, trains=trains)
     return TEMPLATE.render(
         head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", asked.address, SECTIONS),
         standing=standing(run, seen.joined, url=asked.url),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from aggregator_service.rounds import secure_run
 from aggregator_service.rounds.run import Run, decode_run, load_run
@@ -15,8 +16,18 @@ from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import StoredState, StoredUpdate, instant
 from aggregator_service.storage.run_store import run_documents, stored_states, stored_updates
 from shared.errors import NotFoundError
+from shared.method.declaration import TRAINING
 from shared.method.parameters import Scalars
-from shared.protocol.schemas import ParticipantOut, Phase, RoundOut, RunHistoryOut, RunOut, SecureOut, Standing
+from shared.protocol.schemas import (
+    ParticipantOut,
+    Phase,
+    RoundOut,
+    RunHistoryOut,
+    RunOut,
+    SecureOut,
+    Standing,
+    SummedOut,
+)
 from shared.protocol.secure.server import PHASES, SecureRound
 from shared.strategies.strategy import Strategy
 
@@ -50,15 +61,29 @@ def run_history(archive: Archive, name: str) -> RunHistoryOut:
     rounds = _round_histories(run, strategy, states, updates, shut_out)
     missing = rounds[-1].missing if run.phase == "open" else ()
     enrolled = tuple(sorted(run.enrolled))
-    return _history_head(run).model_copy(update={"rounds": rounds, "enrolled": enrolled, "missing": missing})
+    head = _history_head(run)
+    summed = None if head.sum is None else _with_costs(head.sum, rounds)
+    known = {"rounds": rounds, "enrolled": enrolled, "missing": missing, "sum": summed}
+    return head.model_copy(update=known)
+
+
+def _with_costs(summed: SummedOut, rounds: Sequence[RoundOut]) -> SummedOut:
+    """What a sum has cost so far, by its rounds."""
+    received = sum(part.size for one in rounds for part in one.participants if part.received)
+    seconds = None
+    if rounds and (closed := rounds[-1].closed_at) is not None:
+        seconds = (datetime.fromisoformat(closed) - datetime.fromisoformat(rounds[0].opened_at)).total_seconds()
+    return summed.model_copy(update={"bytes": received, "seconds": seconds})
 
 
 def _history_head(run: Run) -> RunHistoryOut:
+    part = run.request.part
     return RunHistoryOut(
         run=run.name,
         phase=run.phase,
         reason=run.reason,
         request=run.request,
+        sum=None if part == TRAINING else SummedOut(kind=run.request.method.basis.kind, reason=run.request.why or ""),
         started_at=instant(run.started_at),
         deadline_at=instant(run.deadline) if run.phase in ("waiting", "open") else None,
     )

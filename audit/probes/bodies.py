@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from shared.method.declaration import Declaration
+from shared.method.declaration import TRAINING, Declaration
 from shared.method.parameters import STORED, Array, Form, Parameters
 from shared.protocol.masked_wire import encode_masked
 from shared.protocol.schemas import JoinIn
@@ -58,6 +58,12 @@ def malformed_updates(declaration: Declaration) -> dict[str, bytes]:
     return bodies
 
 
+def probed_part(declaration: Declaration) -> Declaration:
+    """What the probes' updates imitate: those of a run that trains; of the first sum, where nothing else leaves."""
+    training = declaration.of_part(TRAINING)
+    return training if training.uploaded or not declaration.sums else next(iter(declaration.sums.values()))
+
+
 def join_body(declaration: Declaration, client: str) -> bytes:
     """A join message as that client would write it."""
     return JoinIn(client=client, declaration=declaration).model_dump_json().encode()
@@ -76,8 +82,8 @@ def body_digests(declaration: Declaration, client: str, others: Iterable[str]) -
 def _all_bodies(declaration: Declaration, client: str, others: Iterable[str]) -> Iterator[bytes]:
     yield b""
     yield NOTHING
-    yield well_formed_update(declaration)
-    yield from malformed_updates(declaration).values()
+    yield well_formed_update(probed_part(declaration))
+    yield from malformed_updates(probed_part(declaration)).values()
     yield join_body_with_more(declaration, client)
     yield from (join_body(declaration, other) for other in (*others, ANOTHER))
 
@@ -145,7 +151,7 @@ def masked_digests(
 
 
 def _round_bodies(declaration: Declaration, client: str, run: str, number: int) -> Iterator[bytes]:
-    whole, malformed = probe_bodies(declaration, client, run, number)
+    whole, malformed = probe_bodies(probed_part(declaration), client, run, number)
     yield from (whole, *malformed.values())
     for declared in declaration.sums.values():
         yield probe_bodies(declared, client, run, number)[0]

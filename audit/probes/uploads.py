@@ -16,7 +16,7 @@ import httpx
 
 from audit.evidence.evidence import PartEvidence, ProbeResult, ProbeSending, make_result
 from audit.probes import bodies
-from audit.probes.bodies import probe_bodies
+from audit.probes.bodies import probe_bodies, probed_part
 from client_service.boundary.call_attempts import attempts
 from shared.errors import (
     AuthenticationError,
@@ -91,10 +91,13 @@ class UploadTry:
 
 
 def latest_place(evidence: PartEvidence) -> RoundPlace | None:
-    """The last round of training for which the aggregator has given this client a receipt."""
+    """The last round for which the aggregator has given this client a receipt: of training, where anything but sums
+    leaves."""
     received = [attempt for attempt in attempts(evidence.entries) if attempt.receipt and attempt.run and attempt.round]
     if evidence.declaration is not None:
-        sums = [{spec.name for spec in one.uploaded} for one in evidence.declaration.sums.values()]
+        probed = probed_part(evidence.declaration)
+        others = (one for one in evidence.declaration.sums.values() if one != probed)
+        sums = [{spec.name for spec in one.uploaded} for one in others]
         received = [attempt for attempt in received if attempt.tensor_names not in sums]
     return RoundPlace(str(received[-1].run), int(received[-1].round or 0)) if received else None
 
@@ -102,10 +105,13 @@ def latest_place(evidence: PartEvidence) -> RoundPlace | None:
 def upload_tries(who: Intruder, place: RoundPlace) -> Iterator[UploadTry]:
     """All of them, each refused for what its name says."""
     own, nonce = place.update_path(who.client), secrets.token_hex(NONCE_BYTES)
-    whole, malformed = probe_bodies(who.declaration, who.client, place.run, place.round)
+    probed = probed_part(who.declaration)
+    whole, malformed = probe_bodies(probed, who.client, place.run, place.round)
     for name, body in malformed.items():
         yield UploadTry(name, "PUT", own, 422, ProtocolError.code, body, MEDIA_TYPE, place=place)
     for part, declared in who.declaration.sums.items():
+        if declared == probed:
+            continue
         sums = probe_bodies(declared, who.client, place.run, place.round)[0]
         what = "sums in a round of training" if part == BASIS else f"sums of {part} in a round of training"
         yield UploadTry(what, "PUT", own, 422, ProtocolError.code, sums, MEDIA_TYPE, place=place)

@@ -20,9 +20,10 @@ VersionOf = Annotated[str, Field(examples=["run-1.5"])]
 
 
 class BasisOut(Message):
-    """The common basis that this silo keeps: sums over all silos, of which its own part is one, or not yet."""
+    """What this silo keeps of a sum over all silos, of which its own part is one, or not yet."""
 
-    run: str = Field(description="the basis run that has summed it", examples=["run-1"])
+    part: str = Field("basis", description="of the federation's work to which the sum belongs")
+    run: str = Field(description="the run that has summed it", examples=["run-1"])
     items: int = Field(ge=0, description="of the catalogue, which all clients know")
     hidden: int = Field(
         0,
@@ -52,6 +53,7 @@ class StatusOut(Message):
     warnings: tuple[str, ...] = Field((), description="what the silo's operator must know")
     privacy: PrivacyOut | None = Field(None, description="differential privacy, where the silo has chosen it")
     basis: BasisOut | None = Field(None, description="the common basis, where there is one")
+    sums: tuple[BasisOut, ...] = Field((), description="the newest of each part that is kept, the common basis too")
 
 
 class RoundCosts(Message):

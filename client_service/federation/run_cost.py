@@ -179,4 +179,5 @@ def _session_costs(model: str, method: MethodSettings, shard: Counts) -> list[Co
     examples = float(shard.edges) * method.local_epochs
     operations = examples * (pair * rows + 60.0 * usual * width**2) + examples / batch * (STEP + 20.0 * rows * width)
     words = f"steps of batch_size {method.batch_size:,} over {rows:,} items, local_epochs {method.local_epochs}"
-    return [Cost(f"the model (width {width:,}, {rows:,} items)", tables), Cost(words, scores + visits, operations)]
+    found = [Cost(f"the model (width {width:,}, {rows:,} items)", tables), Cost(words, scores + visits, operations)]
+    return found if method.basis.kind == "off" else [*found, _common_cost(method, shard.users, rows)]

@@ -44,6 +44,8 @@ from shared.files import lock_directory
 from shared.method.declaration import Declaration
 from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import PrivateKey
+from shared.sums import SUMS
+from shared.sums.sum import BASIS
 
 
 class ClientService(Answering):
@@ -239,6 +241,7 @@ class ClientService(Answering):
         standing = AgentStatus() if self._agent is None else self._agent.standing
         served = None if self._answers is None else self._answers.served
         privacy = None if self._guard is None else self._guard.standing
+        sums = self._kept_sums()
         return StatusOut(
             client=self.settings.name,
             phase=standing.phase,
@@ -253,7 +256,8 @@ class ClientService(Answering):
             problem=standing.problem,
             warnings=(*standing.warnings, *self._own_warnings(privacy)),
             privacy=privacy,
-            basis=self._common_basis(),
+            basis=next((one for one in sums if one.part == BASIS), None),
+            sums=sums,
         )
 
     def _own_warnings(self, privacy: PrivacyOut | None) -> tuple[str, ...]:
@@ -263,10 +267,14 @@ class ClientService(Answering):
         members = self._members.notices if self._members is not None and self.settings.secure else ()
         return (*members, *quality_warnings(self.quality()), *notices(privacy), *refresh)
 
-    def _common_basis(self) -> BasisOut | None:
+    def _kept_sums(self) -> tuple[BasisOut, ...]:
         folder = self.settings.state_directory / "basis"
-        head = load_basis_head(folder)
-        return None if head is None else BasisOut.model_validate({**head.model_dump(), "kept_at": basis_time(folder)})
+        heads = {part: load_basis_head(folder, part) for part in dict.fromkeys(one.part for one in SUMS.values())}
+        return tuple(
+            BasisOut(part=part, kept_at=basis_time(folder, part), **head.model_dump())
+            for part, head in heads.items()
+            if head is not None
+        )
 
     def quality(self) -> QualityOut:
         """Figures of the run at hand, or of the last one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from client_service.evaluation.metrics import MeasureLabel
@@ -10,6 +10,7 @@ from client_service.federation.messages import BasisOut, QualityOut, StatusOut
 from client_service.pages.ledger_view import Summary
 from client_service.privacy.accounting import PrivacyOut
 from client_service.tasks.page_texts import USERS, Nouns
+from shared.sums import describe_part
 from shared.web.pages import Fact, Verdict, clock, figure, size
 from shared.words import count_noun
 
@@ -69,7 +70,7 @@ def standing(
         facts=(
             _bytes_sent(summary),
             *_budget_facts(status.privacy),
-            *_basis_facts(status.basis),
+            *_sum_facts(status.sums),
             _on_record(summary),
             *_quality_facts(quality, labels, nouns),
             _serving_fact(status),
@@ -118,7 +119,8 @@ def _verdict(status: StatusOut, done: int) -> Verdict:
     if status.phase == "failed":
         return Verdict("bad", "Failed", f"The aggregator ended {status.run} as failed.")
     if status.phase == "finished":
-        return Verdict("good", "Finished", f"{status.run} is over after {count_noun(done, 'round')}.")
+        held = done or status.round  # a run of sums has rounds too, and no figures of them
+        return Verdict("good", "Finished", f"{status.run} is over after {count_noun(held, 'round')}.")
     next_one = f"{status.run}: {done} of {status.rounds} rounds are done." if status.rounds else "For the next run."
     return Verdict("idle", "Waiting", next_one)
 
@@ -139,15 +141,15 @@ def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
     return (Fact("Privacy", f"{privacy.epsilon:.3g} of {privacy.budget:.3g}", note),)
 
 
-def _basis_facts(basis: BasisOut | None) -> tuple[Fact, ...]:
-    """Which sums over all silos this one keeps, where there are any."""
-    if basis is None:
-        return ()
-    hidden = f", {count_noun(basis.hidden, 'own item')} hidden by another" if basis.hidden else ""
-    note = f"{count_noun(basis.items, 'item')} of the catalogue{hidden}, kept {clock(basis.kept_at)}"
-    if not basis.included:
-        note += "; made before this silo joined: its own part is added here alone"
-    return (Fact("Common basis", f"of {basis.run}", note),)
+def _sum_facts(sums: Sequence[BasisOut]) -> tuple[Fact, ...]:
+    """Which sums over all silos this one keeps."""
+    return tuple(Fact(describe_part(one.part).capitalize(), f"of {one.run}", _describe_kept(one)) for one in sums)
+
+
+def _describe_kept(one: BasisOut) -> str:
+    hidden = f", {count_noun(one.hidden, 'own item')} hidden by another" if one.hidden else ""
+    late = "" if one.included else "; made before this silo joined: its own part is added here alone"
+    return f"{count_noun(one.items, 'item')} of the catalogue{hidden}, kept {clock(one.kept_at)}{late}"
 
 
 def _on_record(summary: Summary) -> Fact:

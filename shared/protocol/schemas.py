@@ -300,6 +300,17 @@ class MemberOut(Message):
     quarantine: QuarantineOut | None = Field(None, description="why nothing of it is taken; none: all is")
 
 
+class SummedOut(Message):
+    """Of a run that sums: which sum it is, why this one, and what it has cost."""
+
+    kind: str = Field(description="of the sum", examples=["exact"])
+    reason: str = Field(description="why this kind was chosen; empty in runs of earlier versions")
+    bytes: int | None = Field(None, ge=0, description="of the updates that have come; none in a list of runs")
+    seconds: float | None = Field(
+        None, ge=0, description="from its first round's opening to its last one's closing; none before, or in a list"
+    )
+
+
 class RunHistoryOut(Message):
     """Operator's view of a run."""
 
@@ -309,6 +320,9 @@ class RunHistoryOut(Message):
     )
     reason: str | None = Field(None, description="why it has failed, or that it was cancelled")
     request: RunIn = Field(description="as it was asked for")
+    sum: SummedOut | None = Field(
+        None, description="of a run that sums: which sum, and why", exclude_if=lambda found: found is None
+    )
     started_at: Instant = Field(description="UTC, ISO 8601")
     deadline_at: Instant | None = Field(None, description="UTC, ISO 8601; when the current wait ends")
     enrolled: tuple[ClientName, ...] = Field((), description="clients that take part")

@@ -47,10 +47,17 @@ def read_settings(model: type[Settings], values: dict[str, Any]) -> Settings:
     try:
         return model(**values)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors()]
-        raise SettingsError("; ".join(lines).replace("Value error, ", "")) from None
+        lines = [_describe_fault(tuple(map(str, e["loc"])), e["msg"], model) for e in error.errors()]
+        raise SettingsError("; ".join(lines)) from None
     except SourceError as error:
         raise SettingsError(str(error)) from None
+
+
+def _describe_fault(place: tuple[str, ...], said: str, model: type[BaseSettings]) -> str:
+    """A line that begins with the setting. What one setting's check says of another one names that alone."""
+    said = said.replace("Value error, ", "")
+    named = said.partition(":")[0]
+    return said if not place or (named in model.model_fields and named != place[0]) else f"{'.'.join(place)}: {said}"
 
 
 def _unknown(model: type[BaseSettings]) -> list[str]:

@@ -62,9 +62,11 @@ def run(
     """
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
+    from shared.sums import is_basis
     from simulation.operating.operator import (
         adopt_declared,
         agree_on_basis,
+        describe_sum,
         fetch_federation,
         fetch_run,
         follow_run,
@@ -102,9 +104,13 @@ def run(
         if accesses:
             _require_members(operator, accesses, {one.client for one in list_members(operator)})
         with round_lines(shown=not as_json) as observe:
-            request, summed = hold_sums(operator, request, note(observe), renew=renew_basis)
-        if summed is not None and trains_nothing(operator):
-            history = fetch_run(operator, summed.run) or summed
+            request, held = hold_sums(operator, request, note(observe), renew=renew_basis)
+        summed = [fetch_run(operator, one.run) or one for one in held]
+        for one in summed if not as_json else ():
+            tell_progress(describe_sum(one) or one.run)
+        made = [one for one in summed if is_basis(one.request.method.basis)]
+        if made and trains_nothing(operator):
+            history = made[-1]
         else:
             started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
             with round_lines(shown=not as_json) as observe:
@@ -112,14 +118,14 @@ def run(
                 history = follow_run(operator, started.run, note(observe))
     if as_json:
         return options.print_json(history.model_dump(mode="json"))
-    told = _await_lines(accesses, history.run)
-    held = count_noun(len(history.rounds), "round")
-    tell_progress(f"{history.run} is over after {held}; each silo answers by the best model it has had")
-    if not told:
+    lines = _await_lines(accesses, history.run)
+    rounds_held = count_noun(len(history.rounds), "round")
+    tell_progress(f"{history.run} is over after {rounds_held}; each silo answers by the best model it has had")
+    if not lines:
         tell_progress(
             "what it brought a silo: on the silo's own machine, lpsfed worth --silo NAME/silo.toml, or its page"
         )
-    for line in told:
+    for line in lines:
         OUT.print(line, soft_wrap=True)
 
 
@@ -226,7 +232,7 @@ def status(
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     from shared.protocol.schemas import ENDED
-    from simulation.operating.operator import describe_run, fetch_run, list_members, watch_run
+    from simulation.operating.operator import describe_run, describe_sum, fetch_run, list_members, watch_run
     from simulation.operating.operator_calls import open_operator
 
     accesses = _read_accesses(silo)
@@ -246,6 +252,8 @@ def status(
         options.print_json(None if history is None else history.model_dump(mode="json"))
     elif history is None or history.phase != "failed":
         OUT.print("no run yet" if history is None else describe_run(history), soft_wrap=True)
+        if history is not None and (summed := describe_sum(history)) is not None:
+            OUT.print(summed, soft_wrap=True)
     if history is not None and history.phase == "failed":
         raise FederationError(describe_run(history))
     if accesses and not as_json:

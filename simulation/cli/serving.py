@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,8 +72,11 @@ def aggregator(
     flags = _earlier_choice(flags) | flags
     if (answer := _ask_share(flags)) is not None:
         flags["share"] = answer
-    if made := _made_token(flags):
-        flags["operator_token_file"] = made
+    if (token := _token_file(flags)) is not None:
+        aggregator_settings(**flags, operator_token=secrets.token_hex())  # nothing is made for what cannot start
+        if create_secret(token):
+            tell_on_stderr(f"{token}: made; who has it operates this aggregator")
+        flags["operator_token_file"] = token
     settings = aggregator_settings(**flags)
     if settings.share is not None:
         _keep_choice(settings)
@@ -104,6 +108,10 @@ QUESTION = """What do the silos share?
 
 
 CHOICE, LISTED = "share.json", "items.txt"
+OF_BEFORE = (
+    "expected a federation whose silos send sums alone, got one of an earlier version, whose silos send untrained"
+    " networks too: start it with --share both and LPSFED_AGGREGATOR_METHOD__STRATEGY__TRAIN=false, or make a new one"
+)
 
 
 def _earlier_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,6 +123,8 @@ def _earlier_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         listed = {"catalogue": Path(folder) / LISTED} if kept["listed"] else {}
+        if kept["share"] == "sums" and not kept.get("alone", False):
+            raise SettingsError(f"{path}: {OF_BEFORE}")
         return {"share": str(kept["share"]), **listed}
     except FileNotFoundError:
         return {}
@@ -128,7 +138,7 @@ def _keep_choice(settings: AggregatorSettings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if given is not None and given.resolve() != (folder / LISTED).resolve():
         replace_file(folder / LISTED, given.read_bytes(), PUBLIC)
-    kept = {"share": settings.share, "listed": given is not None}
+    kept = {"share": settings.share, "listed": given is not None, "alone": settings.share == "sums"}
     replace_file(folder / CHOICE, json.dumps(kept).encode(), PUBLIC)
 
 
@@ -149,8 +159,8 @@ def _ask_share(flags: Mapping[str, Any]) -> str | None:
 
 def _describe_share(settings: AggregatorSettings) -> str:
     """What the federation shares, and why in this way, in one line."""
+    from shared.sums import list_sums, method_of_part
     from shared.sums.common_items import ITEMS
-    from shared.sums.item_basis import choose_basis
 
     method = settings.method
     if ITEMS in method.sums:
@@ -158,11 +168,10 @@ def _describe_share(settings: AggregatorSettings) -> str:
             f"this federation shares {settings.share}, masked: first which hashed ids silos have in common, then sums"
             " over these items, of the kind that their number chooses (`lpsfed run` says which)"
         )
-    if method.basis.kind == "off":
+    reasons = [settings.explain_sum(method_of_part(method, part)) for part in list_sums(method)]
+    if not reasons:
         return "this federation shares parameters: trained networks, no sums (--share sums)"
-    chosen, why = choose_basis(method.catalogue)
-    why = why if chosen["kind"] == method.basis.kind else f"{method.basis.kind} sums, as METHOD__BASIS says"
-    return f"this federation shares {settings.share}, masked: {why}"
+    return f"this federation shares {settings.share}, masked: {'; '.join(reasons)}"
 
 
 def _write_invitations(
@@ -174,16 +183,13 @@ def _write_invitations(
         tell_on_stderr(f"{path}: an invitation, for that silo alone")
 
 
-def _made_token(flags: Mapping[str, Any]) -> Path | None:
-    """A file with a new token, or the one that was made before; None where the operator says which it is."""
+def _token_file(flags: Mapping[str, Any]) -> Path | None:
+    """Where the token lies, or is to be made; None where the operator says which it is."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     said = {name for name in ("OPERATOR_TOKEN", "OPERATOR_TOKEN_FILE") if f"LPSFED_AGGREGATOR_{name}" in os.environ}
     if "operator_token_file" in flags or said or folder is None:
         return None
-    path = Path(folder) / "operator.token"
-    if create_secret(path):
-        tell_on_stderr(f"{path}: made; who has it operates this aggregator")
-    return path
+    return Path(folder) / "operator.token"
 
 
 def client(

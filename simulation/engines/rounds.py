@@ -184,6 +184,9 @@ def hold_runs(plan: RunPlan, crew: Crew, note: Note = ignore_reply) -> HeldRun:
 
 def require_plain_method(request: RunIn) -> None:
     """SettingsError for what the aggregator service alone does."""
+    if request.method.strategy.get("send", True) in (False, "false"):
+        words = "expected true, because here a run that trains makes the silos' models: --engine services needs none"
+        raise SettingsError(f"strategy.send: {words}, got false")
     if request.method.quarantine_factor:
         raise SettingsError("quarantine_factor: expected 0, because only the aggregator service shuts clients out")
     if (size := request.method.anchor.size) != "declared":

@@ -163,7 +163,9 @@ async def _find_begun(federation: Federation, request: RunIn) -> RunHistoryOut |
 
 
 def _decisive(request: RunIn) -> dict[str, object]:
-    settled = {"basis", "start", "deadline_seconds"} | ({"rounds"} if request.part != TRAINING else set())
+    settled = {"basis", "items", "start", "deadline_seconds", "why"} | (
+        {"rounds"} if request.part != TRAINING else set()
+    )
     return request.model_dump(mode="json", exclude=settled)
 
 

@@ -18,6 +18,7 @@ from shared.strategies import build_strategy
 from shared.sums import describe_part, find_declared, find_part, is_basis, list_sums, method_of_part
 from shared.sums.common_items import ITEMS
 from shared.sums.sum import BASIS
+from shared.web.pages import size
 from shared.words import count_noun
 from simulation.operating import operator_calls
 from simulation.operating.operator_calls import Operator, call_as_operator
@@ -75,23 +76,22 @@ def hold_sum_run(operator: Operator, request: RunIn, part: Part, observe: Observ
 
 def hold_sums(
     operator: Operator, request: RunIn, observe: Observe, *, renew: bool
-) -> tuple[RunIn, RunHistoryOut | None]:
+) -> tuple[RunIn, list[RunHistoryOut]]:
     """Hold a run for each sum of a training run's request, one after the other; the request with the sum that the
-    training run uses, and the run that has made it. Over a list that the silos sum, the list chooses which.
+    training run uses, and these runs. Over a list that the silos sum, the list chooses which sum is made.
 
     FederationError as `hold_sum_run` raises.
     """
-    sums, made = list_sums(request.method), None
+    sums, held = list_sums(request.method), list[RunHistoryOut]()
     bases = [one for one in sums.values() if is_basis(one)]
     for part, one in sums.items():
         if ITEMS not in sums or not is_basis(one):
-            held = hold_sum_run(operator, request, part, observe, renew=renew)
-            made = held if is_basis(one) else made
+            held.append(hold_sum_run(operator, request, part, observe, renew=renew))
     if ITEMS not in sums:
-        return request.model_copy(update={"method": method_of_part(request.method, TRAINING)}), made
+        return request.model_copy(update={"method": method_of_part(request.method, TRAINING)}), held
     made = _hold_listed_sum(operator, request, bases[0] if len(bases) == 1 else None, observe, renew=renew)
     used = {"basis": made.request.method.basis, "sums": {}, "catalogue": made.request.method.catalogue}
-    return request.model_copy(update={"method": request.method.model_copy(update=used)}), made
+    return request.model_copy(update={"method": request.method.model_copy(update=used)}), [*held, made]
 
 
 def _hold_listed_sum(
@@ -244,6 +244,16 @@ def describe_run(run: RunHistoryOut) -> str:
     came = sum(participant.received for participant in now.participants)
     needed = f"{came} of {len(now.participants)} updates, {asked.quorum or asked.clients} needed"
     return f"{where} is open: {needed}; missing: {_join_names(run.missing)}; until {run.deadline_at}"
+
+
+def describe_sum(run: RunHistoryOut) -> str | None:
+    """Of a run that sums, in one line: which sum, why this one, and what it has cost; None of another run."""
+    if (found := run.sum) is None:
+        return None
+    cost = [] if found.bytes is None else [f"{size(found.bytes)} of all silos"]
+    cost += [] if found.seconds is None else [f"{found.seconds:.1f} s"]
+    said = f"{run.run}, {describe_part(run.request.part)}: {found.reason or found.kind}"
+    return "; ".join([said, *([] if not cost else [" in ".join(cost)])])
 
 
 def _too_few_words(run: RunHistoryOut) -> str:

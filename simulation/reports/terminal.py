@@ -72,8 +72,8 @@ def rounds_done(status: StatusOut) -> int:
 
 @contextmanager
 def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
-    """Print a line for each round of a run that has closed, why it sums as it does where the aggregator has chosen
-    that, and one that names the missing clients, as `StatusSchedule` decides.
+    """Print a line for each round of a run that has closed, and one that names the missing clients, as `StatusSchedule`
+    decides.
     Beneath them a bar where there is a terminal, which says the same at any time."""
     from shared.method.declaration import TRAINING
     from shared.sums import describe_part
@@ -86,8 +86,6 @@ def round_lines(*, shown: bool) -> Iterator[Callable[[RunHistoryOut], None]]:
         nonlocal printed, run
         if history.run != run:
             printed, run = 0, history.run
-            if history.request.why is not None:
-                _tell_where(shown, f"{run}, {describe_part(history.request.part)}: {history.request.why}")
         closed = [entry for entry in history.rounds if entry.closed_at is not None]
         for done in closed[printed:]:
             what = "" if history.request.part == TRAINING else f", {describe_part(history.request.part)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,16 +36,21 @@ Tried = list[tuple[str, str, str]]
 @pytest.fixture(scope="module")
 def summed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parts, Tried]:
     """Evidence after a strict run, a basis run and a run that uses it; and the probes of client-1 that did not hold."""
-    folder, dataset = tmp_path_factory.mktemp("summed"), generate_dataset(0, users=60, items=50)
+    return asyncio.run(_conduct(_describe(tmp_path_factory.mktemp("summed"))))
+
+
+def _describe(folder: Path, **changes: object) -> Experiment:
+    dataset = generate_dataset(0, users=60, items=50)
     parts = partition_dataset(dataset, clients=3, method="random", seed=0)
     shards = tuple(write_partition(dataset, parts, folder / "shards"))
-    method = SMALL.model_copy(update={"basis": BasisSettings(kind="exact")})
-    return asyncio.run(_conduct(Experiment(shards, folder / "run", method, rounds=1, device="cpu", secure=True)))
+    method = SMALL.model_copy(update={"basis": BasisSettings(kind="exact"), **changes})
+    return Experiment(shards, folder / "run", method, rounds=1, device="cpu", secure=True)
 
 
-async def _conduct(described: Experiment) -> tuple[Parts, Tried]:
+async def _conduct(described: Experiment, *, strict: bool = True) -> tuple[Parts, Tried]:
     async with open_federation(described) as federation:
-        await conduct_run(federation, described.strict_request(), lambda _: None)
+        if strict:
+            await conduct_run(federation, described.strict_request(), lambda _: None)
         await conduct_run(federation, described.run_request(), lambda _: None)
         clients = [await read_client_evidence(http, name) for name, http in federation.clients.items()]
         parts = (await read_aggregator_evidence(federation.operator, "aggregator"), *clients)
@@ -55,7 +61,7 @@ async def _conduct(described: Experiment) -> tuple[Parts, Tried]:
         place = uploads.latest_place(clients[0])
         async with httpx.AsyncClient(transport=transport, base_url="http://aggregator") as http:
             probes, _ = await uploads.probe_uploads(http, who, place)
-        assert "sums in a round of training" in {one.name for one in probes}
+        assert ("sums in a round of training" in {one.name for one in probes}) == strict
         return parts, [(one.name, one.expected, one.observed) for one in probes if not one.held]
 
 
@@ -115,3 +121,13 @@ def test_sums_in_the_open_are_named_in_a_secure_federation(summed: tuple[Parts, 
     opened = body_size(forms(declaration.sums["basis"]), {})
     faults = altered(summed[0], lambda one: one | {"bytes": opened})
     assert any(f"a body of {opened:,} bytes, other than its fields make" in fault for fault in faults)
+
+
+def test_a_federation_of_sums_alone_is_probed_in_its_rounds_of_sums(tmp_path: Path) -> None:
+    """There is no round of training whose update the probes could imitate."""
+    alone = _describe(tmp_path, strategy={"train": False, "send": False})
+    parts, tried = asyncio.run(_conduct(alone, strict=False))
+    found = report(parts)
+    assert [(one.name, one.faults) for one in found.findings if one.faults] == [] and tried == []
+    assert [run.request.part for run in parts[0].runs] == ["basis"]
+    assert any("statistics of its items, masked" in note for note in found.notes)

@@ -206,6 +206,39 @@ def test_an_aggregator_that_starts_again_is_the_federation_that_was_made(
     assert "expected what is shared" in str(call(*again).exception)
 
 
+def test_a_federation_of_sums_of_an_earlier_version_is_refused_with_the_way_to_start_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its silos have declared networks, which leave untrained."""
+    served: list[AggregatorSettings] = []
+    monkeypatch.setattr("aggregator_service.__main__.serve", served.append)
+    monkeypatch.chdir(tmp_path)
+    Path("operator").mkdir()
+    Path("operator/items.txt").write_text("a\nb\nc\n")
+    Path("operator/share.json").write_text('{"share": "sums", "listed": true}')
+    again = ("aggregator", "--state-directory", "operator")
+    refused = str(call(*again).exception)
+    assert "--share both and LPSFED_AGGREGATOR_METHOD__STRATEGY__TRAIN=false" in refused and not served
+    monkeypatch.setenv("LPSFED_AGGREGATOR_METHOD__STRATEGY__TRAIN", "false")
+    assert call(*again, "--share", "both", "--catalogue", "operator/items.txt").exit_code == 0
+    declared = served[0].declaration()
+    assert declared.tensors and declared.sums and served[0].secure
+
+
+def test_an_aggregator_that_cannot_start_leaves_nothing_behind_and_names_the_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begin = ("aggregator", "--state-directory", "operator")
+    for flags, words in (
+        (("--share", "sums"), "share: expected the list of items"),
+        (("--share", "sums", "--catalogue", "nowhere.txt"), "catalogue: nowhere.txt: expected a list of items"),
+    ):
+        refused = call(*begin, *flags)
+        assert refused.exit_code == 1 and str(refused.exception).startswith(words), refused.exception
+        assert not (tmp_path / "operator").exists()
+
+
 def test_what_counts_of_a_user_follows_from_no_other_where_sums_are_noised(tmp_path: Path, data: Path) -> None:
     """The kind of scale and the dates of a split are found in everybody's rows: they have to be said."""
     basis = BasisSettings(kind="exact", epsilon=1.0)

@@ -340,7 +340,9 @@ def test_both_kernels_are_drawn_from_the_lowest_frequency() -> None:
 
 def test_the_head_of_the_page_tells_of_which_run_the_common_basis_is() -> None:
     basis = BasisOut(run="run-2", items=800, digest="0" * 64, kept_at="2026-01-02T03:04:05+00:00")
-    status = StatusOut(client="a", phase="summing", run="run-2", rounds=1, device="cpu", device_reason="", basis=basis)
+    status = StatusOut(
+        client="a", phase="summing", run="run-2", rounds=1, device="cpu", device_reason="", sums=(basis,)
+    )
     found = standing(status, quality(), Summary(0, 0, None, (), ()), LABELS)
     assert found.verdict.word == "Counting for the common basis"
     facts = {fact.label: (fact.value, fact.note) for fact in found.facts}
@@ -351,9 +353,11 @@ def test_what_is_declared_names_the_sums_of_a_basis_run() -> None:
     sums = Declaration(
         strategy="common_basis", tensors=(TensorSpec(name="basis.degrees", dtype="U32", shape=(5,)),), scalars=()
     )
-    shown = report(Summary(0, 0, None, (), ()), DECLARATION.model_copy(update={"basis": sums}), counts=False).declared
+    shown = report(
+        Summary(0, 0, None, (), ()), DECLARATION.model_copy(update={"sums": {"basis": sums}}), counts=False
+    ).declared
     assert [field.name for field in shown.fields] == ["w", "rho", "basis.degrees"]
-    assert "In a basis run instead: 1 tensor of 20\xa0B and 0 scalars, and nothing else." in shown.sentence
+    assert "In a run of the part basis instead: 1 tensor of 20\xa0B and 0 scalars, and nothing else." in shown.sentence
 
 
 @pytest.mark.anyio
