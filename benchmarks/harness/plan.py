@@ -17,6 +17,7 @@ config.toml, with `quick` its [quick] section laid over the rest.
 from __future__ import annotations
 
 import importlib.util
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -270,6 +271,7 @@ def _load_module(name: str, path: Path) -> ModuleType:
     specification = importlib.util.spec_from_file_location(f"benchmarks.{name}.run", path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
+    sys.modules.setdefault(specification.name, module)  # where a dataclass looks up the types of its fields
     specification.loader.exec_module(module)
     return module
 

@@ -26,6 +26,7 @@ from shared.sums.item_basis import DEGREES, choose_basis, hide_rare_pairs
 
 WORST = 0.05  # of the silos
 NULLS = 200  # draws of what the worst silos look like where nothing is gained or lost
+MOST_RATIO = 1000.0  # of a silo whose few hits are all together by chance
 LEVEL = 95.0  # per cent of the resamples in an interval
 USUAL = BasisSettings(words=64)
 
@@ -96,10 +97,11 @@ def primary(hits: tuple[Any, Any]) -> PerUser:
 class Gains(NamedTuple):
     """Of several silos, together over alone.
 
-    ratio: over all users, with its interval. below: silos with less together than alone; wholly: with their whole
-    interval. worst: mean ratio of the worst 5 % of the silos, at least one. by_chance: the same where each user's two
-    values change places at random, so that nothing is gained or lost: what few test users alone make of it. counted:
-    silos with a hit alone; of the others no ratio says anything.
+    ratio: over all users, with its interval. below: silos with less together than alone; wholly: with the whole
+    interval of the difference, of which users without a hit say nothing. worst: mean ratio of the worst 5 % of the
+    silos, at least one. by_chance: the same where each user's two values change places at random, so that nothing is
+    gained or lost: what few test users alone make of it. counted: silos with a hit alone; of the others no ratio says
+    anything.
     """
 
     ratio: list[float]
@@ -119,11 +121,16 @@ def measure_gains(together: Sequence[PerUser], alone: Sequence[PerUser], resampl
     return Gains(
         ratio_interval(np.concatenate(together), np.concatenate(alone), resamples, seed),
         int((each[:, 0] < 1).sum()),
-        int((each[:, 2] < 1).sum()),
+        sum(_loses_wholly(one, other, resamples, seed) for one, other in pairs),
         _worst(each[:, 0]),
         float(np.mean([_worst(row) for row in drawn])),
         len(pairs),
     )
+
+
+def _loses_wholly(one: PerUser, other: PerUser, resamples: int, seed: int) -> bool:
+    rows = np.random.default_rng(seed).integers(0, len(one), (resamples, len(one)))
+    return bool(np.percentile((one - other)[rows].mean(1), (100 + LEVEL) / 2) < 0)
 
 
 def _worst(ratios: PerUser) -> float:
@@ -137,4 +144,4 @@ def _swapped_ratios(one: PerUser, other: PerUser, generator: np.random.Generator
     first, second = np.where(swapped, other, one).sum(1), np.where(swapped, one, other).sum(1)
     tiny = np.finfo(float).tiny
     found: PerUser = np.where(first + second > 0, first / np.maximum(second, tiny), 1.0)
-    return found
+    return np.minimum(found, MOST_RATIO)

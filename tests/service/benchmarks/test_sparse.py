@@ -89,6 +89,9 @@ def test_the_worst_silos_are_told_beside_what_chance_alone_makes_of_them() -> No
     assert chance.worst < 0.8 and abs(chance.worst - chance.by_chance) < 0.2
     empty = measure_gains([np.zeros(5), np.ones(5)], [np.zeros(5), np.ones(5)], 50, 0)
     assert (empty.counted, empty.below, empty.wholly) == (1, 0, 0)
+    one_hit = np.array([1.0, 0.0, 0.0])
+    lost = measure_gains([np.zeros(3)], [one_hit], 200, 0)
+    assert (lost.below, lost.wholly) == (1, 0), "one lost hit of three users may be chance"
 
 
 def test_a_cell_is_kept_under_another_name_where_its_source_differs() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.harness.cells import plan_cells, settings_hash
-from benchmarks.harness.plan import ROOT, is_own_table, read_paper, read_plan, table_names
+from benchmarks.harness.plan import ROOT, is_own_table, read_paper, read_plan, special_functions, table_names
 from shared.errors import SettingsError
 
 OWN = ("table1", "table2", "table3", "table4", "figure3", "table8", "table9", "table12")
@@ -147,3 +148,18 @@ def test_a_folder_without_blocks_belongs_to_its_run_py(tmp_path: Path) -> None:
 
 def test_the_hash_is_of_the_settings_and_not_of_their_order() -> None:
     assert settings_hash({"a": 1, "b": 2}) == settings_hash({"b": 2, "a": 1}) != settings_hash({"a": 1, "b": 3})
+
+
+def test_a_table_s_own_code_may_have_a_dataclass_whose_fields_name_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dataclasses look up their module by name: it has to be known there while the file is run."""
+    monkeypatch.delitem(sys.modules, "benchmarks.mine.run", raising=False)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "run.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n"
+        "@dataclass\nclass One:\n    size: int\n\n\ndef check(rows):\n    return [One(len(rows)).size]\n",
+        encoding="utf-8",
+    )
+    assert special_functions("mine", tmp_path)["check"]([1, 2]) == [2]
+    monkeypatch.delitem(sys.modules, "benchmarks.mine.run")
