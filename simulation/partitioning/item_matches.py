@@ -39,6 +39,7 @@ BRACKETED = r"[(\[（【][^)\]）】]*[)\]）】]"  # another name, or another l
 UNLIKE = 0.2  # share of words in common below which two titles are of different items
 SIMILAR, MARGIN = 0.75, 0.15  # share of weighted words in common, and how much less the next best may have
 SHORTEST = 6  # letters of a title that is told by itself, without its year
+MOST_ALIKE = 3  # items of one side that are looked at where all have one title
 ROWS = 1024  # own items that are compared with the list at a time
 
 
@@ -204,9 +205,11 @@ def _numbers_of(words: Sequence[str] | None) -> str:
 
 
 def _join(left: pl.DataFrame, right: pl.DataFrame, keys: list[str], condition: pl.Expr | None) -> pl.DataFrame:
+    """Pairs that agree in the keys. Of many items of one key, such as "unknown", a few alone: none of them is taken."""
     known = pl.all_horizontal(pl.col(key).is_not_null() for key in keys)
-    renamed = right.filter(known).rename({name: f"{name}_listed" for name in right.columns})
-    pairs = left.filter(known).join(
+    few = known & (pl.int_range(pl.len()).over(keys) < MOST_ALIKE)
+    renamed = right.filter(few).rename({name: f"{name}_listed" for name in right.columns})
+    pairs = left.filter(few).join(
         renamed, left_on=keys, right_on=[f"{key}_listed" for key in keys], how="inner", coalesce=False
     )
     return pairs if condition is None else pairs.filter(condition)
@@ -259,7 +262,8 @@ def _no_rows() -> pl.DataFrame:
 def _propose_similar(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
     """Own items whose best title on the list is similar, of the same numbers and about the same year. Taken is what is
     the best of both by a margin, and of one year."""
-    left, right = (side.filter(pl.col("words").is_not_null()) for side in (left, right))
+    told = pl.col("words").is_not_null() & (pl.len().over("words") <= MOST_ALIKE)
+    left, right = (side.filter(told) for side in (left, right))
     if left.is_empty() or right.is_empty():
         return _no_rows()
     ours, theirs = _count_words(left["words"], right["words"])

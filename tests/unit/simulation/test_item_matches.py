@@ -145,6 +145,19 @@ def test_a_silo_cannot_gather_the_items_of_a_list() -> None:
     assert every.filter(pl.col("take"))["shared"].is_unique().all()
 
 
+def test_thousands_of_one_title_take_no_memory_and_are_not_merged() -> None:
+    """10,000 items are called "unknown" on each side: their pairs would be more than any machine holds."""
+    count = 10_000
+    own, listed = (
+        complete_items(
+            pl.DataFrame({"item": [f"{side}{place}z" for place in range(count)], "title": ["Unknown!"] * count})
+        )
+        for side in ("a", "b")
+    )
+    again = pl.concat([own, items(("x", "Heat Wave", 1995))])
+    assert taken(propose_matches(again, pl.concat([listed, items(("n", "Heat wave", 1995))]))) == {"x": "n"}
+
+
 def test_an_item_that_was_matched_is_given_to_nobody_else() -> None:
     own = items(("17", "Heat", 1995), ("x-17", None), ("017", None))
     found = propose_matches(own, items(("17", "Heat", 1995), ("18", "Jaws", 1975)))
