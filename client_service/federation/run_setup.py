@@ -100,7 +100,8 @@ class RunOpening:
         return await (self._training_run(state, run) if state.part == TRAINING else self._basis_run(state, run))
 
     async def _training_run(self, state: RunOut, run: str) -> TrainingRun:
-        silo, method = self._silo, self._agree(state, TRAINING)
+        silo, items = self._silo, await self._common_items(state)
+        method = self._agree(state, TRAINING, items)
         basis = None if state.basis is None else await self._statistics(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis)
         return await self._in_worker(
@@ -108,30 +109,37 @@ class RunOpening:
         )
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
-        silo, place = self._silo, self._place(state, run, self._agree(state, state.part))
-        items = None if place.method.basis.places is None else await self._common_items(state)
+        silo, items = self._silo, await self._common_items(state)
+        place = self._place(state, run, self._agree(state, state.part, items))
         federation = "" if silo.masking is None else silo.masking.aggregator
         opened = (silo.settings, silo.task, silo.shard, place, state.joined, federation, items)
         return await self._in_worker(open_basis_run, *opened)
 
     async def _common_items(self, state: RunOut) -> CommonItems | None:
-        """The list of common items that a run sums over: the one that is kept, or made from the sums of its run."""
-        if state.items is None:
+        """The list of common items that a run sums over, or whose sums it uses: the one that is kept, or made from the
+        sums of its run. None for a run over a list that all silos have."""
+        if state.items is None or state.method is None or state.method.basis.places is None:
             return None
         method = method_of_part(self._silo.settings.method, ITEMS)
         found = await self._statistics(state, method, state.items)
         return found if isinstance(found, CommonItems) else None
 
-    def _agree(self, state: RunOut, part: Part) -> MethodSettings:
-        """The run's settings, once they are neither more telling nor more costly than the silo's policy allows."""
+    def _agree(self, state: RunOut, part: Part, items: CommonItems | None) -> MethodSettings:
+        """The run's settings, once they are neither more telling nor more costly than the silo's policy allows.
+
+        items: the list of common items. What is made of sums over it is as long as that list, not as its places.
+        """
         silo, settings = self._silo, self._silo.settings
         method = agree_method(settings, state.method, part)
         strategy = strategy_of_part(part, settings.strategy, method)
         declaration, counts = settings.declaration().of_part(part), silo.task.count(silo.shard)
-        require_affordable(strategy, method, settings.policy, counts, declaration, part)
+        size = method.catalogue if items is None else max(1, min(method.catalogue, items.size))
+        made = method.model_copy(update={"catalogue": size})
+        summed = made if part == TRAINING else method
+        require_affordable(strategy, summed, settings.policy, counts, declaration, part)
         if part != TRAINING and self.makes_model(method):  # it follows at the end of the run
-            made = build_strategy(settings.strategy, method)
-            require_affordable(made, method, settings.policy, counts, declaration, TRAINING)
+            trained = build_strategy(settings.strategy, method)
+            require_affordable(trained, made, settings.policy, counts, declaration, TRAINING)
         return method
 
     def makes_model(self, method: MethodSettings | None) -> bool:

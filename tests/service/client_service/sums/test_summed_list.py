@@ -241,6 +241,18 @@ async def test_with_sums_alone_each_silo_makes_its_model_of_them_one_that_comes_
         assert "this federation shares sums alone and trains nothing" in refused.text
 
 
+async def test_what_is_made_of_the_sums_costs_as_much_as_the_list_is_long(federate: Federate) -> None:
+    """Not as much as it has places, of which a silo with little memory would have no room for the most."""
+    sums = SUMS | {"basis_exact": BasisSettings(kind="exact", places=2048, least_pairs=1)}
+    silos = with_all(**{name: OWN[name] for name in ("client-1", "client-2", "client-3")})
+    async with federate(silos, strategy={"train": False, "send": False}, sums=sums) as (running, clients):
+        small = [one.policy.model_copy(update={"most_memory_bytes": 250_000_000}) for one in clients]
+        await running.enter(*(one.model_copy(update={"policy": own}) for one, own in zip(clients, small, strict=True)))
+        await hold(running, "run-1", part="items")
+        await hold(running, "run-2", part="basis")
+        assert (await kept(clients[0], "basis", "run-2")).size == 14
+
+
 async def test_the_list_of_a_basis_is_kept_as_long_as_the_basis_is(federate: Federate) -> None:
     """A newer list is there, and no basis over it yet: who comes late is served from the basis and from its list."""
     async with federate(with_all(), strategy={"train": False, "send": False}) as (running, clients):
