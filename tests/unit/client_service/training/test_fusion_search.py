@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -309,7 +310,7 @@ def test_a_large_graph_has_ease_with_one_ridge_and_a_very_large_one_has_none(
     assert ridges_for((12_001, 12_001)) == ()
     spectrum = low_spectrum(planted.train, 12)
     for ridges, loud in (((EASE.usual,), True), ((), False)):
-        monkeypatch.setitem(PARTS, "ease", replace(EASE, settings=lambda _, ridges=ridges: ridges))
+        monkeypatch.setitem(PARTS, "ease", replace(EASE, settings=partial(lambda given, _: given, ridges)))
         recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3))
         assert (recipe.loudness("ease") > 0) == loud
         assert recipe.setting("ease") == (EASE.usual if loud else None)
