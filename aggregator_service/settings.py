@@ -27,6 +27,7 @@ from shared.strategies.agreement import declare_federation, learnt_task, require
 from shared.sums import find_part, is_basis, list_sums
 from shared.sums.common_items import ITEMS
 from shared.sums.item_basis import USUAL_EXACT, USUAL_PLACES, USUAL_WORDS, choose_basis
+from shared.sums.transitions import TRANSITIONS
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import read_settings
@@ -262,6 +263,8 @@ class AggregatorSettings(Listening):
         if part == ITEMS and self.share is not None:
             return "which hashed ids silos have in common, because there is no list of items (--catalogue)"
         usual, why = choose_basis(method.catalogue)
+        if kind == TRANSITIONS.name:
+            usual, why = {"kind": kind}, "what visits of all silos have clicked after what, because silos hold visits"
         if self.share is not None and kind == usual["kind"]:
             return why
         name = f"METHOD__SUMS__{part.upper()}" if part in self.method.sums else "METHOD__BASIS"
@@ -335,27 +338,25 @@ class AggregatorSettings(Listening):
 def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
     """The settings with the sums that are shared; alone: nothing is trained.
 
-    With a list of items its length chooses the kind, unless the settings say one. Without one the silos sum the list of
-    their common items first, and each kind that this list may choose is declared.
+    With a list of items its length chooses the kind, unless the settings say one; visits have transitions. Without one
+    the silos sum the list of their common items first, and each kind that this list may choose is declared.
     ValueError for what cannot be summed.
     """
-    if learnt_task(build_strategy(strategy, method), method) != "items":
-        raise ValueError(
-            "share: expected parameters in a federation of visits, whose statistics are not summed, got sums"
-        )
-    if alone and strategy != "lpsfed":
-        raise ValueError(f"share: expected both, or the strategy lpsfed, with strategy = {strategy!r}, got sums")
+    of_visits = learnt_task(build_strategy(strategy, method), method) == "sessions"
+    if alone and strategy != (fitting := "local" if of_visits else "lpsfed"):
+        raise ValueError(f"share: expected both, or the strategy {fitting}, with strategy = {strategy!r}, got sums")
     changes: dict[str, Any] = {"strategy": {**method.strategy, "train": False, "send": False}} if alone else {}
     for name, needed in changes.get("strategy", {}).items():
         if method.strategy.get(name, needed) not in (needed, str(needed).lower()):
             raise ValueError(f"share: expected both with strategy.{name} = {method.strategy[name]!r}, got sums")
     noised = method.basis.epsilon is not None
     if method.catalogue == 0:
-        if noised:
+        if noised or of_visits:
             raise ValueError(f"share: {WITHOUT_LIST}")
         changes |= {"basis": BasisSettings(), "sums": dict(method.sums) | _sums_over_list(method.basis)}
     elif method.basis.kind == "off":
         chosen = {"kind": "exact"} if noised else choose_basis(method.catalogue)[0]
+        chosen = {"kind": TRANSITIONS.name} if of_visits else chosen
         changes["basis"] = method.basis.model_copy(update=chosen)
     try:
         return validate_settings(MethodSettings, method.model_copy(update=changes).model_dump())

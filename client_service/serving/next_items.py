@@ -102,7 +102,7 @@ def freeze_sessions(version: str, training: SessionTrainer) -> ServedSessions:
     def trained(examples: Prefixes) -> Float32:
         return probabilities(served.score_by_model(examples))
 
-    share = network_share(training.shard, trained, known.score, training.interrupt)
+    share = network_share(training.shard, trained, known.score, training.interrupt) if training.is_trained else 0.0
     return replace(served, transitions=known, share=share)
 
 

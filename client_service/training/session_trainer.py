@@ -46,6 +46,11 @@ class SessionTrainer(Trainer):
             self.transitions = score_visits(self.shard, known, self.interrupt)
 
     @property
+    def is_trained(self) -> bool:
+        """Is the network trained, or are the silo's transitions all that it is served by?"""
+        return str(self.method.strategy.get("train", True)).lower() != "false"
+
+    @property
     def holds_catalogue(self) -> bool:
         """Are rows of all items of the catalogue trained, or those of the silo's own?"""
         return self.method.sessions.candidates == "catalogue"

@@ -33,6 +33,7 @@ SUM_SHARES = (1.0, 0.5, 0.0)  # of the sum's scores beside those of the silo's o
 NETWORK_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 USUAL_SHARE = 0.5
 LEAST_GAIN = 1.0  # standard errors of the mean difference by which another value has to be better than the usual one
+NETWORK_GAIN = 2.0  # likewise, of the best share of a network: one of six has some luck
 DEPTH = 20
 
 
@@ -152,7 +153,8 @@ def score_by_transitions(
         return tried[_choose_steadily(np.stack([_gains(one.rank(examples)) for one in interrupt.each(tried)]))]
 
     near = [_find_neighbours(pairs, backward) for pairs in counted for backward in BACKWARD]
-    chosen = choose([TransitionScores(one, _shares(one), popular) for one in near])
+    # Two steps are looked at last: they take most of the time.
+    chosen = choose([TransitionScores(one, _shares(one), popular, second=0.0) for one in near])
     chosen = choose([replace(chosen, repeats=value) for value in REPEATS])
     chosen = choose([replace(chosen, decay=value) for value in DECAYS])
     return choose([replace(chosen, second=value) for value in SECONDS])
@@ -194,7 +196,8 @@ def network_share(shard: SessionShard, model: ScoreItems, by_counts: ScoreItems,
         trained, counted = model(some), by_counts(some)
         return (share * trained + (1.0 - share) * counted for share in NETWORK_SHARES)
 
-    best = NETWORK_SHARES[_choose_steadily(_compare(examples, len(shard.item_ids), mixed, interrupt))]
+    values = _compare(examples, len(shard.item_ids), mixed, interrupt)
+    best = NETWORK_SHARES[_choose_steadily(values, NETWORK_GAIN)]
     if best == 0.0:
         return 0.0
     return (best * len(examples) + USUAL_SHARE * USUAL_BY) / (len(examples) + USUAL_BY)
@@ -231,10 +234,10 @@ def _gains(ranks: Int64) -> np.ndarray:
     return np.where((ranks > 0) & (ranks <= DEPTH), 1.0 / np.log2(1.0 + np.maximum(ranks, 1)), 0.0)
 
 
-def _choose_steadily(values: np.ndarray) -> int:
+def _choose_steadily(values: np.ndarray, least_gain: float = LEAST_GAIN) -> int:
     """The best way, or the first, the usual one, where no other is better by more than chance."""
     if not values.size:
         return 0
     best = int(values.mean(axis=1).argmax())
     gains = values[best] - values[0]
-    return best if gains.mean() > LEAST_GAIN * gains.std() / np.sqrt(len(gains)) else 0
+    return best if gains.mean() > least_gain * gains.std() / np.sqrt(len(gains)) else 0

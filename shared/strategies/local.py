@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from shared.errors import SettingsError
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import LocalClient, Objective
-from shared.strategies.strategy import Strategy, nothing
+from shared.strategies.strategy import OwnSettings, Strategy, nothing, read_own
+
+
+class LocalSettings(OwnSettings):
+    """send: false: no run trains; each silo makes its model of the federation's sums, with train = false."""
+
+    train: bool = True
+    send: bool = True
 
 
 def fit_alone(client: LocalClient, received: Parameters) -> Parameters:
@@ -16,6 +24,11 @@ def fit_alone(client: LocalClient, received: Parameters) -> Parameters:
 
 
 def local(method: MethodSettings) -> Strategy:
-    """No parameter is shared and no scalar leaves."""
-    del method
-    return Strategy("local", shared=nothing, fit=fit_alone)
+    """No parameter is shared and no scalar leaves. SettingsError for training that is half switched off."""
+    settings = read_own(LocalSettings, method)
+    if settings.train != settings.send:
+        words = "expected both or neither of strategy.train and strategy.send"
+        raise SettingsError(f"strategy: {words}, got {settings.train} and {settings.send}")
+    if not settings.send:
+        return Strategy("local", shared=nothing, settings=settings, enough_rounds=1, sums_alone=True)
+    return Strategy("local", shared=nothing, fit=fit_alone, settings=settings)

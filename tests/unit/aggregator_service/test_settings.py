@@ -100,7 +100,7 @@ def test_without_a_list_the_silos_sum_one_and_each_kind_that_it_may_choose_is_de
         ({"catalogue": None, "method": {"basis": {"kind": "transitions"}}}, "expected one of exact, iterated"),
         ({"catalogue": Path("/nowhere/items.txt")}, "catalogue: /nowhere/items.txt: expected a list of items"),
         ({"strategy": "fedavg"}, "share: expected both, or the strategy lpsfed"),
-        ({"method": {"model": "srgnn"}, "strategy": "fedavg"}, "share: expected parameters in a federation of visits"),
+        ({"method": {"model": "srgnn"}, "strategy": "fedavg"}, "share: expected both, or the strategy local"),
         ({"share": "parameters", "method": {"basis": {"kind": "exact"}}}, "share: expected sums or both"),
         ({"method": {"catalogue": 7}}, "catalogue: expected a list of 7 items, got 12"),
         ({"method": {"strategy": {"train": True}}}, "share: expected both with strategy.train = True, got sums"),
@@ -114,3 +114,19 @@ def test_without_a_list_the_silos_sum_one_and_each_kind_that_it_may_choose_is_de
 def test_sums_that_cannot_be_are_refused_at_the_start(tmp_path: Path, changes: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         summing(tmp_path, 12, **changes)
+
+
+def test_a_federation_of_visits_shares_transitions_and_alone_no_network(tmp_path: Path) -> None:
+    visits = {"model": "srgnn"}
+    alone = summing(tmp_path, 12, strategy="local", method=visits)
+    assert alone.secure and alone.method.basis.kind == "transitions"
+    assert alone.declaration().of_part("training").tensors == () and list(alone.declaration().sums) == ["basis"]
+    assert "silos hold visits" in alone.explain_sum(alone.method)
+    both = summing(tmp_path, 12, strategy="fedavg", share="both", method=visits)
+    assert both.method.basis.kind == "transitions" and both.declaration().of_part("training").tensors
+    for changes, words in (
+        ({"strategy": "fedavg"}, "the strategy local"),
+        ({"strategy": "local", "catalogue": None}, "expected the list of items"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            summing(tmp_path, 12, method=visits, **changes)

@@ -58,3 +58,27 @@ def test_summed_transitions_are_masked_kept_fused_and_there_after_a_restart(tmp_
         path.unlink()
     with pytest.raises(DataError, match="expected the common basis"):
         load_model(task, task.read(silos[0]), silos[0].models_directory, torch.device("cpu"))
+
+
+def test_with_transitions_alone_no_network_leaves_and_a_silo_is_served_from_the_sum(tmp_path: Path) -> None:
+    alone = {"strategy.train": False, "strategy.send": False}
+    method = method_settings(
+        "sessions", width=8, batch_size=50, **{"basis.kind": "transitions", "basis.least_pairs": LEAST, **alone}
+    )
+    shards = tuple(write_session_shards(tmp_path / "shards", 3))
+    one = Experiment(shards, tmp_path / "run", method, "local", "sessions", rounds=1, device="cpu", secure=True)
+    outcome = simulate_experiment(one, lambda _: None)
+    assert outcome.history.request.part == "basis"
+    task = TASKS["sessions"]
+    for silo in (one.make_client_settings(shard, aggregator_url="http://127.0.0.1:9") for shard in shards):
+        declared = silo.declaration()
+        assert not declared.of_part("training").tensors and list(declared.sums) == ["basis"]
+        quality, shard = outcome.qualities[silo.name], task.read(silo)
+        assert quality.finished and quality.comparison is not None and quality.test is not None
+        served = load_model(task, shard, silo.models_directory, torch.device("cpu"))
+        assert isinstance(served, ServedSessions) and served.transitions is not None and served.share == 0.0
+        np.testing.assert_array_equal(
+            served.score(shard.test).argmax(1), served.transitions.score(shard.test).argmax(1)
+        )
+        group = quality.comparison.groups[0]
+        assert group.alone.mean > 0 and group.federated.mean > 0 and group.ratio is not None
