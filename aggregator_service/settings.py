@@ -84,7 +84,8 @@ class AggregatorSettings(Listening):
     catalogue: Path | None = Field(
         None,
         description="the list of items that all silos share, one a line, as `lpsfed catalogue` writes it; invitations "
-        "carry it. Without it give its length, and each silo the file",
+        "carry it. Without it silos that share sums find their common items by [a sum of hashed "
+        "ids](common-basis.md#the-list-of-common-items), unless its length is given, and the file to each silo",
     )
     catalogue_size_file: Path | None = Field(
         None,

@@ -42,7 +42,7 @@ def aggregator(
         ),
     ] = None,
     catalogue: Annotated[
-        Path | None, typer.Option(help="the list of all silos' items for --share sums: `lpsfed catalogue`")
+        Path | None, typer.Option(help="a list of items for --share sums, in place of the one that the silos sum")
     ] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
