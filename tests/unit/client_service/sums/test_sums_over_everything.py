@@ -24,7 +24,7 @@ from client_service.sums.statistics import (
     weigh_pairs,
     with_training_pairs,
 )
-from client_service.sums.storage import load_basis, save_basis
+from client_service.sums.storage import ADDED, has_mark, load_basis, save_basis, save_mark
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists
 from client_service.tasks.task import RunContext
 from client_service.training.start_choice import common_start
@@ -159,3 +159,13 @@ def test_who_was_away_when_sums_were_made_takes_nothing_away(planted: Shard, tmp
     save_basis(tmp_path, "run-1", basis)
     kept = load_basis(tmp_path, basis.digest)
     assert isinstance(kept, CommonBasis) and with_training_pairs(kept, listed(planted)) is kept
+
+
+def test_marks_of_earlier_versions_are_read_and_each_run_keeps_its_own(tmp_path: Path) -> None:
+    """They had one run in the file; with several sums the mark of one run must not take that of another away."""
+    (tmp_path / ADDED).write_text("run-3", encoding="utf-8")
+    assert has_mark(tmp_path, ADDED, "run-3") and not has_mark(tmp_path, ADDED, "run-30")
+    for run in ("run-4", "run-4"):
+        save_mark(tmp_path, ADDED, run)
+    assert all(has_mark(tmp_path, ADDED, run) for run in ("run-3", "run-4")) and not has_mark(tmp_path, ADDED, "run")
+    assert (tmp_path / ADDED).read_text("utf-8").split() == ["run-3", "run-4"]
