@@ -8,9 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -20,14 +22,18 @@ from simulation.experiments.processes import free_ports
 from tests.support.questions import LONGEST_SECONDS
 
 SHOPS = ("shop-1", "shop-2", "shop-3")
+LATE = "late"  # it joins after the run
 
 
 def write_shops(folder: Path) -> None:
-    """The three smaller shops of a chain, a file each."""
+    """The three smaller shops of a chain, a file each; and one of 20 users of the largest."""
     made = generate_chain(0, 4)
     pairs = made.dataset.events.join(made.shops, on="user").select("user", "item", "shop")
     for number in range(1, len(SHOPS) + 1):
         pairs.filter(shop=number).drop("shop").write_csv(folder / f"shop{number}.csv")
+    large = pairs.filter(shop=0)
+    few = large["user"].unique().sort().head(20)
+    large.filter(pl.col("user").is_in(few.implode())).drop("shop").write_csv(folder / "late.csv")
 
 
 class Terminal:
@@ -67,7 +73,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Terminal, tmp_path: Path) -> None:
     write_shops(tmp_path)
-    port, *ports = free_ports(4)
+    port, *ports = free_ports(5)
     url = f"http://127.0.0.1:{port}"
     begin = ("aggregator", "--state-directory", "operator", "--port", port, "--detach")
     invited = [word for name in SHOPS for word in ("--invite", name)]
@@ -108,6 +114,19 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
     cost = r"[\d.,]+\s.*B of all silos in \d+\.\d s"
     assert re.fullmatch(rf"run-2, common basis: iterated sums: 7[34]\d items.*; {cost}", why)
     assert why in done.stderr
+
+    terminal.lpsfed("invite", LATE, "--url", url, *as_operator[:2], "--out", ".")
+    joining = ("--data", "late.csv", "--accept", "sums", "--port", ports[3], "--detach")
+    terminal.lpsfed("join", f"{LATE}.invite", *joining)
+    late, until = tmp_path / LATE / "silo.toml", time.monotonic() + LONGEST_SECONDS
+    while (served := asked("worth", "--silo", late, "--json")).exit_code and time.monotonic() < until:
+        assert "expected a run that has ended" in str(served.exception), served.exception
+        time.sleep(0.2)
+    worth = json.loads(served.stdout)
+    assert (worth["silo"], worth["run"]) == (LATE, "run-2") and worth["together"] > worth["alone"], worth
+    seen = asked("status", *as_operator, "--silo", late).stdout.splitlines()
+    assert seen[-1].startswith(f"{LATE}: NDCG@20 alone ") and "(run-2, " in seen[-1]
+    assert "run-3" not in asked("status", *as_operator, "--json").stdout
     assert re.search(rf"run-1, common items: .*; {cost}", done.stderr)
     again = terminal.lpsfed("run", "--clients", 3, *as_operator, *silos)
     assert again.stdout == done.stdout  # what has been summed alike is not summed again
