@@ -93,9 +93,9 @@ def describe_ranks(ranks: Sequence[NDArray[np.int64]], alone: Sequence[NDArray[n
     if alone is None:
         return known
     ratios = [
-        found
+        ratio
         for one, other in zip(ranks, alone, strict=True)
-        if (found := paired_ratio(reciprocal_ranks(one), reciprocal_ranks(other))) is not None
+        if (ratio := paired_ratio(reciprocal_ranks(one), reciprocal_ranks(other))) is not None
     ]
     known |= {"least ratio": min(one.mean for one in ratios), "greatest ratio": max(one.mean for one in ratios)}
     return known | {"silos below 1": float(sum(one.high < 1.0 for one in ratios))}
