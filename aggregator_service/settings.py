@@ -35,7 +35,8 @@ from shared.web.listening import Listening
 
 LEAST_TOKEN = 16  # characters; a shorter operator token could be guessed
 WITHOUT_LIST = (
-    "expected the list of items that the silos share (catalogue) where sums are noised (basis.epsilon), got none;"
+    "expected the list of items that the silos share (catalogue) where sums are noised (basis.epsilon), or of visits,"
+    " got none;"
     " `lpsfed catalogue shop1.csv shop2.csv --out items.txt` makes one of the silos' data or of their lists, and"
     " --catalogue items.txt gives it here"
 )
