@@ -244,8 +244,7 @@ def status(
     ):
         history = fetch_run(operator, run)
         if accesses:  # also silos that have joined since the run
-            names = () if history is None else {one.client for one in list_members(operator)}
-            _require_members(operator, accesses, names)
+            _require_members(operator, accesses, {one.client for one in list_members(operator)})
         if follow and history is not None and history.phase not in ENDED:
             with round_lines(shown=not as_json) as observe:
                 history = watch_run(operator, history.run, note(observe))
