@@ -231,7 +231,7 @@ def test_an_aggregator_that_cannot_start_leaves_nothing_behind_and_names_the_fla
     monkeypatch.chdir(tmp_path)
     begin = ("aggregator", "--state-directory", "operator")
     for flags, words in (
-        (("--share", "sums"), "share: expected the list of items"),
+        (("--share", "sums", "--strategy", "fedavg"), "share: expected both, or the strategy lpsfed"),
         (("--share", "sums", "--catalogue", "nowhere.txt"), "catalogue: nowhere.txt: expected a list of items"),
     ):
         refused = call(*begin, *flags)
