@@ -1,4 +1,7 @@
-"""What the list of common items tells -> the sum that a run makes over it, or uses; or why there is none."""
+"""The list of common items chooses the sum that a run makes or uses.
+
+Or it says why there is none.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from shared.method.declaration import TRAINING
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.schemas import RunIn
 from shared.sums import is_basis, list_sums, method_of_part
-from shared.sums.common_items import ITEMS, MATCH, CommonCount, count_common
+from shared.sums.common_items import ITEMS, MATCH_HINT, CommonCount, count_common
 from shared.sums.item_basis import choose_basis
 from shared.sums.sum import BASIS
 
 NO_LIST = "expected a finished run of the part 'items' first, which sums the list of common items, got none"
 NOTHING_COMMON = (
     "expected items that two silos or more have, by their ids, got none: nothing is summed, and nothing else leaves a"
-    f" silo; {MATCH}"
+    f" silo; {MATCH_HINT}"
 )
 
 
@@ -28,10 +31,11 @@ def count_listed(archive: Archive, run: Run) -> CommonCount:
 
 
 def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> RunIn:
-    """The request with the list that it is over, and with the sum that the list chooses where the request leaves that
-    open: in a basis run by the number of items and pairs, in a training run the one that was made last.
+    """The newest list settles which sum the requested run makes or uses.
 
-    As it is in a federation whose silos sum no list. ProtocolError where nothing is common, or no list is summed yet.
+    The request gets the list that it is over, and the sum where it leaves that open: in a basis run by the number of
+    items and pairs, in a training run the one that was made last. It stays as it is in a federation whose silos sum no
+    list. ProtocolError where nothing is common, or no list is summed yet.
     """
     sums = list_sums(declared)
     if ITEMS not in sums or request.part == ITEMS:
@@ -62,8 +66,10 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
 
 
 def choose_listed(declared: MethodSettings, counted: CommonCount, asked: str | None) -> tuple[BasisSettings, str]:
-    """Of the sums that the federation declares over its list, the one that is asked for, or else the one that so many
-    items and pairs choose, and why. ProtocolError for one that is not declared."""
+    """Items and pairs choose among the declared sums, unless the request names one.
+
+    asked: its kind, or None. Why is said too. ProtocolError for one that is not declared.
+    """
     known: dict[str, BasisSettings] = {one.kind: one for one in list_sums(declared).values() if is_basis(one)}
     settings, why = choose_basis(counted.items, counted.pairs)
     kind = asked or str(settings["kind"])

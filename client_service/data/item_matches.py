@@ -1,6 +1,7 @@
-"""Which of a silo's own items are which of the federation's, as the silo has signed it: a file of two columns.
+"""A silo signs which of its items are which of the federation's.
 
-Its first line has the sha256 of the rest, so that a change by hand is noticed. It never leaves the silo.
+That is a file of two columns. Its first line has the sha256 of the rest, so that a change by hand is noticed. It never
+leaves the silo.
 """
 
 from __future__ import annotations
@@ -55,8 +56,11 @@ def read_matches(path: Path) -> dict[str, str]:
 
 
 def name_items(ids: Sequence[str], matches: Mapping[str, str]) -> tuple[str, ...]:
-    """What the federation calls each of these own items; NONE for one that is none of its items, or whose id the silo
-    has given to another own item."""
+    """Matches give each own item the federation's name, or NONE.
+
+    NONE: it is none of the federation's items, or the silo has given its id to another own item. An item without a
+    match keeps its id.
+    """
     own = pl.Series("own", ids, dtype=pl.String)
     table = pl.DataFrame(list(matches.items()), schema={"own": pl.String, "shared": pl.String}, orient="row")
     table = table.with_columns(own=normalise_ids(table["own"]))

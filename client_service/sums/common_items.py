@@ -1,4 +1,4 @@
-"""The common items at a silo: which hashed ids it sends, and the list that the sum becomes.
+"""A silo hashes its ids, and finds its items in the list of common ones.
 
 The list is of buckets, alike in every silo; a silo finds its own items in it and learns no id that it did not have.
 """
@@ -29,7 +29,7 @@ from shared.sums.common_items import (
     COMMON_ITEMS,
     HELD,
     LEAST_HOLDERS,
-    MATCH,
+    MATCH_HINT,
     TABLES,
     TRAINED,
     hash_ids,
@@ -122,7 +122,7 @@ def require_list(items: CommonItems | None, places: int) -> CommonItems:
         raise DataError("expected the list of common items before a sum over it, got none")
     if not min(len(items.listed), len(items.confirmed), places):
         expected = "expected items that two silos or more have, by their ids"
-        raise DataError(f"{expected}, got none: nothing is summed; {MATCH}")
+        raise DataError(f"{expected}, got none: nothing is summed; {MATCH_HINT}")
     return items
 
 
@@ -135,12 +135,18 @@ def own_items(shard: Shard, method: MethodSettings) -> OwnItems:
 
 
 def digest_items(shard: Shard) -> SummedDigests:
-    """Of the training pairs, as for other sums: as long as they are the same, so are their items."""
+    """The training pairs stamp this sum, as they stamp others.
+
+    As long as they are the same, so are their items.
+    """
     return SummedDigests(training_digest(shard), NO_LIST)
 
 
 def add_items(at: SumRound) -> Sums:
-    """1 for each bucket with an own item, and the number of training pairs."""
+    """The silo sends 1 for each bucket that it holds, and counts its pairs.
+
+    It holds the buckets of its own items; the pairs are for training.
+    """
     own: OwnItems = at.counted
     held = np.zeros((TABLES, at.method.basis.buckets), np.uint32)
     for row, buckets in zip(held, hash_ids(own.ids, at.federation, held.shape[1]), strict=True):
@@ -155,8 +161,8 @@ def finish_items(at: SumRound) -> CommonItems:
         words = "a silo or the aggregator gave false numbers; sum anew (lpsfed run --renew-basis)"
         raise ProtocolError(f"expected at most {MOST_HOLDERS:,} silos to hold a bucket of items, got more: {words}")
     confirmed = np.flatnonzero(held[1] >= LEAST_HOLDERS).astype(np.uint32)
-    listed, whole = list_common_buckets(held), pairs.astype(np.int64)
-    return CommonItems("items", at.federation, held.shape[1], listed, confirmed, whole)
+    listed, pairs_of_all = list_common_buckets(held), pairs.astype(np.int64)
+    return CommonItems("items", at.federation, held.shape[1], listed, confirmed, pairs_of_all)
 
 
 def read_items(arrays: Arrays, described: Mapping[str, str]) -> CommonItems:

@@ -166,7 +166,7 @@ class SiloSum:
     load: Callable[[Arrays, Mapping[str, str]], Statistics]
     everything: Callable[[MethodSettings], bool] = never
     scorers: Callable[[Any, Any], tuple[Scorer, ...]] = give_no_scorers
-    told: Callable[[Any, Any], float] = share_listed
+    told_share: Callable[[Any, Any], float] = share_listed
     start: Callable[[Any, Any, MethodSettings], CommonSpectrum | None] = begin_at_own_graph
     costs: Callable[[MethodSettings, Counts], list[Cost]] = cost_of_tensors
     use_bytes: Callable[[MethodSettings], float] = no_memory

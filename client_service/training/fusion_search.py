@@ -34,9 +34,10 @@ Blends = Callable[[slice], Iterable[Float32]]
 
 
 class Judge:
-    """The primary measure of weighted sums of standardised scores on validation items.
+    """A judge ranks validation items by weighted sums of standardised scores.
 
-    Every candidate is scored once, on the users in `users`, all of whom have a validation item; count: how many.
+    Its values are of the primary measure. Every candidate is scored once, on the users in `users`, all of whom have a
+    validation item; count: how many.
     """
 
     def __init__(self, shard: Shard, interrupt: Interrupt) -> None:
@@ -94,8 +95,10 @@ class Judge:
     def preferred(
         self, usual: tuple[Candidate, Float32], others: Iterable[tuple[Candidate, Float32]], errors: float = ERRORS
     ) -> tuple[Candidate, Float32]:
-        """The best of several settings with their scores; the usual one unless another is better for sure, by so many
-        standard errors."""
+        """A setting replaces the usual one where it is surely better.
+
+        That is by so many standard errors; of several the surest is taken. Each comes with its scores.
+        """
         if self.count < 2:
             return usual
         best, most = usual, 0.0
@@ -156,14 +159,14 @@ def best_recipe(
     common: Sequence[Scorer] = (),
     began: Spectrum | None = None,
     directions: int | None = None,
-    told: float = 1.0,
+    told_share: float = 1.0,
     made: ClosedFormScorers | None = None,
 ) -> Recipe:
-    """First the setting of each part, then the weights of the silo's own parts, then of the common ones beside them.
+    """Validation chooses settings, then own weights, then the share of the common parts.
 
     began: the frequencies of all silos, where the model begins in them; the base score is a common part then.
-    directions: of the common basis, None for all. told: see `usual_share`. made: the graph's scorers, of which those
-    chosen are kept for `fuse`.
+    directions: of the common basis, None for all. told_share: see `usual_share`. made: the graph's scorers, of which
+    those chosen are kept for `fuse`.
     """
     judge = Judge(shard, interrupt)
     base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
@@ -173,8 +176,8 @@ def best_recipe(
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
     weights = _no_worse_than_one(judge, parts, _drop_quiet(weights))
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
-    prior = usual_share(shard.train.shape[0], directions, told)
-    share = _own_share(judge, parts.sum(weights), theirs, prior, told**2) if theirs else 1.0
+    prior = usual_share(shard.train.shape[0], directions, told_share)
+    share = _own_share(judge, parts.sum(weights), theirs, prior, told_share**2) if theirs else 1.0
     return _as_recipe(parts, weights, share, len(theirs), base_is_common=began is not None)
 
 
@@ -184,11 +187,13 @@ def fused_top(
     chosen: Filter,
     common: Sequence[Scorer] = (),
     directions: int | None = None,
-    told: float = 1.0,
+    told_share: float = 1.0,
 ) -> TopItems:
     """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
     made = ClosedFormScorers(shard.train, spectrum)
-    recipe = best_recipe(shard, spectrum, chosen, common=common, directions=directions, told=told, made=made)
+    recipe = best_recipe(
+        shard, spectrum, chosen, common=common, directions=directions, told_share=told_share, made=made
+    )
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
@@ -253,7 +258,10 @@ def _best_weights(judge: Judge, parts: OwnParts, usual: Weights) -> Weights:
 
 
 def _search(judge: Judge, parts: OwnParts, weights: Weights, names: Sequence[str]) -> Weights:
-    """The parts by name, one after the other, each as loud beside the sum of the others as validation prefers."""
+    """The search takes part by part, at the loudness that validation prefers.
+
+    That is beside the sum of the others. names: of the parts, in their order.
+    """
     for name in names:
         others = _normalise({other: weight for other, weight in weights.items() if other != name})
         if not others:
@@ -310,22 +318,23 @@ def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weigh
     return judge.preferred((weights, parts.sum(weights)), alone, errors)[0]
 
 
-def usual_share(users: int, directions: int | None = None, told: float = 1.0) -> float:
-    """The own parts' weight without validation users: more in many `directions` of few, as below noise.
+def usual_share(users: int, directions: int | None = None, told_share: float = 1.0) -> float:
+    """Without validation users the own parts have this weight beside the common ones.
 
-    told: the share of the silo's training pairs of whose items the sums tell something of other silos. A score follows
-    from pairs of items, of which they tell of told^2; of the rest the own parts know more.
+    It grows with the users for each of the `directions` that the sums know, few where there is noise.
+    told_share: the share of the silo's training pairs of whose items the sums tell something of other silos. A score
+    follows from pairs of items, of which they tell of told_share^2; of the rest the own parts know more.
     """
     narrow = 0.0 if directions is None else users / (users + USERS_A_DIRECTION * directions)
-    return max(USUAL_SHARE, narrow) * told**2 + (1.0 - told**2)
+    return max(USUAL_SHARE, narrow) * told_share**2 + (1.0 - told_share**2)
 
 
 def _own_share(judge: Judge, own: Float32, common: Sequence[Float32], usual: float, trust: float) -> float:
-    """The weight of the silo's own parts beside the mean of the common ones: validation's, mixed with the usual one.
+    """Validation and the usual share choose how much the silo's own parts weigh.
 
-    1 where hardly anything would be common, or the silo is expected to be better off alone. trust: of a validation
-    user, as a share of one in a federation whose sums tell of everything: where they tell of a few items, popular ones,
-    a few users prefer them by chance.
+    That is beside the mean of the common ones; 1 where hardly anything would be common, or the silo is expected to be
+    better off alone. trust: of a validation user, as a share of one in a federation whose sums tell of everything:
+    where they tell of a few items, popular ones, a few users prefer them by chance.
     """
     ours = standardise(own)
     theirs = standardise(np.mean(common, axis=0))

@@ -71,8 +71,10 @@ def begin_model(
     if start is not None and method.fusion:
         common = () if basis is None else SILO_SUMS[basis.kind].scorers(basis, shard)
         directions = None if basis is None else basis.directions
-        told = 1.0 if basis is None or chosen.recipe else SILO_SUMS[basis.kind].told(basis, shard)
-        recipe = chosen.recipe or best_recipe(shard, spectrum, start, interrupt, common, began, directions, told, made)
+        told_share = 1.0 if basis is None or chosen.recipe else SILO_SUMS[basis.kind].told_share(basis, shard)
+        recipe = chosen.recipe or best_recipe(
+            shard, spectrum, start, interrupt, common, began, directions, told_share, made
+        )
     frequencies = began or spectrum
     origin = None if start is None else start_at(start, frequencies, shard.train)
     model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))

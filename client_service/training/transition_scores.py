@@ -1,4 +1,4 @@
-"""Scores of the next click from transitions of visits, and their weight beside a trained model's.
+"""Transitions of visits score the next click, beside a trained network or without one.
 
 An item is scored by what came after and before the clicks of the visit, the last ones most, by what goes with that in
 turn, and by being one of these clicks itself. Few numbers are chosen, on validation examples, and these lean to usual
@@ -21,7 +21,7 @@ from shared.method.parameters import Float32
 
 DAMPING = 0.7  # of an item that much is clicked after: its counts are divided by their sum to this power
 BACKWARD = (0.4, 0.0)  # of what came before, beside what came after; the usual first
-NEXT_ALONE = (1,)  # what a silo may count of its own visits in place of WEIGHTS: what was clicked right after what
+NEXT_ALONE = (1,)  # other weights that a silo may try on its own visits: the next click alone
 DECAYS = (0.4, 0.2, 0.6, 0.8, 0.0)  # of the weight of a click, for each later one; the usual first
 REPEATS = (0.1, 0.0, 0.3, 1.0)  # of the visit's own items, beside all others together
 SECONDS = (0.3, 0.1, 0.0, 0.6)  # of what goes with items that go with the visit's, beside these
@@ -39,8 +39,11 @@ DEPTH = 20
 
 @dataclass(frozen=True, eq=False)
 class TransitionScores:
-    """near: what goes with each item, row by row, (N, N). walk: the same, by rows that add up to 1. popular: shares of
-    all clicks, (N,)."""
+    """One set of transitions scores the items after a visit.
+
+    near: what goes with each item, row by row, (N, N). walk: the same, by rows that add up to 1. popular: shares of
+    all clicks, (N,).
+    """
 
     near: sparse.csr_array
     walk: sparse.csr_array
@@ -121,7 +124,10 @@ class VisitScores:
 
 
 def score_visits(shard: SessionShard, known: Transitions | None, interrupt: Interrupt = NEVER) -> VisitScores:
-    """By the silo's own transitions, and by those of all silos unless validation prefers the own ones."""
+    """A silo scores by all silos' transitions, unless validation prefers its own or both.
+
+    known: those of all silos; without them it scores by its own.
+    """
     own = score_by_transitions(shard, None, interrupt)
     if known is None:
         return VisitScores(own)
@@ -185,15 +191,17 @@ def _row_sums(matrix: sparse.csr_array) -> np.ndarray:
     return np.asarray(matrix.sum(axis=1)).ravel()
 
 
-def network_share(shard: SessionShard, model: ScoreItems, by_counts: ScoreItems, interrupt: Interrupt = NEVER) -> float:
-    """The share of a network's probabilities beside the counts'.
+def network_share(
+    shard: SessionShard, model: ScoreItems, by_transitions: ScoreItems, interrupt: Interrupt = NEVER
+) -> float:
+    """Validation chooses the share of a network beside transitions.
 
     0 where no share is better than none by more than chance; else what validation prefers, drawn to USUAL_SHARE.
     """
     examples = spread_examples(shard.valid, COMPARED_BY)
 
     def mixed(some: Prefixes) -> Iterable[Float32]:
-        trained, counted = model(some), by_counts(some)
+        trained, counted = model(some), by_transitions(some)
         return (share * trained + (1.0 - share) * counted for share in NETWORK_SHARES)
 
     values = _compare(examples, len(shard.item_ids), mixed, interrupt)

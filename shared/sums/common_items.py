@@ -1,8 +1,9 @@
-"""The items that silos have in common, by a sum over hashed ids: nobody merges lists, and nobody sees a silo's own.
+"""A sum of hashed ids finds the items that silos have in common.
 
-Each id has a bucket in each of TABLES tables, by a hash that is keyed by the federation. A silo sends 1 for each bucket
-in which it has an item, and the number of its training pairs. The sum says how many silos hold a bucket; what fewer
-than LEAST_HOLDERS hold is handed out as 0. An item is common if its buckets are held in every table.
+Nobody merges lists, and nobody sees a silo's own. Each id has a bucket in each of TABLES tables, by a hash that is
+keyed by the federation. A silo sends 1 for each bucket in which it has an item, and the number of its training pairs.
+The sum says how many silos hold a bucket; what fewer than LEAST_HOLDERS hold is handed out as 0. An item is common if
+its buckets are held in every table.
 
 U ids fill a share U / B of B buckets. An item that one silo alone sells is taken for common with a chance of about
 (U / B)^2: of 2^20 buckets and 100,000 ids 1 %, where one table of twice the size would take 5 %.
@@ -25,12 +26,12 @@ from shared.sums.sum import Shapes, Sum, UInt32
 
 WORD = "item_list"
 ITEMS: Part = "items"
-"""Of a federation whose silos find their common items by a sum."""
+"""The part of a run that sums the list of common items."""
 HELD, TRAINED = "items.held", "items.pairs"
 TABLES = 2
 LEAST_HOLDERS = 2
 BYTES = 8  # of the hash, for each table
-MATCH = "`lpsfed catalogue match` finds items that two silos call differently"
+MATCH_HINT = "`lpsfed catalogue match` finds items that two silos call differently"
 
 
 class CommonCount(NamedTuple):

@@ -106,7 +106,5 @@ TRANSITIONS = Sum(
         COUNTS: "how many click one item soon after another, for each two",
         SKETCH: "how many click one item soon after another, in counters that pairs of items share",
     },
-    learnt=lambda basis: (
-        f"which items somebody has, how often, and which go together{describe_rare_pairs(basis, 'visits')}"
-    ),
+    learnt=lambda basis: f"{LEARNT}{describe_rare_pairs(basis, 'visits')}",
 )

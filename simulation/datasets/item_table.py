@@ -1,4 +1,7 @@
-"""A file of items -> ids, titles, years and trade numbers, each in one spelling by which two silos can compare them."""
+"""A table of items gives ids, titles, years and trade numbers in one spelling.
+
+By it two silos can compare them.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,10 @@ class ItemFileOptions(FileOptions):
 
 
 def read_item_table(path: Path, file_options: FileOptions) -> pl.DataFrame:
-    """(item, title, year, gtin) of a file of items, each item once, null where nothing is known; of a list of ids the
-    ids alone. DataError for a file that holds no items."""
+    """A file of items gives (item, title, year, gtin), each item once.
+
+    null where nothing is known; of a list of ids the ids alone. DataError for a file that holds no items.
+    """
     given = ItemFileOptions(file_options.columns, file_options.delimiter)
     read = TITLES.get(path.name.removesuffix(".gz")) or TITLES.get(format_extension(path))
     if read is None:  # a list, one id a line
@@ -143,8 +148,11 @@ def _cut_word(word: str) -> list[str]:
 
 
 def spell_id(text: str) -> tuple[str, str]:
-    """An id as its letters before a number and the number without zeros before it; else whole, and ""; without case and
-    separators. Shops write both differently."""
+    """An id falls into letters and a number; shops write both differently.
+
+    The letters before a number, and the number without zeros before it; else the whole id, and "". Both without case
+    and separators.
+    """
     plain = re.sub(r"[\s_./:#]+", "-", unicodedata.normalize("NFKC", text).casefold().strip())
     if (numbered := re.fullmatch(r"([a-z]*)-*0*([1-9]\d*)", plain)) is not None:
         return numbered[1], numbered[2]

@@ -1,6 +1,6 @@
-"""A silo's own items and the federation's list -> which of them are the same: proposals, of which the silo signs some.
+"""Titles, numbers and ids propose which own items are the federation's.
 
-Nothing leaves the silo. Two own items never become one item of the list, nor one two.
+The silo signs some of the proposals. Nothing leaves it. Two own items never become one item of the list, nor one two.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ ROWS = 1024  # own items that are compared with the list at a time
 
 
 def propose_matches(own: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
-    """A row for each own item that may be one of the list, what is taken first: see COLUMNS.
+    """Each own item gets at most one proposal from the list, the surest first.
 
-    own, listed: as `read_item_table` gives them. take: is it sure enough to be taken? By id, number of the trade, title
-    and year, title, spelling of the id, and similar title. What a surer kind has matched is not compared again. An item
-    that several fit is proposed, and not taken.
+    See COLUMNS. own, listed: as `read_item_table` gives them. take: is it sure enough to be taken? What is comes first.
+    By id, number of the trade, title and year, title, spelling of the id, and similar title. What a surer kind has
+    matched is not compared again. An item that several fit is proposed, and not taken.
     """
     left, right = _spell(own), _spell(listed)
     found: list[pl.DataFrame] = []
@@ -74,8 +74,11 @@ def propose_matches(own: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
 
 
 def make_keys(own: pl.DataFrame, kinds: Sequence[Key] = KEYS) -> pl.DataFrame:
-    """For each own item a name that all silos give it, where nobody has a list: the first of these kinds that tells it
-    from every other own item. gtin: the number of the trade; title: with the year; id: in its one spelling."""
+    """An own item gets a name that every silo would give it.
+
+    Where nobody has a list: by the first of these kinds that tells it from every other own item; no name where none
+    does. gtin: the number of the trade; title: with the year; id: in its one spelling.
+    """
     spelled = _spell(own)
     year = pl.col("year").cast(pl.String).fill_null("")
     made = {
@@ -133,8 +136,11 @@ def read_proposals(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class MatchedShards:
-    """files: what each silo has signed, by its name. taken: own items that were matched; right: those of them that are
-    the same item; known: own items that have one."""
+    """Each silo has signed its matches; this counts how right they are.
+
+    files: what each silo has signed, by its name. taken: own items that were matched; right: those of them that are
+    the same item; known: own items that have one.
+    """
 
     files: Mapping[str, Path]
     taken: int
@@ -148,7 +154,7 @@ class MatchedShards:
 
 
 def match_shards(shards: Sequence[Path], folder: Path, own_ids: str) -> MatchedShards:
-    """Match the items that silos call by ids of their own with what the others call them, by their titles.
+    """Silos match items with ids of their own to the others', by title.
 
     own_ids: a pattern of such ids, whose first group is the id that is the same in all silos. Each silo takes what it
     is proposed. DataError for shards without titles.

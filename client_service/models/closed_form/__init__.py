@@ -1,1 +1,1 @@
-"""Closed-form scorers of one silo: EASE, least squares, the full spectrum, popularity."""
+"""Scorers in closed form: each has a file, and registry.py lists them."""

@@ -19,6 +19,7 @@ from shared.method.parameters import Float32
 
 RIDGES = (30.0, 100.0, 300.0, 1000.0, 3000.0)
 USUAL_RIDGE = 300.0  # in users
+MOST_DOUBLINGS = 64  # of it, until sums are definite
 OWN_SIDE = 6000  # users or items, whichever are fewer, up to which every ridge is tried
 ONE_RIDGE_SIDE = 12_000  # and up to which the usual one alone: 576 MB, and as long as all of them at OWN_SIDE
 BLOCK = 1024  # rows at a time
@@ -153,7 +154,10 @@ def _mirror_upper(matrix: Float32) -> Float32:
 
 
 def ridges_for(shape: tuple[int, int]) -> tuple[float, ...]:
-    """Those that are tried in a graph of so many users and items. None: an inverse would take too long."""
+    """A graph's size says which ridges validation tries; none where an inverse takes too long.
+
+    shape: its users and items.
+    """
     side = min(shape)
     if side <= OWN_SIDE:
         return RIDGES
@@ -168,17 +172,24 @@ def ease_of_graph(graph: TrainingGraph, ridge: float) -> ItemWeights | UserWeigh
 
 
 def definite_ease(pairs: Float32) -> Float32:
-    """EASE of G; where sums that were left out make it indefinite, with the next ridge that does not."""
+    """EASE of G; where sums that were left out make it indefinite, with the next ridge that does not.
+
+    LinAlgError where MOST_DOUBLINGS of the ridge do not help.
+    """
     ridge = USUAL_RIDGE
-    while True:
+    for _ in range(MOST_DOUBLINGS):
         try:
             return ease_of_pairs(pairs, ridge)
         except np.linalg.LinAlgError:
             ridge *= 2.0
+    return ease_of_pairs(pairs, ridge)
 
 
 def ease_of_sums(pairs: SummedPairs) -> ItemWeights:
-    """With one ridge, the same in every silo: a silo's own validation cannot choose better."""
+    """Pairs of all silos give EASE, with one ridge for every silo.
+
+    A silo's own validation cannot choose a better one.
+    """
     return ItemWeights(definite_ease(pairs.counts))
 
 

@@ -27,8 +27,10 @@ def edlae_of_pairs(pairs: Float32, dropout: float) -> Float32:
 
 
 def edlae_of_few_users(interactions: sparse.csr_array, dropout: float) -> Float32:
-    """The same of X by an inverse of M rows: B = L^-1 X^T K X / (1 - d) with K = (I + X L^-1 X^T)^-1 and d the diagonal
-    of L^-1 X^T K X (Woodbury)."""
+    """Woodbury's identity gives the same weights by an inverse of M rows.
+
+    B = L^-1 X^T K X / (1 - d) with K = (I + X L^-1 X^T)^-1 and d the diagonal of L^-1 X^T K X.
+    """
     binary = interactions.astype(np.float32)
     strength = dropout / (1.0 - dropout) * binary.sum(axis=0) + np.float32(RIDGE)
     entered = sparse.csr_array(binary / strength[None, :])
@@ -41,7 +43,7 @@ def edlae_of_few_users(interactions: sparse.csr_array, dropout: float) -> Float3
 
 
 def edlae_of_graph(graph: TrainingGraph, dropout: float) -> ItemWeights:
-    """By the smaller side."""
+    """The smaller side of the graph gives the weights."""
     if graph.pairs_fit:
         return ItemWeights(edlae_of_pairs(graph.pairs, dropout))
     return ItemWeights(edlae_of_few_users(graph.interactions, dropout))

@@ -32,7 +32,7 @@ def item_frequency(train: sparse.csr_array) -> Frequency:
     return Frequency(np.log1p(degrees(train)[1]).astype(np.float32))
 
 
-NOTHING = 0.0  # to be set
+ONLY_SETTING = 0.0  # the only setting: this scorer has none to choose
 FREQUENCY = ScorerPart(
-    "frequency", 0.25, lambda _: (NOTHING,), NOTHING, lambda graph, _: item_frequency(graph.interactions)
+    "frequency", 0.25, lambda _: (ONLY_SETTING,), ONLY_SETTING, lambda graph, _: item_frequency(graph.interactions)
 )

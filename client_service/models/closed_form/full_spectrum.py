@@ -17,7 +17,7 @@ from client_service.models.closed_form.part import ItemWeights, ScorerPart, Summ
 from client_service.models.top_items import inner_products
 from shared.method.graph import Float64, degrees, normalise, power
 from shared.method.parameters import Float32
-from shared.method.spectrum import Spectrum, low_spectrum
+from shared.method.spectrum import Spectrum
 
 EXPONENT = 0.25  # of the degree normalisation: halfway between none and the Laplacian's
 COMPONENTS = 128
@@ -98,18 +98,11 @@ def filter_scores_of_each(filters: Sequence[FullSpectrum], baskets: sparse.csr_a
     return (one.leave(entered, walked) for one in filters)
 
 
-def quarter_spectrum(interactions: sparse.csr_array) -> Spectrum:
-    """The lowest frequencies of the quarter-normalised graph: what every ridge of the filter needs."""
-    return low_spectrum(interactions, COMPONENTS, EXPONENT)
-
-
-def full_spectrum(interactions: sparse.csr_array, spectrum: Spectrum, ridge: float) -> FullSpectrum:
-    """The filter of a training graph (M, N) with its quarter spectrum, float32."""
-    return full_spectra(interactions, spectrum, (ridge,))[0]
-
-
 def full_spectra(interactions: sparse.csr_array, spectrum: Spectrum, ridges: Sequence[float]) -> list[FullSpectrum]:
-    """One for each ridge, with all in common that a ridge does not change."""
+    """The filter of a training graph (M, N) with its spectrum, float32, for each ridge.
+
+    All is common that a ridge does not change.
+    """
     graph = normalise(interactions, EXPONENT)
     own = np.asarray(graph.power(2).sum(axis=0)).ravel()  # diag R^T R
     walk = graph.astype(np.float32)
@@ -174,12 +167,12 @@ def filter_of_sums(pairs: SummedPairs) -> ItemWeights:
 
 
 FILTER = ScorerPart(
-    "filter",
-    1.0,
-    lambda _: RIDGES,
-    USUAL_RIDGE,
-    lambda graph, ridge: filters_of_graph(graph, (ridge,))[0],
-    filters_of_graph,
-    filter_scores_of_each,
-    filter_of_sums,
+    name="filter",
+    weight=1.0,
+    settings=lambda _: RIDGES,
+    usual=USUAL_RIDGE,
+    make=lambda graph, ridge: filters_of_graph(graph, (ridge,))[0],
+    make_each=filters_of_graph,
+    score_each=filter_scores_of_each,
+    of_sums=filter_of_sums,
 )

@@ -1,4 +1,7 @@
-"""What a closed-form scorer declares to be a part of the fusion, and what it is made from."""
+"""A ScorerPart declares how the fusion makes, sets and weighs one closed-form scorer.
+
+It is made from the `TrainingGraph` of a silo, or from the `SummedPairs` of all.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ class TrainingGraph:
 
 
 class SummedPairs(Protocol):
-    """The pairs of items that all silos together have, and what several scorers need of them."""
+    """Sums of all silos give scorers the pairs, degrees and frequencies of the items."""
 
     @property
     def counts(self) -> Float32:

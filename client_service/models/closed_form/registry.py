@@ -37,7 +37,7 @@ PARTS: dict[str, ScorerPart] = {
 
 
 def find_part(name: str) -> ScorerPart:
-    """SettingsError for a scorer that this version does not have."""
+    """A name finds its scorer. SettingsError for one that this version lacks."""
     try:
         return PARTS[name]
     except KeyError:
@@ -78,5 +78,5 @@ class ClosedFormScorers:
         return part.make_each(self.graph, settings)
 
     def keep(self, name: str, setting: Any, made: Scorer) -> None:
-        """Have it at hand for whoever asks for this setting."""
+        """Keep a scorer, so that `make` gives it again."""
         self._kept[name, setting] = made

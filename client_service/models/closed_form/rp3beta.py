@@ -18,7 +18,7 @@ BETA = 0.4
 
 
 def rp3beta_of_graph(graph: TrainingGraph, beta: float) -> ItemWeights:
-    """Each user counts as much as it has items few."""
+    """Walks of three steps give item weights; a user of few items counts more."""
     by_user, by_item = degrees(graph.interactions)
     walked = sparse.csr_array(sparse.diags_array(power(by_user, -1.0)) @ graph.interactions).astype(np.float32)
     weights = sparse.csr_array(graph.interactions.T.astype(np.float32) @ walked).toarray()

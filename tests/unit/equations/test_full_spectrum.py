@@ -7,8 +7,9 @@ import pytest
 from scipy import sparse
 
 import client_service.models.closed_form.full_spectrum
-from client_service.models.closed_form.full_spectrum import FullSpectrum, full_spectrum, quarter_spectrum
+from client_service.models.closed_form.full_spectrum import FullSpectrum
 from client_service.models.score_fusion import standard_scores
+from tests.support.full_spectrum import filter_of_ridge, quarter_spectrum
 
 RNG = np.random.default_rng(3)
 GRAPH = sparse.csr_array((RNG.random((30, 22)) < 0.25).astype(np.float64))
@@ -44,7 +45,7 @@ def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fu
     monkeypatch.setattr(client_service.models.closed_form.full_spectrum, "COMPONENTS", 8)
     if request.param == "sparse":
         monkeypatch.setattr(client_service.models.closed_form.full_spectrum, "DENSE_ITEMS", 0)
-    return full_spectrum(GRAPH, quarter_spectrum(GRAPH), 3.0)
+    return filter_of_ridge(GRAPH, quarter_spectrum(GRAPH), 3.0)
 
 
 def test_it_scores_by_its_formula(found: FullSpectrum) -> None:
@@ -62,7 +63,7 @@ def test_with_every_frequency_it_is_the_normalised_linear_autoencoder() -> None:
     b = -inverse / np.diag(inverse)
     np.fill_diagonal(b, 0.0)
     expected = (rows / by_item**0.25) @ b * by_item**0.25
-    scores = standard_scores(full_spectrum(GRAPH, quarter_spectrum(GRAPH), 3.0), GRAPH.astype(np.float32))
+    scores = standard_scores(filter_of_ridge(GRAPH, quarter_spectrum(GRAPH), 3.0), GRAPH.astype(np.float32))
     # 21 of 22 frequencies are exact, and the last is the highest: nearly nothing is left to the line.
     assert np.allclose(unseen(scores), unseen(expected), rtol=0.02, atol=0.02)
 
@@ -74,6 +75,6 @@ def test_items_that_are_linked_only_above_the_cut_still_speak_for_each_other(mon
     rows[8:, 4:6] = 1.0  # a small community of its own, far above
     basket = sparse.csr_array(np.eye(7, dtype=np.float32)[[4]])
     graph = sparse.csr_array(rows)
-    scores = standard_scores(full_spectrum(graph, quarter_spectrum(graph), 3.0), basket)[0]
+    scores = standard_scores(filter_of_ridge(graph, quarter_spectrum(graph), 3.0), basket)[0]
     assert scores[5] > 0.1 > 1e-6 > abs(scores[:4]).max()
     assert scores[6] == 0.0  # an item that nobody has

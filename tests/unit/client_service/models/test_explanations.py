@@ -16,7 +16,7 @@ from client_service.event_log.overlay import Overlay
 from client_service.models.closed_form import full_spectrum
 from client_service.models.closed_form.ease import UserWeights, ease, ease_weights
 from client_service.models.closed_form.frequency import item_frequency
-from client_service.models.closed_form.full_spectrum import FullSpectrum, quarter_spectrum
+from client_service.models.closed_form.full_spectrum import FullSpectrum
 from client_service.models.closed_form.least_squares import Weighting, least_squares
 from client_service.models.ranker import BasketSum, Ranker, contributions
 from client_service.models.score_fusion import ChosenPart, Fusion, Recipe, standard_scores, take_codes
@@ -29,6 +29,7 @@ from client_service.training.item_trainer import ItemTrainer
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from tests.support.full_spectrum import filter_of_ridge, quarter_spectrum
 
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
 WEIGHTING = Weighting((4, 8), 0.3, 0.01)
@@ -64,7 +65,7 @@ def _kernel(train: sparse.csr_array) -> tuple[Any, ...]:
 PARTS = {
     "ease by items": lambda train: ease(train, 20.0),
     "ease by users": few_users,
-    "filter": lambda train: full_spectrum.full_spectrum(train, quarter_spectrum(train), 3.0),
+    "filter": lambda train: filter_of_ridge(train, quarter_spectrum(train), 3.0),
     "narrow filter": narrow,
     "least squares": lambda train: least_squares(train, low_spectrum(train, 12), WEIGHTING),
 }

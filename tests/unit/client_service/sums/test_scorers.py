@@ -122,6 +122,11 @@ def test_sums_made_indefinite_by_hiding_rare_pairs_still_give_ease() -> None:
     assert np.isfinite(definite_ease(hidden)).all()
 
 
+def test_sums_that_no_ridge_makes_definite_give_no_ease() -> None:
+    with pytest.raises(np.linalg.LinAlgError, match="definite"):
+        definite_ease(np.diag(np.array([1.0, -1e30, 1.0], np.float32)))
+
+
 def test_sums_tell_of_an_item_what_is_handed_out_beyond_the_silo_s_own_pairs(planted: Shard) -> None:
     """Of the last ten items only this silo has users, and of the ten before them no pair of others is handed out."""
     shard = replace(planted, places=np.arange(OWN))
