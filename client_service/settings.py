@@ -354,7 +354,11 @@ class ClientSettings(Listening):
         if self.privacy.on:
             require_accountable(build_strategy(self.strategy, self.method), self.method, counts=self.policy.counts)
             if list_sums(self.method):
-                raise ValueError("privacy: expected basis.kind = 'off', because the sums of a basis are not noised")
+                summed = ", ".join(list_sums(self.method))
+                words = "expected a federation without sums, which noise on updates does not cover"
+                raise ValueError(
+                    f"privacy: {words}, got sums of {summed}: leave PRIVACY out, or join another federation"
+                )
         return self
 
     @model_validator(mode="after")

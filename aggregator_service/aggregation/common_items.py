@@ -71,7 +71,8 @@ def choose_listed(declared: MethodSettings, counted: CommonCount, asked: str | N
     asked: its kind, or None. Why is said too. ProtocolError for one that is not declared.
     """
     known: dict[str, BasisSettings] = {one.kind: one for one in list_sums(declared).values() if is_basis(one)}
-    settings, why = choose_basis(counted.items, counted.pairs)
+    places = {one.kind: one.places for one in known.values()}
+    settings, why = choose_basis(counted.items, counted.pairs, places)
     kind = asked or str(settings["kind"])
     if asked is not None and asked not in known:
         raise ProtocolError(f"method.basis.kind: expected one of {', '.join(known)}, got {asked!r}")

@@ -19,7 +19,7 @@ from client_service.federation.messages import RoundCosts
 from client_service.sums.common_items import CommonItems
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics, SummedDigests, SumRound, Sums
-from client_service.sums.storage import ADDED, INCLUDED, has_mark, save_basis, save_mark
+from client_service.sums.storage import ADDED, INCLUDED, has_mark, remove_mark, save_basis, save_mark
 from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext
 from shared.errors import ProtocolError
@@ -141,6 +141,11 @@ class BasisRun:
         for name in (INCLUDED, ADDED) if self._everything else (INCLUDED,):
             save_mark(self._folder, name, self.place.run)
         return SILO_SUMS[self._sum.name].add(self._round(self.moment.round))
+
+    def withdraw(self) -> None:
+        """Take back that this silo's part is in the run's sums: it was refused, or came too late."""
+        for name in (INCLUDED, ADDED):
+            remove_mark(self._folder, name, self.place.run)
 
     def _round(self, number: int) -> SumRound:
         place = self.place

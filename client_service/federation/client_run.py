@@ -156,12 +156,14 @@ def open_basis_run(
     """
     chosen, basis = find_silo_sum(place.method, task.name), place.method.basis
     everything = settings.fit_everything and chosen.everything(place.method)
-    counted = task.everything(shard) if everything else shard
+    whole = shard if task.refitting is None else task.everything(shard)
+    counted = whole if everything else shard
     hidden = 0
     if basis.places is not None:  # only sums of shards with items have places
         found = require_list(items, basis.places).place(cast(Shard, counted), basis.places)
         counted, hidden = found.shard, found.hidden
-    folder, summed = basis_folder(settings), chosen.digests(counted)
+    folder, counts_all = basis_folder(settings), chosen.digests(whole).training
+    summed = SummedDigests(chosen.digests(shard).training, chosen.digests(counted).catalogue, counts_all)
     numbers = chosen.count(counted, place.method)
     more: dict[str, Any] = {"federation": federation, "items": items, "hidden": hidden, "everything": everything}
     return BasisRun(place, numbers, folder, clients, summed, **more)

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from client_service.boundary.aggregator_api import Aggregator
+from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun
 from client_service.metrics import ClientMetrics
 from client_service.privacy.basis_guard import BasisGuard
@@ -50,7 +51,9 @@ def _basis_part(run_part: ClientRun, masking: Masking) -> BasisPart | None:
     if run_part.summed is None:
         return None
     least = max(masking.basis_changes, run_part.place.method.basis.least_silos)
-    return BasisPart(masking.stamp(run_part.summed.training), run_part.summed.catalogue, least)
+    summed = run_part.summed
+    stamp = masking.stamp(summed.training, summed.everything)
+    return BasisPart(stamp, summed.catalogue, least, listed=run_part.place.method.basis.places is not None)
 
 
 class UpdateSender:
@@ -92,13 +95,22 @@ class UpdateSender:
             LOGGER.warning("privacy_budget_spent", run=run, round=number)
             return
         try:
-            receipt = await self._send(run_part, leaving, state)
+            receipt = await self._send_or_withdraw(run_part, leaving, state)
             LOGGER.info("uploaded", run=run, round=number, bytes=receipt.size, digest=receipt.digest)
             self._metrics.upload_bytes.inc(receipt.size)
         except (ConflictError, NotFoundError) as error:
             event = "too_late" if isinstance(error, RoundClosedError | NotFoundError) else "another_is_held"
             LOGGER.warning(event, run=run, round=number, reason=str(error))
             self._metrics.uploads_refused.labels(error.code).inc()
+
+    async def _send_or_withdraw(self, run_part: ClientRun, update: Parameters, state: RunOut) -> ReceiptOut:
+        """As `_send`; what is refused before it has left, or comes too late, is in no sum."""
+        try:
+            return await self._send(run_part, update, state)
+        except (PrivacyError, RoundClosedError, NotFoundError):
+            if isinstance(run_part, BasisRun):
+                run_part.withdraw()
+            raise
 
     async def _leaving(self, run_part: ClientRun, update: Parameters) -> Parameters | None:
         """What may leave of the update; asked again, the same."""

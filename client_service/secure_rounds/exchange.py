@@ -33,11 +33,12 @@ S = TypeVar("S", BegunRound, Sharing, Checked, Ready)
 @dataclass(frozen=True)
 class BasisPart:
     """Of a basis run: what stands for the silo's data, the digest of the list of items that it counts over, and the
-    least number of silos by whose data sums may differ."""
+    least number of silos by whose data sums may differ. listed: have the silos summed that list?"""
 
     stamp: str
     catalogue: str
     least: int
+    listed: bool = False
 
 
 def mask_body(state: Checked | Ready, sharers: Sharers, update: Parameters) -> tuple[Ready, bytes]:
@@ -69,6 +70,7 @@ class SecureExchange:
         self._stamp = None if basis is None else basis.stamp
         self._catalogue = None if basis is None else basis.catalogue
         self._least = LEAST_SILOS if basis is None else basis.least
+        self._listed = basis.catalogue if basis is not None and basis.listed else ""
         self._secrets, self._memory = masking.round_secrets, masking.memory
 
     async def send(self, terms: RoundTerms, update: Parameters) -> ReceiptOut:
@@ -122,7 +124,7 @@ class SecureExchange:
         roster = await self._ask("roster", Roster, terms)
         identity = self._own.identity
         members = self._own.members.of(roster, self._own.name, identity.public_key())
-        self._memory.require_renewable(roster, roster.names, self._least)
+        self._memory.require_renewable(roster, roster.names, self._least, self._listed)
         return self._save(client.share(state, roster, members, identity))
 
     async def _check(self, terms: RoundTerms, state: Sharing) -> Checked:
@@ -146,10 +148,10 @@ class SecureExchange:
         """Help to take the masks away, if the sum hides everybody who is in it, beside all earlier sums too."""
         request = await self._ask("request", UnmaskRequest, terms)
         self._own.members.require_enough(request.survivors, terms.run)
-        self._memory.require_hidden(state.roster, request.survivors, state.proven, self._least)
+        self._memory.require_hidden(state.roster, request.survivors, state.proven, self._least, self._listed)
         agreed, consent = client.consent(state, request, self._own.identity)
         self._save(agreed)
-        self._memory.remember_sum(state.roster, request.survivors, state.proven)
+        self._memory.remember_sum(state.roster, request.survivors, state.proven, self._listed)
         await self._aggregator.relay("consents", consent)
         answer = client.unmask(agreed, await self._ask("signatures", Consents, terms))
         with suppress(RoundClosedError):  # the others' answers were enough

@@ -108,9 +108,12 @@ class Masking:
         text = f"draws of {run} of {self.aggregator}"
         return hmac.digest(self.draw_secret, text.encode(), hashlib.sha256)
 
-    def stamp(self, data: str) -> str:
-        """What stands for the silo's data in sums of the common basis. Who has not the secret cannot guess at them."""
-        return hmac.digest(self.draw_secret, f"stamp of {data}".encode(), hashlib.sha256).hex()
+    def stamp(self, training: str, everything: str = "") -> str:
+        """What stands for the silo's data in sums: 32 digits for its training data, and 32 for all of them, whichever
+        a sum counts. Who has not the secret cannot guess at them."""
+        halves = (f"stamp of {one}".encode() for one in (training, everything or training))
+        first, second = (hmac.digest(self.draw_secret, half, hashlib.sha256).hex() for half in halves)
+        return first[:32] + second[32:]  # as earlier versions had it, where both are the same
 
     def remember_start(self, run: str, number: int, given: Parameters, *, whole: bool = False) -> None:
         """Round `number` begins with these parameters, as everybody was given them. whole: keep them, and not only

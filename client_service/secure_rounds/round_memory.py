@@ -20,6 +20,7 @@ from shared.protocol.secure.membership import (
     describe_exposed,
     find_basis_objection,
     find_exposed,
+    find_list_objection,
     needs_stamps,
     stamps_of,
 )
@@ -45,6 +46,7 @@ class RoundMemory:
         self._excused: dict[tuple[str, str], set[str]] = {}
         self._members_of_start: dict[str, frozenset[str]] = {}
         self._basis_sums: list[Stamps] = []  # of all runs of all aggregators: they follow from the silos' data alone
+        self._listed_sums: list[tuple[Stamps, str]] = []  # with the list of common items that each was over
         self.pinned: dict[str, str] = {}
         self.agreed: set[str] = set()  # of these, whom the silo knew when it joined, or has consented to since
         for entry in self._ledger.entries():
@@ -78,6 +80,8 @@ class RoundMemory:
         self._excused.setdefault(run, set()).update(entry["proven"])
         if "stamps" in entry:
             self._basis_sums += [dict(entry["stamps"])] if entry["stamps"] else []
+            if entry["stamps"] and entry.get("listed"):
+                self._listed_sums.append((dict(entry["stamps"]), entry["listed"]))
         else:
             self._members_of_start.setdefault(entry["start"], members)
         self._summed.add((*run, entry["round"]))
@@ -149,23 +153,32 @@ class RoundMemory:
             words = f"expected to have helped with the sum of each earlier round of {terms.run}, not with round {first}"
             raise PrivacyError(f"{words}: this client goes on in the next run")
 
-    def require_renewable(self, roster: Roster, members: Iterable[str], least: int) -> None:
+    def require_renewable(self, roster: Roster, members: Iterable[str], least: int, listed: str = "") -> None:
         """In a basis run, PrivacyError for a sum that would tell what fewer than `least` silos have, beside the sums
-        that this client has been in, as all of them have signed of their data."""
+        that this client has been in, as all of them have signed of their data. listed: digest of the list of common
+        items, where the silos have summed one, which changes with the silos' data alone."""
         if needs_stamps(roster.terms.declaration):
-            objection = find_basis_objection(self._basis_sums, stamps_of(roster.keys, members), least)
+            stamps = stamps_of(roster.keys, members)
+            objection = find_basis_objection(self._basis_sums, stamps, least)
+            if objection is None and listed:
+                objection = find_list_objection(self._listed_sums, stamps, listed, least)
             if objection is not None:
                 raise PrivacyError(objection)
 
     def require_hidden(
-        self, roster: Roster, members: Collection[str], proven: Iterable[str], least: int = LEAST_SILOS
+        self,
+        roster: Roster,
+        members: Collection[str],
+        proven: Iterable[str],
+        least: int = LEAST_SILOS,
+        listed: str = "",
     ) -> None:
         """PrivacyError for a sum whose difference from earlier ones would tell one client's update.
 
-        `proven`: who was put out of the round because it cheated; its earlier sums are its own loss. `least`: see
-        `require_renewable`.
+        `proven`: who was put out of the round because it cheated; its earlier sums are its own loss. `least`, `listed`:
+        see `require_renewable`.
         """
-        self.require_renewable(roster, members, least)
+        self.require_renewable(roster, members, least, listed)
         terms, new = roster.terms, member_sum(roster, members)
         known = {} if is_sum(terms.declaration) else self._members_of_start
         earlier = known.get(terms.common.start, new.members)
@@ -176,8 +189,8 @@ class RoundMemory:
         if exposed := find_exposed([*self._sums.get(run, ()), new], {*proven, *self._excused.get(run, ())}):
             raise PrivacyError(describe_exposed(exposed, terms.run))
 
-    def remember_sum(self, roster: Roster, members: Iterable[str], proven: Iterable[str]) -> None:
-        """That this client has agreed to uncover the sum of these members; once a round."""
+    def remember_sum(self, roster: Roster, members: Iterable[str], proven: Iterable[str], listed: str = "") -> None:
+        """That this client has agreed to uncover the sum of these members; once a round. listed: of which list."""
         terms, new = roster.terms, member_sum(roster, members)
         common = terms.common
         if (common.aggregator, terms.run, terms.round) in self._summed:
@@ -194,6 +207,7 @@ class RoundMemory:
             bearing=sorted(new.bearing),
             proven=sorted(proven),
             **_stamps_entry(roster, new.members),
+            **({"listed": listed} if listed else {}),
         )
 
 

@@ -26,11 +26,13 @@ FIXED_BYTES = 40e6  # of code that the first run of a sum loads
 
 
 class SummedDigests(NamedTuple):
-    """Of what a silo adds to a sum. training: of the data that are counted, the same as long as they are; catalogue: of
-    the list over which they are counted, the same in all silos."""
+    """Of what a silo adds to a sum. training: of its training data, the same as long as they are; catalogue: of the
+    list over which they are counted, the same in all silos. everything: of all its data, where some sums count these.
+    """
 
     training: str
     catalogue: str
+    everything: str = ""
 
 
 @dataclass(frozen=True, eq=False)

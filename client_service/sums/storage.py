@@ -64,6 +64,13 @@ def save_mark(folder: Path, name: str, run: str) -> None:
     replace_file(folder / name, "\n".join([*earlier, run]).encode())
 
 
+def remove_mark(folder: Path, name: str, run: str) -> None:
+    """Take back what `save_mark` has written down of this run."""
+    if has_mark(folder, name, run):
+        kept = [one for one in (folder / name).read_text("utf-8").split() if one != run]
+        replace_file(folder / name, "\n".join(kept).encode())
+
+
 def has_mark(folder: Path, name: str, run: str) -> bool:
     """Has this silo written that down of this run?"""
     path = folder / name

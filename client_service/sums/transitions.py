@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from client_service.data.digests import list_content
 from client_service.data.sessions import TRAIN, Int64, SessionShard
 from client_service.sums.silo_sum import (
     FIXED_BYTES,
@@ -108,10 +109,11 @@ def _count_visits(shard: SessionShard, items: int) -> UInt32:
 
 
 def digest_visits(shard: SessionShard) -> SummedDigests:
-    """Of the training visits, and of the list of items."""
+    """Of the training visits, the same in every list of items; and of the list."""
     clicks, starts = shard.split_sessions(TRAIN)
-    content = hashlib.sha256()
-    for part in (shard.places[clicks], starts):
+    used, rows = np.unique(clicks, return_inverse=True)
+    content = hashlib.sha256(list_content([shard.item_ids[item] for item in used]))
+    for part in (rows, starts):
         content.update(np.ascontiguousarray(part, dtype="<i8").data)
     return SummedDigests(content.hexdigest(), shard.catalogue)
 

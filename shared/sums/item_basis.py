@@ -39,12 +39,17 @@ USUAL_PLACES = 1 << 14  # items of an iterated basis over a list that the silos 
 LEAST_ITERATED = 5 * USUAL_WORDS  # items: so many directions have the usual three rounds
 
 
-def choose_basis(items: int, interactions: int | None = None) -> tuple[dict[str, str | int], str]:
+def choose_basis(
+    items: int, interactions: int | None = None, places: Mapping[str, int | None] | None = None
+) -> tuple[dict[str, str | int], str]:
     """The kind of basis for a list of so many items, as settings, and why in one line.
 
-    interactions: training pairs of all silos, where somebody knows them, as a simulation does; None: unknown.
+    interactions: training pairs of all silos, where somebody knows them, as a simulation does; None: unknown. places:
+    of each kind, how many items its tensors have place for, where that is declared before the list is known.
     """
-    count, exact = f"{items:,} items", 2 * items * (items + 1)
+    sizes = {kind: size for kind, size in (places or {}).items() if size is not None}
+    of_exact, of_iterated = sizes.get("exact", items), sizes.get("iterated", items)
+    count, exact = f"{items:,} items", 2 * of_exact * (of_exact + 1)
     iterated: dict[str, str | int] = {"kind": "iterated", "words": USUAL_WORDS}
     if interactions is not None and interactions < FEW_INTERACTIONS * items and items >= LEAST_ITERATED:
         each = f"{interactions / items:.1f} interactions an item"
@@ -53,7 +58,7 @@ def choose_basis(items: int, interactions: int | None = None) -> tuple[dict[str,
     if items <= USUAL_EXACT:
         why = f"a list of up to {USUAL_EXACT:,} is summed pair by pair: {exact / 1e6:,.1f} MB of each silo, once"
         return {"kind": "exact"}, f"exact sums: {count}, and {why}"
-    sent = 4 * items * (USUAL_WORDS + 1)
+    sent = 4 * of_iterated * (USUAL_WORDS + 1)
     why = (
         f"beyond {USUAL_EXACT:,} most pairs are too rare to be handed out, and cost {exact / 1e6:,.0f} MB of each silo"
         f" in place of {sent / 1e6:,.1f} MB a round"

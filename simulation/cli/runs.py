@@ -72,6 +72,7 @@ def run(
         follow_run,
         hold_sums,
         list_members,
+        list_runs,
         start_run,
         start_run_if_none,
         trains_nothing,
@@ -103,6 +104,7 @@ def run(
             request = adopt_declared(request, federation, basis=as_declared, rounds=rounds is None)
         if accesses:
             _require_members(operator, accesses, {one.client for one in list_members(operator)})
+        before = {one.run for one in list_runs(operator)}
         with round_lines(shown=not as_json) as observe:
             request, held = hold_sums(operator, request, note(observe), renew=renew_basis)
         summed = [fetch_run(operator, one.run) or one for one in held]
@@ -111,6 +113,8 @@ def run(
         made = [one for one in summed if is_basis(one.request.method.basis)]
         if made and trains_nothing(operator):
             history = made[-1]
+            if history.run in before:
+                tell_progress(f"{history.run} had finished before, and nothing was summed now: --renew-basis sums anew")
         else:
             started = start_run_if_none(operator, request) if if_none else start_run(operator, request)
             with round_lines(shown=not as_json) as observe:

@@ -19,6 +19,7 @@ from client_service.data import load_shard
 from client_service.data.item_matches import NONE, sign_matches
 from shared.errors import DataError
 from shared.files import PRIVATE, replace_file
+from shared.words import count_noun
 from simulation.datasets.item_table import complete_items, spell_gtin, spell_id, spell_title
 
 Float64 = NDArray[np.float64]
@@ -120,16 +121,28 @@ def read_proposals(path: Path) -> dict[str, str]:
     silo says no to, is none of the federation's. DataError for a table without the columns, or with another word."""
     try:
         table = pl.read_csv(path, infer_schema=False)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"{path}: expected proposals of `lpsfed catalogue match`, got {type(error).__name__}") from None
+    except OSError as error:
+        raise DataError(
+            f"{path}: expected proposals of `lpsfed catalogue match`, got none ({error.strerror})"
+        ) from None
+    except pl.exceptions.PolarsError:
+        raise DataError(f"{path}: expected a table as `lpsfed catalogue match` writes it, got another file") from None
     if missing := [name for name in ("own", "shared", "take") if name not in table.columns]:
         words = "expected the columns own, shared and take, as `lpsfed catalogue match` writes them"
         raise DataError(f"{path}: {words}, {missing[0]} is missing")
     said = table["take"].str.strip_chars().str.to_lowercase()
-    if wrong := int((~said.is_in(("yes", "no"))).fill_null(True).sum()):
-        raise DataError(f"{path}: expected yes or no in the column take, {wrong} rows have something else")
+    wrong = (~said.is_in(("yes", "no"))).fill_null(True).arg_true()
+    if len(wrong):
+        line = wrong[0] + 2  # behind the head
+        raise DataError(
+            f"{path}: expected yes or no in the column take, got something else in {count_noun(len(wrong), 'line')},"
+            f" first in line {line}"
+        )
     table = table.with_columns(said=said, shared=pl.col("shared").fill_null(NONE))
     taken = table.filter(pl.col("said") == "yes")
+    if twice := int(taken["own"].is_duplicated().sum()):
+        words = f"expected yes once for each own item, got {twice} lines that say it of an own item again"
+        raise DataError(f"{path}: {words}: leave one of each")
     refused = table.filter((pl.col("said") == "no") & (pl.col("own") == pl.col("shared")))
     return dict(taken.select("own", "shared").iter_rows()) | dict.fromkeys(refused["own"], NONE)
 

@@ -94,17 +94,41 @@ def stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[st
 def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> str | None:
     """Why this sum must not be made beside those; None where it may."""
     if silent := sorted(name for name, stamp in new.items() if not stamp):
-        return f"expected every member of a sum of the common basis to sign its stamp, got none of {', '.join(silent)}"
+        return f"expected every member of a sum to sign its stamp, got none of {', '.join(silent)}"
     if len(new) < least:
-        return f"expected {least} silos or more in a sum of the common basis, got {len(new)}"
-    told = find_few([*earlier, new], least)
-    return None if not told else _describe(told, least)
+        return f"expected {least} silos or more in a sum, got {len(new)}"
+    sums = [*earlier, new]
+    for part in STAMP_HALVES:
+        if told := find_few([{name: _half(stamp, part) for name, stamp in one.items()} for one in sums], least):
+            return _describe(told, least)
+    return None
+
+
+def find_list_objection(earlier: Iterable[tuple[Stamps, str]], new: Stamps, listed: str, least: int) -> str | None:
+    """Why a sum over this list of common items must not be made beside sums over other lists; None where it may.
+
+    An iterated sum weighs a user by how many listed items it has: sums over several lists of an aggregator's own choice
+    would tell which items users have together. A list that the silos have summed changes with their data alone.
+    """
+    for stamps, known in earlier:
+        changed = {name for name, _ in stamps.items() ^ new.items()}
+        if known != listed and len(changed) < least:
+            words = f"expected the list of common items of an earlier sum as long as fewer than {least} silos have come"
+            return f"{words}, gone or changed their data since, got another list"
+    return None
+
+
+STAMP_HALVES = (slice(0, 32), slice(32, 64))  # of a silo's training data, and of all its data
+
+
+def _half(stamp: str, part: slice) -> str:
+    return stamp[part] if len(stamp) == STAMP_HALVES[-1].stop else stamp
 
 
 def _describe(told: Collection[str], least: int) -> str:
     words = f"expected nobody, or {least} silos or more together, to have come, gone or changed their data"
     names = ", ".join(sorted(told))
-    return f"{words} since earlier sums of the common basis; beside those, this sum would tell of {names} alone"
+    return f"{words} since earlier sums; beside those, this sum would tell of {names} alone"
 
 
 def find_few(sums: Iterable[Stamps], least: int) -> frozenset[str]:

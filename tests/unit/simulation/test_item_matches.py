@@ -185,7 +185,7 @@ def test_proposals_are_edited_as_a_file(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
     assert read_proposals(path) == {"a": "n", "b": "m", "9": NONE}
     path.write_text(path.read_text().replace("yes", "YES", 1).replace(",no,", ",maybe,"))
-    with pytest.raises(DataError, match="yes or no in the column take, 1 rows"):
+    with pytest.raises(DataError, match="yes or no in the column take, got something else in 1 line, first in line 4"):
         read_proposals(path)
 
 

@@ -47,6 +47,13 @@ def signed(run: str, data: Mapping[str, str], settings: Mapping[str, object] = E
     return Roster(terms=terms, members=tuple(one.message for one in begun))
 
 
+def signed_as(run: str, stamps: Mapping[str, str], settings: Mapping[str, object] = EXACT) -> Roster:
+    """The same with stamps as they are."""
+    shown = signed(run, dict.fromkeys(stamps, "x"), settings)
+    begun = (client.begin(shown.terms, name, KEYS[name], stamp=own) for name, own in sorted(stamps.items()))
+    return shown.model_copy(update={"members": tuple(one.message for one in begun)})
+
+
 def take_part(folder: Path, shown: Roster, least: int = 3, survivors: tuple[str, ...] | None = None) -> None:
     """A silo, started anew, that is shown the roster and asked to help with the sum, and does."""
     memory = RoundMemory(Ledger(folder / NAME))
@@ -152,3 +159,36 @@ def test_a_silo_that_says_nothing_of_its_data_is_in_no_sum(tmp_path: Path) -> No
     silent = tuple(one.model_copy(update={"stamp": None}) for one in shown.members)
     with pytest.raises(PrivacyError, match="none of ada, bob, cyd, dan"):
         take_part(tmp_path, Roster(terms=shown.terms, members=silent))
+
+
+def split_stamp(training: str, held_out: str) -> str:
+    """As `Masking.stamp` makes it: 32 digits for the training data, 32 for all of them."""
+    return f"{ord(training):032x}{ord(held_out):032x}"
+
+
+@pytest.mark.parametrize("now", ["e", "f"])
+def test_silos_whose_training_data_are_as_they_were_do_not_cover_one_that_leaves(tmp_path: Path, now: str) -> None:
+    """Sums count training data or all data. Whoever changes in one alone is no cover in the other."""
+    memory = RoundMemory(Ledger(tmp_path / NAME))
+    first = signed_as("run-1", dict.fromkeys(FOUR, split_stamp("t", "e")))
+    memory.require_renewable(first, first.names, 3)
+    memory.remember_sum(first, first.names, ())
+    second = signed_as("run-2", dict.fromkeys(("ada", "bob", "cyd"), split_stamp("t", now)), ITERATED)
+    with pytest.raises(PrivacyError, match="would tell of dan alone"):
+        memory.require_renewable(second, second.names, 3)
+
+
+def test_a_list_of_common_items_changes_with_the_data_of_three_silos_alone(tmp_path: Path) -> None:
+    """An aggregator that says another list over the same data would read who has which items together."""
+    lists = {name: f"{place:064x}" for place, name in enumerate(("one", "other"))}
+    memory = RoundMemory(Ledger(tmp_path / NAME))
+    first = signed("run-1", FOUR, ITERATED)
+    memory.require_hidden(first, first.names, (), 3, lists["one"])
+    memory.remember_sum(first, first.names, (), lists["one"])
+    kept = RoundMemory(Ledger(tmp_path / NAME))  # started anew
+    again = signed("run-2", FOUR)
+    kept.require_renewable(again, again.names, 3, lists["one"])
+    with pytest.raises(PrivacyError, match=r"fewer than 3 silos have come, gone or changed their data.*another list"):
+        kept.require_renewable(again, again.names, 3, lists["other"])
+    grown = signed("run-3", FOUR | dict.fromkeys(("eve", "fay", "gus"), "x"))
+    kept.require_renewable(grown, grown.names, 3, lists["other"])

@@ -136,7 +136,8 @@ def test_what_is_counted_and_what_the_silo_remembers_of_it(
     run = open_basis_run(settings, ITEMS, shard, place_run(settings, "run-1", 0, method), 3)
     counts_all = everything and kind == "exact"
     counted = shard.everything if counts_all else shard
-    assert run.summed is not None and run.summed.training == training_digest(counted)
+    assert run.summed is not None and run.summed.training == training_digest(shard)
+    assert run.summed.everything == training_digest(shard.everything)  # whichever is counted: sums of both are compared
     run.moment = replace(run.moment, round=1)
     added = run.arrays()
     if kind == "noised":
