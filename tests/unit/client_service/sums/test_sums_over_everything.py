@@ -151,7 +151,10 @@ def test_what_is_counted_and_what_the_silo_remembers_of_it(
     run.finish()
     assert run.basis is not None and run.basis.everything == counts_all
     kept = load_basis(basis_folder(settings), run.basis.digest)
-    assert kept is not None and kept.everything == counts_all
+    assert kept is not None and (kept.everything, kept.included) == (counts_all, True)
+    run.withdraw()  # it was refused, or too late: the silo adds its own pairs itself, and takes none away
+    run.finish()
+    assert (run.basis.everything, run.basis.included) == (False, False)
 
 
 def test_who_was_away_when_sums_were_made_takes_nothing_away(planted: Shard, tmp_path: Path) -> None:
