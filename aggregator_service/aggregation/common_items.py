@@ -71,7 +71,7 @@ def choose_listed(declared: MethodSettings, counted: CommonCount, asked: str | N
     asked: its kind, or None. Why is said too. ProtocolError for one that is not declared.
     """
     known: dict[str, BasisSettings] = {one.kind: one for one in list_sums(declared).values() if is_basis(one)}
-    places = {one.kind: one.places for one in known.values()}
+    places: dict[str, int | None] = {one.kind: one.places for one in known.values()}
     settings, why = choose_basis(counted.items, counted.pairs, places)
     kind = asked or str(settings["kind"])
     if asked is not None and asked not in known:

@@ -22,7 +22,7 @@ BUSY = {
     "uploading": "Uploading",
     "waiting for the round": "Waiting",
     "evaluating": "Evaluating",
-    "summing": "Counting for the common basis",
+    "summing": "Counting for a sum",
 }
 DOING = {
     "starting": "The kept model is being read.",

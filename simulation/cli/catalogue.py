@@ -107,7 +107,11 @@ def match(
     from simulation.partitioning.item_matches import KEYS, make_keys, propose_matches, write_proposals
 
     if keys == (listed is not None):
-        raise SettingsError("expected the federation's list of items, or --keys where nobody has one")
+        words = "expected either the federation's list of items or --keys, where nobody has one"
+        given = "both" if keys else "neither"
+        raise SettingsError(f"{words}, got {given}: lpsfed catalogue match own.csv list.csv, or own.csv --keys")
+    if by and not keys:
+        raise SettingsError("--by: expected it with --keys alone, got it with a list")
     items = read_item_table(own, parse_item_columns(columns, delimiter))
     if listed is None:
         found = make_keys(items, [one.value for one in by or []] or KEYS)

@@ -249,7 +249,7 @@ CommonBasis = Annotated[
     typer.Option(
         "--common-basis",
         metavar="<kind>",
-        help=f"statistics of all items, summed over the clients before training: {', '.join(ItemBasisKind)}",
+        help=f"statistics of the silos' data, summed over them before training: {', '.join(ItemBasisKind)}",
     ),
 ]
 CommonBasisOrNone = Annotated[
@@ -257,8 +257,8 @@ CommonBasisOrNone = Annotated[
     typer.Option(
         "--common-basis",
         metavar="<kind>",
-        help=f"statistics of all items, summed before training: {', '.join(BasisKind)}; by default off, of `lpsfed run`"
-        " as declared",
+        help=f"statistics of the silos' data, summed before training: {', '.join(BasisKind)}; by default off, of"
+        " `lpsfed run` as declared",
     ),
 ]
 Rank = Annotated[int | None, typer.Option("--rank", min=1, help="of an iterated basis")]

@@ -58,11 +58,12 @@ def run(
 ) -> None:
     """Start a run at an aggregator, as its operator, and follow it to its end. Whom it waits for it says on stderr.
 
-    Where the federation declares sums it holds the basis run first, unless one like that has finished before.
+    Where the federation declares sums it holds a run for each first, unless one like that has finished; where sums
+    alone are shared, nothing else.
     """
     from shared.method.settings import PRESET_ROUNDS, method_settings, validate_settings
     from shared.protocol.schemas import RunIn
-    from shared.sums import is_basis
+    from shared.sums import is_basis, list_sums
     from simulation.operating.operator import (
         adopt_declared,
         agree_on_basis,
@@ -104,7 +105,7 @@ def run(
             request = adopt_declared(request, federation, basis=as_declared, rounds=rounds is None)
         if accesses:
             _require_members(operator, accesses, {one.client for one in list_members(operator)})
-        before = {one.run for one in list_runs(operator)}
+        before = {one.run for one in list_runs(operator)} if list_sums(request.method) else set[str]()
         with round_lines(shown=not as_json) as observe:
             request, held = hold_sums(operator, request, note(observe), renew=renew_basis)
         summed = [fetch_run(operator, one.run) or one for one in held]

@@ -42,7 +42,11 @@ def aggregator(
         ),
     ] = None,
     catalogue: Annotated[
-        Path | None, typer.Option(help="a list of items for --share sums, in place of the one that the silos sum")
+        Path | None,
+        typer.Option(
+            help="a list of items for --share sums, in place of the one that the silos sum; visits and noised sums need"
+            " one"
+        ),
     ] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,

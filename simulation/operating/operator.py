@@ -121,7 +121,9 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
         return _agree_on_listed(fetch_federation(operator), method)
     declared = sums.get(BASIS)
     if declared is None:
-        words = "expected a federation that declares a common basis (its setting METHOD__BASIS__KIND), got one without"
+        words = (
+            "expected a federation that declares a common basis (--share sums, or METHOD__BASIS__KIND), got one without"
+        )
         raise SettingsError(f"--common-basis: {words}")
     chosen = find_declared(declared)
     if method.basis.kind != chosen.name:

@@ -344,7 +344,7 @@ def test_the_head_of_the_page_tells_of_which_run_the_common_basis_is() -> None:
         client="a", phase="summing", run="run-2", rounds=1, device="cpu", device_reason="", sums=(basis,)
     )
     found = standing(status, quality(), Summary(0, 0, None, (), ()), LABELS)
-    assert found.verdict.word == "Counting for the common basis"
+    assert found.verdict.word == "Counting for a sum"
     facts = {fact.label: (fact.value, fact.note) for fact in found.facts}
     assert facts["Common basis"] == ("of run-2", "800 items of the catalogue, kept 2026-01-02 03:04:05")
 
