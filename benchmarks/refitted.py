@@ -28,7 +28,7 @@ from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.federation.best_model import load_model
 from client_service.joining_value.comparison import mean_interval
-from client_service.serving.model_store import Served
+from client_service.model_store.model_files import Served
 from client_service.tasks.items import ITEMS, load_listed_shard
 from shared.method.graph import Float64, interaction_matrix
 from shared.method.settings import MethodSettings

@@ -26,9 +26,9 @@ from client_service.evaluation.metrics import LABELS, PRIMARY
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import merge_log_into_shard
 from client_service.event_log.store import EventStore
+from client_service.model_store.model_files import load_head
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import load_head
 from client_service.settings import ClientSettings, client_settings
 from client_service.tasks.items import ITEMS
 

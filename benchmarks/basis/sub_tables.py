@@ -25,7 +25,7 @@ from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.federation.best_model import load_model
 from client_service.joining_value.comparison import local_lists
-from client_service.serving.model_store import Served, load_head
+from client_service.model_store.model_files import Served, load_head
 from client_service.tasks.items import ITEMS
 from shared.errors import DataError
 from shared.method.graph import degrees

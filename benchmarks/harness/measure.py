@@ -24,8 +24,8 @@ from client_service.data.interaction_files import with_places
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, Measures
 from client_service.evaluation.ranking import TopItems, on_test, on_validation, validation_users
 from client_service.federation.best_model import load_model
+from client_service.model_store.model_files import Served, freeze
 from client_service.runtime.device import DeviceWish, choose_device, pin_threads
-from client_service.serving.model_store import Served, freeze
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from client_service.training.item_trainer import ItemTrainer

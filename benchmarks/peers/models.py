@@ -30,9 +30,9 @@ from benchmarks.peers.environments import INSIDE, make_environment
 from client_service.data import Shard, load_shard
 from client_service.evaluation.ranking import TopItems, evaluate, on_test, ranked_by
 from client_service.federation.best_model import load_model
+from client_service.model_store.model_files import Served
 from client_service.models.closed_form.ease import ease_scores
 from client_service.runtime.device import pin_threads
-from client_service.serving.model_store import Served
 from client_service.tasks.items import ITEMS
 
 RIDGE, WIDTH = 300.0, 64

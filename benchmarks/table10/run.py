@@ -23,8 +23,8 @@ from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from client_service.data import Shard, load_shard, shard_of_matrices
 from client_service.evaluation.metrics import K
 from client_service.evaluation.ranking import CHUNK, TopItems, ranked_by
+from client_service.model_store.model_files import freeze
 from client_service.models.initial_filter import Filter
-from client_service.serving.model_store import freeze
 from client_service.training.filter_search import best_filter, popularity_top
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext

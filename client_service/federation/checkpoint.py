@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import QualityOut
 from client_service.federation.run_records import load_quality
+from client_service.model_store.model_versions import find_version_of_run
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.logs import LOGGER
-from client_service.serving.model_versions import find_version_of_run
 from client_service.tasks.task import RunContext, Training
 from client_service.training.training_state import BROADCAST, MEMORY, StrategyTensors, TrainingState
 from shared.files import save_arrays

@@ -10,10 +10,10 @@ from client_service.data.interaction_files import stated_digest
 from client_service.federation.best_model import load_model
 from client_service.http.answering import Answering
 from client_service.metrics import RequestMetrics
+from client_service.model_store.model_files import ModelHead, load_head
+from client_service.model_store.model_server import FrozenModel
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.memory import return_free_memory
-from client_service.serving.model_server import FrozenModel
-from client_service.serving.model_store import ModelHead, load_head
 from client_service.settings import ClientSettings
 from shared.errors import DataError
 

@@ -22,6 +22,7 @@ from client_service.federation.messages import BasisOut, QualityOut, SpectrumOut
 from client_service.federation.run_records import load_quality, load_spectra, quality_warnings
 from client_service.http.answering import Answering
 from client_service.metrics import ClientMetrics
+from client_service.model_store.model_server import FrozenModel
 from client_service.privacy.accounting import PrivacyOut
 from client_service.privacy.guard import Guard, notices
 from client_service.refresh.rebuild import ModelRenewal, rebuild_silo
@@ -34,7 +35,6 @@ from client_service.runtime.workers import TrainingWorker
 from client_service.secure_rounds.masking import Masking, open_masking
 from client_service.secure_rounds.members import KnownMembers
 from client_service.secure_rounds.round_memory import RoundMemory
-from client_service.serving.model_server import FrozenModel
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.sums.storage import basis_time, load_basis_head

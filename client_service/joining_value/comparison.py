@@ -22,11 +22,11 @@ from client_service.evaluation.session_ranking import (
     score_by_successors,
 )
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
+from client_service.model_store.model_files import Served
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import Recipe, fuse, take_codes
 from client_service.runtime.interruption import NEVER, Interrupt
-from client_service.serving.model_store import Served
 from client_service.training.filter_search import (
     CLOSED_FORMS,
     best_filter,

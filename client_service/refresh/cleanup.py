@@ -15,9 +15,9 @@ from pathlib import Path
 from client_service.event_log.store import EventStore
 from client_service.federation.checkpoint import delete_checkpoint
 from client_service.federation.run_records import QUALITY, SPECTRA
-from client_service.serving.model_store import load_head
-from client_service.serving.model_versions import NAME as NUMBERS
-from client_service.serving.model_versions import files_of
+from client_service.model_store.model_files import load_head
+from client_service.model_store.model_versions import NAME as NUMBERS
+from client_service.model_store.model_versions import files_of
 from client_service.settings import ClientSettings
 
 COMPUTED = ("spectrum", "choice", "everything")  # from a shard alone: kept under the first characters of its digest

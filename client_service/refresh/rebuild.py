@@ -15,13 +15,13 @@ from client_service.event_log.service import EventLog
 from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
 from client_service.federation.best_model import as_kept, find_model
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo, basis_folder
+from client_service.model_store.model_files import REFRESH, ModelHead, load_head, load_rows, load_tensors
+from client_service.model_store.model_server import FrozenModel
+from client_service.model_store.model_versions import next_number, save_version
 from client_service.refresh.cleanup import delete_outdated_files
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
-from client_service.serving.model_server import FrozenModel
-from client_service.serving.model_store import REFRESH, ModelHead, load_head, load_rows, load_tensors
-from client_service.serving.model_versions import next_number, save_version
 from client_service.serving.recommender import Recommender, open_recommender
 from client_service.settings import ClientSettings
 from client_service.sums.storage import load_basis

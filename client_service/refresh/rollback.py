@@ -11,11 +11,11 @@ from pydantic import Field
 
 from client_service.federation.best_model import load_version
 from client_service.federation.client_run import Silo
+from client_service.model_store.model_files import ModelHead, load_head
+from client_service.model_store.model_server import FrozenModel
+from client_service.model_store.model_versions import choose_version, load_versions, next_number
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.serving.messages import Version
-from client_service.serving.model_server import FrozenModel
-from client_service.serving.model_store import ModelHead, load_head
-from client_service.serving.model_versions import choose_version, load_versions, next_number
 from shared.errors import ConflictError, DataError, NotFoundError
 from shared.message import Message
 

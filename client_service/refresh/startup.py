@@ -9,6 +9,8 @@ from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.event_log.store import EventStore
 from client_service.federation.best_model import find_model
+from client_service.model_store.model_files import load_head
+from client_service.model_store.model_server import FrozenModel
 from client_service.privacy.accounting import ACCOUNT, find_shortfall
 from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
@@ -17,8 +19,6 @@ from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.secure_rounds.round_memory import NAME as ROUNDS
-from client_service.serving.model_server import FrozenModel
-from client_service.serving.model_store import load_head
 from client_service.settings import ClientSettings
 from client_service.tasks.task import TaskShard
 from shared.errors import DataError, SettingsError

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from client_service.data import Shard
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import Overlay
+from client_service.model_store.model_files import Served
 from client_service.models.ranker import Rows, Side, contributions
 from client_service.serving.messages import MOST_REASONS, CatalogueItemOut, ItemOut, ItemsOut, ReasonOut
-from client_service.serving.model_store import Served
 from client_service.serving.requests import ListRequest
 from shared.errors import NotFoundError, ProtocolError
 from shared.method.graph import Float64

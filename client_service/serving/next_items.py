@@ -15,10 +15,10 @@ from torch import Tensor
 
 from client_service.data.sessions import LONGEST_PREFIX, TRAIN, Int64, Prefixes, SessionShard
 from client_service.evaluation.session_ranking import score_by_popularity, score_by_successors
+from client_service.model_store.model_server import FrozenModel, ModelServer
 from client_service.models.sequence.srgnn import SRGNN
 from client_service.models.top_items import top_columns
 from client_service.serving.messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut
-from client_service.serving.model_server import FrozenModel, ModelServer
 from client_service.training.session_trainer import SessionTrainer
 from client_service.training.transition_scores import VisitScores, network_share, probabilities
 from shared.method.parameters import Float32

@@ -14,8 +14,8 @@ from scipy import sparse
 
 from client_service.data import Shard
 from client_service.event_log.overlay import LatestEvents, Overlay
+from client_service.model_store.model_files import Served
 from client_service.models.ranker import Ranker, Rows, Side, join_sides
-from client_service.serving.model_store import Served
 from client_service.serving.precomputed_lists import BLOCK, LENGTH, BegunList, ListBuilder, ListedRows, begin_list
 from client_service.serving.requests import ListRequest, Mask, parse_filters
 from shared.method.parameters import Float32

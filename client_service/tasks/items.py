@@ -20,11 +20,11 @@ from client_service.event_log.overlay import Overlay, follow_feedback
 from client_service.event_log.service import EventLog
 from client_service.event_log.store import EventStore
 from client_service.joining_value.comparison import compare_with_alone
+from client_service.model_store.model_files import ModelHead, Served, freeze
+from client_service.model_store.refitting import Refit, load_model_basis
 from client_service.models.ranker import Relevance
 from client_service.runtime.interruption import Interrupt
-from client_service.serving.model_store import ModelHead, Served, freeze
 from client_service.serving.recommender import Recommender, open_reader, open_recommender
-from client_service.serving.refitting import Refit, load_model_basis
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import USERS, trial
 from client_service.tasks.task import (

@@ -14,10 +14,10 @@ from client_service.data.sessions import TRAIN, Prefixes, SessionShard
 from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, Measures
 from client_service.evaluation.session_ranking import measure_prefixes
 from client_service.joining_value.comparison import compare_with_counts
+from client_service.model_store.model_files import ModelHead
+from client_service.model_store.refitting import load_model_basis
 from client_service.runtime.interruption import Interrupt
-from client_service.serving.model_store import ModelHead
 from client_service.serving.next_items import NextItems, ServedSessions, freeze_sessions
-from client_service.serving.refitting import load_model_basis
 from client_service.settings import ClientSettings
 from client_service.sums.transitions import Transitions
 from client_service.tasks.page_texts import VISITS, try_visit

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.event_log.database import FOLDER
 from client_service.event_log.service import EventLog
+from client_service.model_store.model_files import ModelHead
+from client_service.model_store.model_server import FrozenModel, ModelServer
 from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows
 from client_service.models.ranker import UNFITTED, Relevance
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
-from client_service.serving.model_server import FrozenModel, ModelServer
-from client_service.serving.model_store import ModelHead
 from client_service.settings import ClientSettings
 from client_service.sums.silo_sum import Statistics
 from client_service.tasks.page_texts import Nouns, Question, Trial

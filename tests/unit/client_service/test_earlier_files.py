@@ -21,9 +21,9 @@ from client_service.federation.checkpoint import (
 )
 from client_service.federation.messages import QualityOut, RoundCosts, RoundQuality
 from client_service.federation.run_records import QUALITY, load_quality
+from client_service.model_store.model_files import ModelHead, load_head
 from client_service.models.closed_form.least_squares import Weighting
 from client_service.models.score_fusion import ChosenPart, Recipe, fuse
-from client_service.serving.model_store import ModelHead, load_head
 from client_service.training.training_state import TrainingState
 from shared.errors import SettingsError
 from shared.method.settings import MethodSettings

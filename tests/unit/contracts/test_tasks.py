@@ -15,9 +15,9 @@ from client_service.federation.best_model import load_model
 from client_service.federation.messages import RoundCosts
 from client_service.federation.run_records import load_quality
 from client_service.federation.training_run import TrainingRun
+from client_service.model_store.model_files import ModelHead, load_parameters
 from client_service.runtime.device import pin_threads
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import ModelHead, load_parameters
 from client_service.settings import ClientSettings
 from client_service.tasks import TASKS, task_named
 from client_service.tasks.page_texts import Question

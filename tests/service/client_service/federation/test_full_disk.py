@@ -68,7 +68,7 @@ async def test_a_refresh_without_room_is_done_later(
     async with serving() as http:
         await post(http, event("new", "item-00"))
         with monkeypatch.context() as full:
-            full.setattr("client_service.serving.model_store.save_arrays", refuse)
+            full.setattr("client_service.model_store.model_files.save_arrays", refuse)
             await http.post("/v1/refresh")
 
             async def failed() -> bool:
@@ -91,7 +91,7 @@ async def test_a_start_without_room_answers_without_a_model(
     keep_first_model(settings)
     rows = pl.DataFrame({"user": ["new"], "item": ["item-00"]})
     change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
-    monkeypatch.setattr("client_service.serving.model_store.save_arrays", refuse)
+    monkeypatch.setattr("client_service.model_store.model_files.save_arrays", refuse)
     async with opened(settings) as http:
 
         async def answers() -> bool:
@@ -104,7 +104,7 @@ async def test_a_start_without_room_answers_without_a_model(
 
 WRITERS = (
     "federation.checkpoint.save_arrays",
-    "serving.model_store.save_arrays",
+    "model_store.model_files.save_arrays",
     "federation.run_records.replace_file",
     "training.spectrum_cache.save_arrays",
 )

@@ -19,7 +19,7 @@ from client_service.event_log.shard_update import append_events, erase_users
 from client_service.federation.agent import Agent
 from client_service.federation.best_model import load_model
 from client_service.federation.training_run import TrainingRun
-from client_service.serving import model_store
+from client_service.model_store import model_files as model_store
 from client_service.serving.messages import RecommendationsOut
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings

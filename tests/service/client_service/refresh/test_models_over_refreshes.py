@@ -21,10 +21,10 @@ from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import append_events
 from client_service.event_log.store import EventStore
 from client_service.federation.checkpoint import FITTED
+from client_service.model_store.model_files import load_head
 from client_service.refresh import rollback
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import load_head
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from shared.errors import ConflictError

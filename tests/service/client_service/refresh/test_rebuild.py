@@ -13,10 +13,10 @@ from client_service.data import Shard, change_shard, load_shard
 from client_service.event_log.shard_update import append_events, erase_users
 from client_service.federation.best_model import load_model
 from client_service.federation.training_run import TrainingRun
+from client_service.model_store.model_server import FrozenModel
 from client_service.refresh import startup
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_server import FrozenModel
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings

@@ -24,10 +24,10 @@ from client_service.event_log.store import ErasureRegister, EventStore
 from client_service.federation.checkpoint import FITTED
 from client_service.federation.checkpoint import NAME as TRAINING
 from client_service.http.answering import Answering
+from client_service.model_store.model_files import load_head
 from client_service.refresh import rebuild
 from client_service.refresh import scheduler as refreshing
 from client_service.refresh.rebuild import ModelRenewal
-from client_service.serving.model_store import load_head
 from client_service.serving.requests import Basket
 from client_service.settings import ClientSettings
 from shared.errors import DataError, UnavailableError

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from client_service.data import Shard, load_shard
+from client_service.model_store.model_files import Served, freeze
 from client_service.models.ranker import Predictor, Ranker, Side
 from client_service.models.score_fusion import Fusion
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
 from client_service.serving import ann_index, precomputed_lists, ranking
 from client_service.serving.ann_index import Nearest, lengthened, load_nearest, make_nearest, searchable
-from client_service.serving.model_store import Served, freeze
 from client_service.serving.precomputed_lists import ListBuilder, ListReader
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest

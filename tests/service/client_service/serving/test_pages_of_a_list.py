@@ -16,9 +16,9 @@ from client_service.data import Shard, shard_of_matrices
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
+from client_service.model_store.model_files import Served, freeze
 from client_service.models.score_fusion import Fusion
 from client_service.serving import ann_index
-from client_service.serving.model_store import Served, freeze
 from client_service.serving.precomputed_lists import LENGTH, ListBuilder
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import DEEPEST, ListRequest

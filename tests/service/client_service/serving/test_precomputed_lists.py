@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from client_service.data import Shard, load_shard
+from client_service.model_store.model_files import Served, freeze
 from client_service.models.ranker import Ranker
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
 from client_service.serving import precomputed_lists as module
-from client_service.serving.model_store import Served, freeze
 from client_service.serving.precomputed_lists import ListBuilder, fill, lists_digest, open_lists
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_service.data import Shard, load_shard, write_shard
+from client_service.model_store.model_files import freeze
 from client_service.serving import requests
 from client_service.serving.item_answers import item_freshness, order_by_variety, stretch
-from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings

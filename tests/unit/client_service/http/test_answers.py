@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from client_service.data import Shard, load_shard, write_shard
+from client_service.model_store.model_files import Served, freeze
 from client_service.serving.messages import RecommendationsOut
-from client_service.serving.model_store import Served, freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import Basket, ListRequest
 from client_service.training.item_trainer import ItemTrainer

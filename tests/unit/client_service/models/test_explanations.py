@@ -13,6 +13,7 @@ from scipy import sparse
 from client_service.data import Shard
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import Overlay
+from client_service.model_store.model_files import freeze
 from client_service.models.closed_form import full_spectrum
 from client_service.models.closed_form.ease import UserWeights, ease, ease_weights
 from client_service.models.closed_form.frequency import item_frequency
@@ -21,7 +22,6 @@ from client_service.models.closed_form.least_squares import Weighting, least_squ
 from client_service.models.ranker import BasketSum, Ranker, contributions
 from client_service.models.score_fusion import ChosenPart, Fusion, Recipe, standard_scores, take_codes
 from client_service.serving.messages import MOST_REASONS, ItemOut, RecommendationsOut
-from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.sums.scorers import _narrow_filter

@@ -11,10 +11,10 @@ import torch
 from scipy import sparse
 
 from client_service.data import Shard
+from client_service.model_store.model_files import freeze
 from client_service.models.encoders.attention import GraphAttention
 from client_service.models.encoders.metapath import MetaPaths, SemanticAttention, perturb
 from client_service.models.item_table import Factors, FoldedVectors
-from client_service.serving.model_store import freeze
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.losses import bce, bpr, bpr_of_rows
 from client_service.training.training_state import RoundContext

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from client_service.data import Shard
+from client_service.model_store.model_files import ModelHead, load_parameters, save_model
 from client_service.models.encoders.masked import MaskedModel
 from client_service.models.model import Model
-from client_service.serving.model_store import ModelHead, load_parameters, save_model
 from client_service.training.item_trainer import ItemTrainer
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings

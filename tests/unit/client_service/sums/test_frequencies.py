@@ -13,12 +13,12 @@ from scipy import sparse
 from client_service.data import Shard
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
+from client_service.model_store.model_files import load_head
 from client_service.models.encoders import lgcn
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
 from client_service.models.low_pass import LowPass
 from client_service.models.model import Ingredients
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import load_head
 from client_service.serving.recommender import Recommender
 from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import common_spectrum

@@ -15,10 +15,10 @@ from client_service.data.interactions import shard_of_matrices
 from client_service.evaluation.ranking import on_test, ranked_by
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
+from client_service.model_store.model_files import freeze, load_head
 from client_service.models.closed_form.ease import EASE, UserWeights, definite_ease, ease, ease_scores, ease_weights
 from client_service.models.score_fusion import standard_scores
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import freeze, load_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.sums.basis import CommonBasis

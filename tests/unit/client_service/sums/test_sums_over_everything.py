@@ -14,8 +14,8 @@ from scipy import sparse
 from client_service.data import Shard, build_shard, save_shard
 from client_service.federation.basis_run import Sums
 from client_service.federation.client_run import basis_folder, open_basis_run, place_run
+from client_service.model_store.model_files import freeze
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import freeze
 from client_service.sums.basis import CommonBasis, basis_of_pairs
 from client_service.sums.statistics import (
     catalogue_matrix,

@@ -14,9 +14,9 @@ import torch
 from client_service.data import Shard
 from client_service.evaluation.ranking import on_validation
 from client_service.event_log.shard_update import append_events
+from client_service.model_store.model_files import freeze
 from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows, match_rows
-from client_service.serving.model_store import freeze
 from client_service.training.item_trainer import ItemTrainer, list_item_rows
 from client_service.training.training_state import RoundContext
 from shared.method.settings import MethodSettings

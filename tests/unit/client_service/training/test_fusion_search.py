@@ -14,6 +14,7 @@ from scipy import sparse
 from client_service.data import Shard
 from client_service.data.interactions import shard_of_matrices
 from client_service.evaluation.ranking import on_test, on_validation, ranked_by
+from client_service.model_store.model_files import freeze
 from client_service.models.closed_form.ease import EASE, RIDGES, ease, ridges_for
 from client_service.models.closed_form.frequency import item_frequency
 from client_service.models.closed_form.least_squares import Weighting
@@ -29,7 +30,6 @@ from client_service.models.score_fusion import (
     take_codes,
 )
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import freeze
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.training.filter_search import best_filter, filter_scores

@@ -14,9 +14,9 @@ from scipy import sparse
 
 from client_service.data import Shard, shard_of_matrices
 from client_service.federation.best_model import load_model
+from client_service.model_store.model_files import freeze, load_head
 from client_service.models.ranker import UNFITTED, Ranker, Relevance
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import freeze, load_head
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings

@@ -17,10 +17,10 @@ from client_service.data import Shard, build_shard, load_shard, save_shard
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.federation.best_model import BestModel, load_model
 from client_service.federation.messages import RoundCosts
+from client_service.model_store.model_files import ModelHead, Served, freeze, load_head, load_tensors
+from client_service.model_store.refitting import Refit
 from client_service.runtime.interruption import NEVER
-from client_service.serving.model_store import ModelHead, Served, freeze, load_head, load_tensors
 from client_service.serving.recommender import Recommender
-from client_service.serving.refitting import Refit
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists, judge_validation_lists

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from client_service.federation.best_model import load_model
-from client_service.models.parameter_transfer import ShardRows
-from client_service.serving.model_store import (
+from client_service.model_store.model_files import (
     ModelHead,
     load_head,
     load_rows,
@@ -20,7 +19,7 @@ from client_service.serving.model_store import (
     rows_path,
     save_rows,
 )
-from client_service.serving.model_versions import (
+from client_service.model_store.model_versions import (
     choose_version,
     find_version_of_run,
     load_versions,
@@ -28,6 +27,7 @@ from client_service.serving.model_versions import (
     number_of_run,
     save_version,
 )
+from client_service.models.parameter_transfer import ShardRows
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from shared.errors import DataError

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from client_service.data import Shard
+from client_service.model_store.model_files import ModelHead, Served, freeze
 from client_service.models.initial_filter import start_at
 from client_service.models.parameter_transfer import MatchedRows, are_alike
 from client_service.runtime.logs import LOGGER
-from client_service.serving.model_store import ModelHead, Served, freeze
 from client_service.sums.silo_sum import Statistics
 from client_service.sums.storage import FOLDER, load_basis
 from client_service.training.item_trainer import ItemTrainer

@@ -7,8 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from torch import nn
 
-from client_service.models.parameter_transfer import ShardRows
-from client_service.serving.model_store import (
+from client_service.model_store.model_files import (
     CURRENT,
     PATTERN,
     REFRESH,
@@ -18,6 +17,7 @@ from client_service.serving.model_store import (
     save_model,
     save_rows,
 )
+from client_service.models.parameter_transfer import ShardRows
 from shared.files import load_message, replace_file
 from shared.message import Message
 
