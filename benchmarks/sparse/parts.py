@@ -9,18 +9,15 @@ python -m benchmarks.sparse.parts --data FOLDER [--name ml-1m] [--silos 8] [--us
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import render_table
-from benchmarks.sparse.run import read_source
-from benchmarks.sparse.sums import cut_silos, draw_thin
+from benchmarks.sparse.sums import NAME_HELP, cut_silos, parse_silos, read_thin
 from client_service.data import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
@@ -71,24 +68,18 @@ def compare_parts(silos: list[dict[str, PerUser]]) -> Iterator[list[str]]:
         yield [way, f"{values.mean():.4f}", f"{gain.mean():+.4f} ± {error:.4f}"]
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add which set, which scorers, and how many of the silos."""
+    parser.add_argument("--name", default="ml-1m", help=NAME_HELP)
+    parser.add_argument("--parts", default=",".join(PARTS), help="scorers to leave out, with commas between")
+    parser.add_argument("--some", type=int, default=1000)
+
+
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--name", default="ml-1m", help="a set of benchmarks/sparse/config.toml, or a folder")
-    parser.add_argument("--parts", default=",".join(PARTS), help="scorers to leave out, with commas between")
-    for name, number in (("silos", 8), ("users", 2000), ("items", 3000), ("seed", 0), ("some", 1000)):
-        parser.add_argument(f"--{name}", type=int, default=number)
-    parser.add_argument("--each", type=int)
-    given = parser.parse_args()
-    sets = tomllib.loads((Path(__file__).parent / "config.toml").read_text(encoding="utf-8"))["sets"]
-    known = next((one for one in sets if one["data"] == given.name), {"data": given.name})
-    source = {key: value for key, value in known.items() if key not in ("users", "fewest")}
+    given = parse_silos(__doc__, add_options)
     with threadpool_limits(1):
-        dataset = draw_thin(
-            read_source(source, given.data / given.name, given.seed), given.users, given.each, given.items, given.seed
-        )
-        shards = cut_silos(dataset, given.silos, given.seed)[0][: given.some]
+        shards = cut_silos(read_thin(given), given.silos, given.seed)[0][: given.some]
         silos = [measure_parts(shard, given.parts.split(",")) for shard in shards]
     print(f"{given.name}: {len(silos)} silos, {sum(shard.train.nnz for shard in shards):,} training pairs\n")
     print(render_table(["scorers", "NDCG@20", "what these bring"], list(compare_parts(silos))))

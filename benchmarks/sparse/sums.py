@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
 from simulation.partitioning.partition import build_part, partition_dataset
 
 RESAMPLES = 2000
+NAME_HELP = "a set of benchmarks/sparse/config.toml, or a folder"
 Ways = dict[str, PerUser]
 
 
@@ -59,6 +60,26 @@ def draw_thin(dataset: Dataset, users: int, each: int | None, items: int, seed: 
     table = table.filter(pl.col("item").is_in(often.implode()))
     table = table.filter(pl.len().over("user") >= 5)
     return assemble_dataset(dataset.name, {WHOLE: table}, seed=seed, draws="table")
+
+
+def parse_silos(description: str | None, arguments: Callable[[argparse.ArgumentParser], object]) -> argparse.Namespace:
+    """Read the options that say which data the silos have, and the further ones that `arguments` adds."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data", type=Path, required=True)
+    for name, number in (("silos", 8), ("users", 2000), ("items", 3000), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=number)
+    parser.add_argument("--each", type=int)
+    arguments(parser)
+    return parser.parse_args()
+
+
+def read_thin(given: argparse.Namespace) -> Dataset:
+    """Read the set of this name, of `config.toml` or a folder, and thin it out as the options say."""
+    sets = tomllib.loads((Path(__file__).parent / "config.toml").read_text(encoding="utf-8"))["sets"]
+    known = next((one for one in sets if one["data"] == given.name), {"data": given.name})
+    source = {key: value for key, value in known.items() if key not in ("users", "fewest")}
+    dataset = read_source(source, given.data / given.name, given.seed)
+    return draw_thin(dataset, given.users, given.each, given.items, given.seed)
 
 
 def cut_silos(dataset: Dataset, silos: int, seed: int) -> tuple[list[Shard], int]:
@@ -103,19 +124,9 @@ def compare_ways(silos: list[Ways]) -> Iterator[list[str]]:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--name", default="yelp2018-13k", help="a set of benchmarks/sparse/config.toml, or a folder")
-    for name, number in (("silos", 8), ("users", 2000), ("items", 3000), ("seed", 0)):
-        parser.add_argument(f"--{name}", type=int, default=number)
-    parser.add_argument("--each", type=int)
-    given = parser.parse_args()
-    sets = tomllib.loads((Path(__file__).parent / "config.toml").read_text(encoding="utf-8"))["sets"]
-    known = next((one for one in sets if one["data"] == given.name), {"data": given.name})
-    source = {key: value for key, value in known.items() if key not in ("users", "fewest")}
+    given = parse_silos(__doc__, lambda parser: parser.add_argument("--name", default="yelp2018-13k", help=NAME_HELP))
     with threadpool_limits(1):
-        dataset = read_source(source, given.data / given.name, given.seed)
-        dataset = draw_thin(dataset, given.users, given.each, given.items, given.seed)
+        dataset = read_thin(given)
         shards, items = cut_silos(dataset, given.silos, given.seed)
         pairs = sum(shard.train.nnz for shard in shards)
         bases = {kind: sum_silos(shards, items, kind, given.seed) for kind in ("exact", "iterated")}

@@ -87,9 +87,8 @@ def describe_guesses(basis: BasisSettings) -> str:
     """What all silos learn by the list."""
     del basis
     return (
-        f"which of their own items others have too, and of an id that somebody guesses whether {LEAST_HOLDERS} silos or"
-        " more have it; nobody is told an id. The aggregator knows the hash, and tests guesses of single silos' items"
-        " too, not whose"
+        f"which of their own items {LEAST_HOLDERS} silos or more have. Nobody is told an id. Who guesses an id can test"
+        f" whether {LEAST_HOLDERS} silos have it; the aggregator can test whether any silo has it, but not which one"
     )
 
 

@@ -31,14 +31,14 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     learnt = list(dict.fromkeys(find_sum(one).learnt(one.basis) for one in chosen.values()))
     for less in [one for one in learnt if any(other != one and other.startswith(one) for other in learnt)]:
         learnt.remove(less)
-        learnt.append("iterated sums leave no pair out")
+        learnt.append("in iterated sums also pairs of items that few users have")
     over = "items that silos have in common, by their ids" if ITEMS in chosen else f"{method.catalogue:,} listed items"
     return (
         f"{name}: this federation of silos sums statistics of {over}. With --accept sums",
         *(f"- leaves this silo: {one}" for one in sums),
         _describe_training(strategy, declared, secure=federation.secure),
-        f"- the others learn: the sums over all silos: {'; '.join(learnt)}; all other silos together could subtract"
-        " theirs and see this one's",
+        *(f"- the others learn, from the sums over all silos: {one}" for one in learnt),
+        "- all other silos together could subtract their parts from a sum, and see this silo's",
         "- stays: users, ids of users, single interactions, titles, metrics",
     )
 

@@ -61,8 +61,8 @@ def test_what_is_shared_chooses_the_sums_by_the_length_of_the_list(tmp_path: Pat
     assert many.method.basis.kind == "iterated" and many.method.basis.words == 64
     assert few.method.strategy == {"train": False, "send": False} and few.declaration().sums
     assert "4,096 items" in choose_basis(4096)[1] and "most pairs are too rare" in choose_basis(4097)[1]
-    sparse, dense = choose_basis(2000, 19 * 2000), choose_basis(2000, 21 * 2000)
-    assert sparse[0] == choose_basis(4097)[0] and "19.0 interactions an item" in sparse[1]
+    sparse, dense = choose_basis(2000, 9 * 2000), choose_basis(2000, 11 * 2000)
+    assert sparse[0] == choose_basis(4097)[0] and "9.0 interactions an item" in sparse[1]
     assert dense[0] == choose_basis(300, 300)[0] == {"kind": "exact"}, "300 items are fewer than the directions"
     assert few.declaration().of_part("training").tensors == () and few.declaration().scalars == ()
     both = summing(tmp_path, 12, share="both")
