@@ -22,7 +22,7 @@ from client_service.training.filter_search import filter_scores
 from client_service.training.fusion_search import best_recipe
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.spectrum import Spectrum
-from shared.sums.item_basis import DEGREES, choose_basis, hide_rare_pairs
+from shared.sums.item_basis import DEGREES, FEW_SIMULATED, choose_basis, hide_rare_pairs
 
 WORST = 0.05  # of the silos
 NULLS = 200  # draws of what the worst silos look like where nothing is gained or lost
@@ -61,7 +61,7 @@ def sum_silos(shards: Sequence[Shard], items: int, kind: str, seed: int) -> Comm
 
 def choose_sums(shards: Sequence[Shard], items: int, seed: int) -> CommonBasis:
     """Of the kind that is chosen where the number of training pairs is known."""
-    settings, _ = choose_basis(items, sum(shard.train.nnz for shard in shards))
+    settings, _ = choose_basis(items, sum(shard.train.nnz for shard in shards), few=FEW_SIMULATED)
     return sum_silos(shards, items, str(settings["kind"]), seed)
 
 

@@ -32,7 +32,7 @@ from client_service.training.filter_search import best_filter
 from client_service.training.fusion_search import fused_top
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
-from shared.sums.item_basis import choose_basis
+from shared.sums.item_basis import FEW_SIMULATED, choose_basis
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
 from simulation.partitioning.partition import build_part, partition_dataset
 
@@ -130,10 +130,8 @@ def main() -> None:
         shards, items = cut_silos(dataset, given.silos, given.seed)
         pairs = sum(shard.train.nnz for shard in shards)
         bases = {kind: sum_silos(shards, items, kind, given.seed) for kind in ("exact", "iterated")}
-        print(
-            f"{given.name}: {len(shards)} silos, {pairs:,} training pairs; {choose_basis(items, pairs)[1]}\n",
-            flush=True,
-        )
+        reason = choose_basis(items, pairs, few=FEW_SIMULATED)[1]
+        print(f"{given.name}: {len(shards)} silos, {pairs:,} training pairs; {reason}\n", flush=True)
         silos = [measure_silo(shard, bases) for shard in shards]
     head = ["way", "NDCG@20", "over alone", "silos below 1", "worst silos"]
     print(render_table(head, list(compare_ways(silos))))

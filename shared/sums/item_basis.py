@@ -33,27 +33,34 @@ DEGREES, PAIRS, PRODUCTS, PACKED = "basis.degrees", "basis.pairs", "basis.produc
 WEIGHTED, NOISE = "basis.weighted", "basis.noise"
 MOST_EXACT = 8192  # items whose pairs are summed: 134 MB
 USUAL_EXACT = 4096  # items up to which the pairs are summed where nobody has chosen: 34 MB
-FEW_INTERACTIONS = 10  # an item, in training: below it directions tell more than the pairs that are not hidden
+# Training interactions an item, below which directions tell more than the pairs that are not hidden: a silo that has
+# joined counts all of its data in exact sums, a simulated one its training pairs alone.
+FEW_INTERACTIONS, FEW_SIMULATED = 10, 20
 USUAL_WORDS = 64  # of an iterated basis where nobody has chosen: half the bytes of the default, and nearer to the whole
 USUAL_PLACES = 1 << 14  # items of an iterated basis over a list that the silos sum: 4 MB a round
 LEAST_ITERATED = 5 * USUAL_WORDS  # items: so many directions have the usual three rounds
 
 
 def choose_basis(
-    items: int, interactions: int | None = None, places: Mapping[str, int | None] | None = None
+    items: int,
+    interactions: int | None = None,
+    places: Mapping[str, int | None] | None = None,
+    *,
+    few: int = FEW_INTERACTIONS,
 ) -> tuple[dict[str, str | int], str]:
     """The kind of basis for a list of so many items, as settings, and why in one line.
 
     interactions: training pairs of all silos, where somebody knows them, as a simulation does; None: unknown. places:
-    of each kind, how many items its tensors have place for, where that is declared before the list is known.
+    of each kind, how many items its tensors have place for, where that is declared before the list is known. few:
+    interactions an item below which the sums are iterated.
     """
     sizes = {kind: size for kind, size in (places or {}).items() if size is not None}
     of_exact, of_iterated = sizes.get("exact", items), sizes.get("iterated", items)
     count, exact = f"{items:,} items", 2 * of_exact * (of_exact + 1)
     iterated: dict[str, str | int] = {"kind": "iterated", "words": USUAL_WORDS}
-    if interactions is not None and interactions < FEW_INTERACTIONS * items and items >= LEAST_ITERATED:
+    if interactions is not None and interactions < few * items and items >= LEAST_ITERATED:
         each = f"{interactions / items:.1f} interactions an item"
-        why = f"below {FEW_INTERACTIONS} most pairs are too rare to be handed out, and directions tell more"
+        why = f"below {few} most pairs are too rare to be handed out, and directions tell more"
         return iterated, f"iterated sums: {count} with {each}, and {why}"
     if items <= USUAL_EXACT:
         why = f"a list of up to {USUAL_EXACT:,} is summed pair by pair: {exact / 1e6:,.1f} MB of each silo, once"

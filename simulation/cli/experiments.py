@@ -153,10 +153,11 @@ def choose_scenario_basis(
     have signed of their own ids."""
     from client_service.data import load_shard
     from shared.method.settings import validate_settings
-    from shared.sums.item_basis import choose_basis
+    from shared.sums.item_basis import FEW_SIMULATED, choose_basis
     from simulation.partitioning.catalogue import merge_named
 
-    chosen, reason = choose_basis(len(merge_named(shards, matches)), sum(load_shard(path).train.nnz for path in shards))
+    pairs = sum(load_shard(path).train.nnz for path in shards)
+    chosen, reason = choose_basis(len(merge_named(shards, matches)), pairs, few=FEW_SIMULATED)
     changed = method.model_copy(update={"basis": method.basis.model_copy(update=chosen)})
     return validate_settings(type(method), changed.model_dump()), reason
 
