@@ -22,8 +22,9 @@ import torch
 from scipy import sparse
 
 from benchmarks.common import locate_data, render_table
-from client_service.data import build_shard, save_shard
 from client_service.data.events import row_numbers
+from client_service.data.interaction_files import save_shard
+from client_service.data.interactions import build_shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.federation.best_model import load_model

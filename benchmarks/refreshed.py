@@ -21,7 +21,8 @@ import polars as pl
 import torch
 
 from benchmarks.common import render_table
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS, PRIMARY
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import merge_log_into_shard

@@ -20,7 +20,7 @@ import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG, create_ssl_context
 
 from aggregator_service.storage.engines.sqlite import PRAGMAS
-from client_service.data import write_shard
+from client_service.data.interaction_files import write_shard
 from client_service.settings import ClientSettings
 from client_service.training.margins import TABLE_STEPS
 from shared.method.settings import MethodSettings

@@ -14,8 +14,8 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard, shard_of_matrices
 from client_service.data.events import SPLITS, row_numbers
+from client_service.data.interactions import Shard, shard_of_matrices
 from shared.errors import DataError
 from shared.method.graph import Float64, interaction_matrix
 from simulation.datasets.load import load_dataset

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext, TrainingState
 from shared.method.anchor import declared_size, draw_anchor

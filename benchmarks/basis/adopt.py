@@ -28,8 +28,8 @@ from benchmarks.harness.measure import THREADS
 from benchmarks.harness.plan import ROOT, read_plan, special_functions
 from benchmarks.harness.run import Bench, line_head
 from benchmarks.harness.store import FILE, KnownLines, Line, append_line, has_settings, read_known
-from client_service.data import load_shard
 from client_service.data.digests import content_digest
+from client_service.data.interaction_files import load_shard
 from shared.errors import DataError, FederationError
 from simulation.partitioning.sources import Shards, find_shards
 

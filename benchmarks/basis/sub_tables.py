@@ -19,8 +19,8 @@ from scipy import sparse
 from benchmarks.common import render_table
 from benchmarks.harness.groups import cache_lists, select_columns
 from benchmarks.harness.tables import format_number
-from client_service.data import Shard, load_shard
-from client_service.data.interaction_files import with_places
+from client_service.data.interaction_files import load_shard, with_places
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, K
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.federation.best_model import load_model

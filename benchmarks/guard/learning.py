@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.guard.measuring import PreparedWork, Preparing, TimedWork, matrix_product
 from benchmarks.guard.silo import CPU, METHOD, GeneratedSilo, keep_first_model, matrix_mib
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.start_choice import COMMON_START
 from client_service.training.training_state import RoundContext

@@ -20,7 +20,8 @@ from benchmarks.guard.learning import MATRIX
 from benchmarks.guard.measuring import PreparedWork, Preparing, TimedWork, Work
 from benchmarks.guard.silo import METHOD, NAME, GeneratedSilo, matrix_mib
 from client_service.app import create_app
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.http.service import ClientService
 from client_service.settings import ClientSettings
 from shared.errors import FederationError

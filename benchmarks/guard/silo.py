@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.federation.training_run import TrainingRun
 from client_service.serving.recommender import Recommender
 from client_service.tasks.items import ITEMS

@@ -17,7 +17,7 @@ from typing import Literal
 import polars as pl
 
 from benchmarks.harness.plan import Block
-from client_service.data import load_shard, write_shard
+from client_service.data.interaction_files import load_shard, write_shard
 from shared.errors import DataError, SettingsError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset

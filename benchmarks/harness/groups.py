@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, K, Measures
 from client_service.evaluation.ranking import CHUNK, TopItems, evaluate
 from client_service.models.ranker import Rows

@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.harness.groups import measure_groups
 from benchmarks.harness.plan import CENTRALISED, FLOORS, SPECIAL, UNTRAINED, special_functions
-from client_service.data import Shard, load_shard
-from client_service.data.interaction_files import with_places
+from client_service.data.interaction_files import load_shard, with_places
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, Measures
 from client_service.evaluation.ranking import TopItems, on_test, on_validation, validation_users
 from client_service.federation.best_model import load_model

@@ -27,7 +27,8 @@ from benchmarks.guard.learning import PAIRS, prepare_epoch
 from benchmarks.guard.measuring import processor_seconds
 from benchmarks.guard.silo import CPU, GeneratedSilo, keep_first_model
 from benchmarks.peers.environments import INSIDE, make_environment
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.ranking import TopItems, evaluate, on_test, ranked_by
 from client_service.federation.best_model import load_model
 from client_service.model_store.model_files import Served

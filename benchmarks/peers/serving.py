@@ -34,7 +34,8 @@ from benchmarks.speed.serving import (
     wait_for,
 )
 from benchmarks.speed.wrk import Load, LoadTarget, load_by_turns, memory_of
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import HOST, free_ports, stop_services
 

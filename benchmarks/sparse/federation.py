@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits, ranked_by
 from client_service.models.initial_filter import Filter

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.common import render_table
 from benchmarks.sparse.sums import NAME_HELP, cut_silos, parse_silos, read_thin
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
 from client_service.models.closed_form.registry import PARTS

@@ -32,7 +32,8 @@ from benchmarks.sparse.federation import (
     place_items,
     ratio_interval,
 )
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
 from client_service.sums.basis import CommonBasis

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import render_table
 from benchmarks.sparse.federation import measure_gains, place_items, sum_silos
 from benchmarks.sparse.run import read_source
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import find_hits
 from client_service.sums.basis import CommonBasis

@@ -26,7 +26,8 @@ import numpy as np
 from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, serve_closed_form, untrained_settings, user_requests
 from benchmarks.speed.wrk import Load, LoadTarget, Requests, load_target
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from simulation.experiments.experiment import Experiment
 
 WRITERS = 4

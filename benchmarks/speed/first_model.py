@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from benchmarks.common import render_table
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import pin_threads
 from client_service.serving.recommender import Recommender

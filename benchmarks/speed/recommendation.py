@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from shared.method.settings import method_settings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import choose_addresses, connect_services, start_services

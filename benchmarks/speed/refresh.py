@@ -24,7 +24,8 @@ import torch
 
 from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, untrained_settings
-from client_service.data import Shard, hold_shard, load_shard, save_shard
+from client_service.data.interaction_files import hold_shard, load_shard, save_shard
+from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import merge_log_into_shard
 from client_service.event_log.store import EventStore

@@ -29,7 +29,8 @@ import numpy as np
 
 from benchmarks.common import render_table
 from benchmarks.speed.wrk import TURNS, Load, LoadTarget, Requests, load_by_turns, memory_of
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from shared.method.settings import MethodSettings, method_settings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import HOST, choose_addresses, connect_services, free_ports, start_services

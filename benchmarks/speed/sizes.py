@@ -27,7 +27,7 @@ from benchmarks.guard.measuring import measure_time, processor_seconds
 from benchmarks.guard.serving import prepare_serving
 from benchmarks.guard.silo import CPU, NAME, GeneratedSilo, keep_first_model
 from benchmarks.harness.plots import STEADY
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.federation.best_model import load_model
 from client_service.runtime.device import pin_threads
 from client_service.serving.precomputed_lists import ListBuilder

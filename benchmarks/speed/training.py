@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.runtime.device import choose_device, pin_threads
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext

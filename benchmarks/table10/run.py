@@ -20,7 +20,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
-from client_service.data import Shard, load_shard, shard_of_matrices
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.metrics import K
 from client_service.evaluation.ranking import CHUNK, TopItems, ranked_by
 from client_service.model_store.model_files import freeze

@@ -16,7 +16,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS, UNSEEN
 from benchmarks.harness.statistics import LEVEL
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.ranking import on_test
 from client_service.models.initial_filter import Filter
 from client_service.training.filter_search import filter_top

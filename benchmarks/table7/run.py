@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.common import locate_data, paper_figures, render_table
 from benchmarks.harness.claims import FAILS, HOLDS
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from shared.errors import DataError
 from shared.method.graph import Float64, degrees, normalise
 from simulation.partitioning.methods import METHODS

@@ -13,8 +13,8 @@ import numpy as np
 import typer
 from scipy import sparse
 
-from client_service.data import Shard, load_shard
-from client_service.data.interactions import shard_of_matrices
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import CHUNK, evaluate
 from client_service.evaluation.ranking import TopItems as Top
 from client_service.joining_value.comparison import choose_local, lists_of_choice

@@ -33,11 +33,6 @@ def table_digest(content: str, tables: Sequence[pl.DataFrame]) -> str:
     return digest.hexdigest()
 
 
-def add_met_digest(content: str, met: str | None) -> str:
-    """sha256 over the digest of the likings and that of the met events; the first alone where nothing is met."""
-    return content if met is None else hashlib.sha256(f"{content} {met}".encode()).hexdigest()
-
-
 def _column_bytes(column: pl.Series) -> bytes:
     """The same for the same values, whatever width of number a file keeps them in."""
     if column.dtype == pl.String:

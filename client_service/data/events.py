@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.data.ids import find_unusable_ids, ids_of_column
+from client_service.data.id_columns import find_unusable_ids, ids_of_column
 from client_service.data.times import TIMES, parse_times
 from shared.errors import DataError
 from shared.words import count_noun, counted_lines

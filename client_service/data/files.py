@@ -10,20 +10,17 @@ import os
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import polars as pl
-
 from shared.errors import DataError
 from shared.files import make_private_folder, sync_path, write_file
-from shared.method.run_memory import usable_memory
+from shared.memory import usable_memory
 
 GZIP = b"\x1f\x8b"  # its first two bytes
 CELL_BYTES = 32  # of memory that one cell of a table takes, while it is read and cleaned
 TEXT_SHARE, TABLE_SHARE = 8, 2  # one byte of usable memory in so many may be unpacked text, or cells of a table
-VALUE_SHARE = 4  # or values of a table, each counted as often as it stands there
 
 
 def read_bytes(path: Path) -> bytes:
@@ -128,49 +125,6 @@ def read_lines(path: Path) -> list[str]:
     """The lines of a text file, plain or .gz, that are not empty. DataError for one that cannot be read."""
     text = decode_text(path, unpack_content(path, read_bytes(path)))
     return [line for line in text.split("\n") if line]
-
-
-def read_table(path: Path) -> pl.DataFrame:
-    """A Parquet file as a table."""
-    return parse_table(path, read_bytes(path))
-
-
-def parse_table(path: Path, content: bytes) -> pl.DataFrame:
-    """The content of a Parquet file as a table. The reader's own words are left out: they can quote cells."""
-    with _parquet_errors(path, content):
-        return pl.read_parquet(io.BytesIO(content))
-
-
-def parse_foreign_table(path: Path, content: bytes, is_read: Callable[[str], bool]) -> tuple[pl.DataFrame, pl.Schema]:
-    """Likewise the columns of names that are read, but no lists and structures; and the kinds of all columns.
-
-    DataError, before a row is read, where the rows that the file announces would fill the memory, and before a value is
-    worked on, where the values would: equal values take no room in such a file.
-    """
-    with _parquet_errors(path, content):
-        announced = pl.scan_parquet(io.BytesIO(content))
-        kinds = announced.collect_schema()
-        alone = len(kinds) == 1  # of a list of ids, under whatever name
-        names = [name for name, kind in kinds.items() if (is_read(name) or alone) and not kind.is_nested()]
-        rows = announced.select(pl.len()).collect().item()
-    most = usable_memory() // TABLE_SHARE // CELL_BYTES
-    if (cells := rows * max(1, len(names))) > most:
-        expected = f"expected at most {most:,} cells, for which this machine has memory"
-        raise DataError(f"{path}: {expected}, got {cells:,}: divide the file, or leave columns out")
-    with _parquet_errors(path, content):
-        table = pl.read_parquet(io.BytesIO(content), columns=names)
-    if (size := int(table.estimated_size())) > (most := usable_memory() // VALUE_SHARE):
-        expected = f"expected values of at most {most:,} bytes together, for which this machine has memory"
-        raise DataError(f"{path}: {expected}, got {size:,}: divide the file, or use shorter ids")
-    return table, kinds
-
-
-@contextmanager
-def _parquet_errors(path: Path, content: bytes) -> Iterator[None]:
-    try:
-        yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError):  # damaged pages panic
-        raise DataError(f"{path}: expected a Parquet file, got {len(content)} bytes of something else") from None
 
 
 STAGED, COMMITTED, LOCK = ".staged", ".committed", ".lock"

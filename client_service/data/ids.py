@@ -6,17 +6,10 @@ number that a data frame wrote as a float ("17.0") is that number ("17"). All el
 
 from __future__ import annotations
 
-import csv
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Final, Literal
-
-import polars as pl
-
-from client_service.data.files import parse_foreign_table, read_bytes, read_lines, unpack_content
-from shared.errors import DataError
+from collections.abc import Mapping
+from typing import Final
 
 LONGEST_ID: Final = 512  # characters
 UNPRINTED: Final = r"[\x00-\x1f\x7f]"
@@ -26,14 +19,6 @@ BLANKS: Final = (
     "\u2028\u2029\u202f\u205f\u3000\ufeff"
 )
 WHOLE_FLOAT: Final = r"^(?:-(0)|(-?[0-9]+))\.0$"
-EXACT: Final = {pl.Float64: 2**53, pl.Float32: 2**24}  # below it each whole number has a float of its own
-LISTED: Final = {  # names of columns, in lower case
-    "user": ("user", "users", "user_id", "userid", "user id"),
-    "item": ("item", "items", "item_id", "itemid", "item id", "movie", "movie_id", "movieid"),
-}
-SEPARATORS: Final = ",;\t"
-SEVERAL: Final = re.compile(r",|;|\t|::")
-QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
 
 TOO_LONG: Final = f"an id of at most {LONGEST_ID} characters, got a longer one"
 WITH_CONTROLS: Final = "an id without control characters, got one with some"
@@ -52,135 +37,10 @@ def normalise_id(text: str) -> str:
     return _whole_float.sub(r"\1\2", text) if text.endswith(".0") else text
 
 
-def normalise_ids(ids: pl.Series) -> pl.Series:
-    """The one spelling of each id of a column of text; "" where nothing but blanks came, null where nothing did."""
-    ids = ids.str.strip_chars(BLANKS)
-    if bool((ids.str.len_bytes() != ids.str.len_chars()).any()):
-        ids = ids.str.normalize("NFC")
-    if bool(ids.str.ends_with(".0").any()):
-        ids = ids.str.replace(WHOLE_FLOAT, "${1}${2}")
-    return ids
-
-
-def ids_of_column(column: pl.Series) -> pl.Series | None:
-    """A column of text, categories, whole numbers or floats as ids in their one spelling; None for another kind.
-
-    Null where there is none; NaN is none. ValueError for floats beyond those that hold each whole number.
-    """
-    if column.dtype in EXACT:
-        column = column.fill_nan(None)
-        largest = float(column.abs().max() or 0)  # type: ignore[arg-type]
-        if largest > (most := EXACT[column.dtype]):  # type: ignore[index]
-            raise ValueError(f"strings or whole numbers, got {column.dtype} beyond {most:,}, which holds no exact ids")
-        whole = column.is_null() | (column == column.round())
-        texts = column.cast(pl.Int64, strict=False).cast(pl.String)
-        return texts if bool(whole.all()) else normalise_ids(column.cast(pl.String))
-    if column.dtype.is_integer():
-        return column.cast(pl.String)
-    if column.dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null):
-        return normalise_ids(column.cast(pl.String))
-    return None
-
-
-def match_ids(ids: pl.Series, known: Sequence[str] | pl.Series) -> pl.Series:
-    """Each id as `known` spells it: a shard that an earlier version wrote may have ids in another spelling.
-
-    An id that is known as it came stays, one whose spelling is known under another becomes that, any other its own.
-    """
-    known = pl.Series("known", known, dtype=pl.String)
-    spelled = normalise_ids(known)
-    if bool((spelled == known).all()):
-        return normalise_ids(ids)
-    table = pl.DataFrame({"spelled": spelled, "known": known}).unique("spelled", keep="first", maintain_order=True)
-    found = pl.DataFrame({"id": ids, "spelled": normalise_ids(ids)}).join(
-        table, on="spelled", how="left", maintain_order="left"
-    )
-    found = found.with_columns(exact=pl.col("id").is_in(known.implode()))
-    return found.select(
-        pl.when("exact").then("id").otherwise(pl.coalesce("known", "spelled")).alias(ids.name)
-    ).to_series()
-
-
-def rows_of_ids(ids: Iterable[str]) -> dict[str, int]:
-    """The place of each id, under the id as it is and under its one spelling where no other id has that."""
-    exact = {one: row for row, one in enumerate(ids)}
-    listed = pl.Series(list(exact), dtype=pl.String)
-    spelled = normalise_ids(listed)
-    others = spelled.filter(spelled != listed), listed.filter(spelled != listed)
-    return {one: exact[as_is] for one, as_is in zip(*others, strict=True)} | exact
-
-
 def find_row(rows: Mapping[str, int], text: str) -> int | None:
     """The place of an id in `rows_of_ids`, in whatever spelling it comes; None for an unknown one."""
     row = rows.get(text)
     return rows.get(normalise_id(text)) if row is None else row
-
-
-def read_id_list(path: Path, field: Literal["user", "item"]) -> pl.Series:
-    """The ids of a list, each once: one a line, or the column of that field in a table with a header, plain or .gz.
-
-    UTF-8 or UTF-16, any line ends, blanks and quotes around an id. DataError for a file that is no such list.
-    """
-    if path.name.removesuffix(".gz").endswith(".parquet"):
-        found = _listed_in_parquet(path, field)
-    else:
-        found = pl.Series(field, _listed_in_text(path, field), dtype=pl.String)
-    ids = normalise_ids(found.drop_nulls())
-    ids = ids.filter(ids != "").unique(maintain_order=True)
-    if ids.is_empty():
-        raise DataError(f"{path}: expected ids of {field}s, one a line, got none")
-    if (unusable := find_unusable_ids(ids)) is not None:
-        raise DataError(f"{path}: expected in each line {unusable[1]}")
-    return ids
-
-
-def _listed_in_parquet(path: Path, field: str) -> pl.Series:
-    table, kinds = parse_foreign_table(
-        path, unpack_content(path, read_bytes(path)), lambda name: name.lower() in LISTED[field]
-    )
-    named = [name for name in kinds if name.lower() in LISTED[field]]
-    if not named and len(kinds) != 1:
-        raise DataError(f"{path}: expected a column {field!r}, got {len(kinds)} columns of other names")
-    place = named[0] if named else kinds.names()[0]
-    try:
-        ids = ids_of_column(table[place]) if place in table.columns else None
-    except ValueError as error:
-        raise DataError(f"{path}: expected {error}") from None
-    if ids is None:
-        raise DataError(f"{path}: expected ids of {field}s as strings or whole numbers, got another kind of column")
-    return ids
-
-
-def _listed_in_text(path: Path, field: str) -> list[str]:
-    lines = [line for one in read_lines(path) if (line := one.strip(BLANKS))]
-    if lines and all(line[-1] in SEPARATORS for line in lines):  # a spreadsheet's empty columns
-        lines = [line.rstrip(SEPARATORS) for line in lines]
-    names = [name.strip(BLANKS + '"').lower() for name in re.split(f"[{SEPARATORS}]", lines[0])] if lines else []
-    place = next((place for place, name in enumerate(names) if name in LISTED[field]), None)
-    if place is not None and len(names) > 1:
-        delimiter = next(mark for mark in SEPARATORS if mark in lines[0])
-        return [row[place] for row in csv.reader(lines[1:], delimiter=delimiter) if len(row) > place]
-    ids = lines[1:] if place is not None else lines
-    if (
-        ids
-        and all(SEVERAL.search(line) for line in ids if not QUOTED.fullmatch(line))
-        and not all(QUOTED.fullmatch(line) for line in ids)
-    ):
-        raise DataError(
-            f"{path}: expected ids of {field}s, one a line, got lines of several columns: give them a header with a "
-            f"column {field!r}, or put ids with commas between quotes"
-        )
-    return [line[1:-1].replace('""', '"') if QUOTED.fullmatch(line) else line for line in ids]
-
-
-def find_unusable_ids(ids: pl.Series) -> tuple[pl.Series, str] | None:
-    """The first kind of unusable id that is there: a Boolean column of where, and what was expected in words."""
-    kinds = (
-        (ids.str.len_chars() > LONGEST_ID, TOO_LONG),
-        (ids.str.contains(UNPRINTED), WITH_CONTROLS),
-        (ids.is_in(MISSING), NO_ID),
-    )
-    return next(((wrong, expected) for wrong, expected in kinds if wrong.any()), None)
 
 
 def require_usable_id(text: str) -> str:

@@ -7,61 +7,25 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
 
-from client_service.data.digests import add_met_digest, list_digest
+from client_service.data.digests import list_digest
 from client_service.data.events import clean_events, event_table, row_numbers
-from client_service.data.files import (
-    commit_files,
-    current_file,
-    drop_staged,
-    only_writer,
-    read_bytes,
-    read_lines,
-    read_table,
-)
-from client_service.data.ids import match_ids
+from client_service.data.files import commit_files, current_file, drop_staged, only_writer, read_lines
+from client_service.data.id_columns import match_ids
 from client_service.data.interactions import Shard, build_shard
-from client_service.data.ratings import RatingMeaning
+from client_service.data.shard_head import EVENTS, HEAD, MET_EVENTS, PAIRS, ShardHead, read_shard_head
+from client_service.data.tables import read_table
 from shared.errors import DataError
-from shared.message import Message
 
-PAIRS: Literal["lpsfed-shard/1"] = "lpsfed-shard/1"  # user, item, split; items with titles
-EVENTS: Literal["lpsfed-shard/2"] = "lpsfed-shard/2"  # times, ratings or features besides
-MET_EVENTS: Literal["lpsfed-shard/3"] = "lpsfed-shard/3"  # items that their users have met and do not like besides
-INTERACTIONS, ITEMS, HEAD = "interactions.parquet", "items.parquet", "shard.json"
-
-
-class ShardHead(Message):
-    """What a shard says about itself: sizes, digests of its content, and the clean-ups it went through."""
-
-    format: Literal["lpsfed-shard/1", "lpsfed-shard/2", "lpsfed-shard/3"]
-    name: str = Field(min_length=1, max_length=200)
-    users: int = Field(ge=1)
-    items: int = Field(ge=1)
-    train: int = Field(ge=1)
-    valid: int = Field(ge=0)
-    test: int = Field(ge=0)
-    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
-    events_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-    met: int | None = Field(default=None, ge=1)
-    met_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-    rating: RatingMeaning | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def lists_digest(self) -> str:
-        """As `Shard.lists_digest`."""
-        return add_met_digest(self.digest, self.met_digest)
+INTERACTIONS, ITEMS = "interactions.parquet", "items.parquet"
 
 
 def shard_head(shard: Shard) -> ShardHead:
@@ -111,7 +75,7 @@ def load_shard(folder: Path) -> Shard:
     Raises DataError naming the file, what was expected and what came.
     """
     path, head_path = current_file(folder, INTERACTIONS), current_file(folder, HEAD)
-    head = _read_head(head_path) if head_path.exists() else None
+    head = read_shard_head(head_path) if head_path.exists() else None
     events, items_path = read_table(path), current_file(folder, ITEMS)
     items = read_table(items_path) if items_path.exists() else None
     if head is None:
@@ -160,30 +124,6 @@ def find_places(
     return rows.astype(np.int64), list_digest(ordered)
 
 
-def stated_head(folder: Path) -> ShardHead | None:
-    """The head of the shard in `folder`; None where there is none. DataError as from reading."""
-    path = current_file(folder, HEAD)
-    return _read_head(path) if path.exists() else None
-
-
-def stated_digest(folder: Path) -> str | None:
-    """The digest that the head of the shard in `folder` says; None where there is none. DataError as from reading."""
-    head = stated_head(folder)
-    return None if head is None else head.digest
-
-
-def states_other_lists(folder: Path, lists_digest: str) -> bool:
-    """Does the head of the shard in `folder` say another `lists_digest` than this? DataError as from reading."""
-    head = stated_head(folder)
-    return head is not None and head.lists_digest != lists_digest
-
-
-def stated_rating(folder: Path) -> RatingMeaning | None:
-    """What ratings mean, as the head of the shard in `folder` says; None where it does not. DataError likewise."""
-    head = stated_head(folder)
-    return None if head is None else head.rating
-
-
 @contextmanager
 def hold_shard(folder: Path) -> Iterator[Shard]:
     """The shard in `folder`, which nobody else changes meanwhile, without what an earlier change has left that was cut
@@ -202,28 +142,6 @@ def change_shard(folder: Path, change: Callable[[Shard], Shard]) -> tuple[Shard,
         after = change(before)
         save_shard(folder, after)
     return before, after
-
-
-def read_head_of(path: Path, formats: Collection[str], what: str) -> dict[str, Any]:
-    """The head of a shard of whatever task. what: the data that shards of these formats hold. DataError for another."""
-    try:
-        values = json.loads(read_bytes(path))
-    except ValueError:
-        raise DataError(f"{path}: expected JSON, got something else") from None
-    version = values.get("format") if isinstance(values, dict) else type(values).__name__
-    if not isinstance(values, dict) or version not in formats:
-        expected = f"expected a shard of {what}, format {' or '.join(map(repr, formats))}"
-        raise DataError(f"{path}: {expected}, got {str(version)[:40]!r}")
-    return values
-
-
-def _read_head(path: Path) -> ShardHead:
-    values = read_head_of(path, (PAIRS, EVENTS, MET_EVENTS), "interactions of users")
-    try:
-        return ShardHead.model_validate(values)
-    except ValidationError as error:
-        fields = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise DataError(f"{path}: {fields}") from None
 
 
 def _require_equal(path: Path, head: ShardHead, shard: Shard) -> None:

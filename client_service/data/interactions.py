@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.digests import add_met_digest, content_digest, table_digest
+from client_service.data.digests import content_digest, table_digest
 from client_service.data.events import (
     DETAILS,
     MET,
@@ -23,8 +23,10 @@ from client_service.data.events import (
     row_numbers,
     sort_pairs,
 )
-from client_service.data.ids import find_row, rows_of_ids
+from client_service.data.id_columns import rows_of_ids
+from client_service.data.ids import find_row
 from client_service.data.ratings import RatingMeaning
+from client_service.data.shard_head import add_met_digest
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines

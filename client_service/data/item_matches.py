@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from client_service.data.files import read_lines
-from client_service.data.ids import normalise_ids
+from client_service.data.id_columns import normalise_ids
 from shared.errors import DataError
 from shared.files import replace_file
 

@@ -5,13 +5,15 @@ Files, appended files and what applications post are read by it alike. An intera
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-import polars as pl
 from pydantic import Field
 
 from shared.errors import SettingsError
 from shared.message import Message
+
+if TYPE_CHECKING:
+    import polars as pl
 
 ABOVE_ZERO: Final = 1e-9  # the least rating where each that is above 0 is a liking
 USUAL_LEAST: Final = 4.0  # of a silo whose data have no ratings: four of five stars

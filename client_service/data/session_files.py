@@ -12,10 +12,11 @@ import polars as pl
 from pydantic import Field, ValidationError
 
 from client_service.data.events import id_column, row_numbers
-from client_service.data.files import commit_files, current_file, read_table
-from client_service.data.interaction_files import read_head_of
+from client_service.data.files import commit_files, current_file
 from client_service.data.interactions import item_table
 from client_service.data.sessions import SPLITS, SessionShard
+from client_service.data.shard_head import read_head_of
+from client_service.data.tables import read_table
 from shared.errors import DataError
 from shared.message import Message
 

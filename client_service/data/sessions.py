@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.digests import list_content
-from client_service.data.ids import rows_of_ids
+from client_service.data.id_columns import rows_of_ids
 
 
 def count_pairs(rows: Int64, columns: Int64, shape: tuple[int, int]) -> sparse.csr_array:

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.event_log.messages import ItemIn
 from shared.errors import Fault, ProtocolError
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from client_service.data.ids import LONGEST_ID, holds_controls, require_usable_id
-from client_service.data.times import FIRST, LAST
+from client_service.data.shard_head import FIRST, LAST
 from shared.message import Message
 
 RECEIPT = "5c" * 16  # an example

@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.data import Shard
 from client_service.data.events import row_numbers
-from client_service.data.interaction_files import states_other_lists
+from client_service.data.interactions import Shard
 from client_service.data.ratings import choose_least_rating
+from client_service.data.shard_head import states_other_lists
 from client_service.event_log.database import NAME, LoggedInteraction, LogSnapshot
 from client_service.event_log.item_metadata import ItemFacts, Mask
 from client_service.event_log.messages import ItemIn

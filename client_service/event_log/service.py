@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from client_service.data.interaction_files import states_other_lists
+from client_service.data.shard_head import states_other_lists
 from client_service.event_log.database import AbsorbedBatch, ErasureReceipt, LoggedInteraction
 from client_service.event_log.messages import (
     FINAL,

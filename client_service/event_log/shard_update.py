@@ -8,10 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.data import Shard
 from client_service.data.events import MET, clean_events, event_table, id_column
-from client_service.data.ids import match_ids, normalise_ids
-from client_service.data.interactions import build_shard
+from client_service.data.id_columns import match_ids, normalise_ids
+from client_service.data.interactions import Shard, build_shard
 from client_service.data.ratings import choose_least_rating
 from client_service.event_log.database import AbsorbedBatch, LogSnapshot
 from client_service.event_log.store import EventStore

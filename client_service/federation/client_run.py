@@ -11,7 +11,7 @@ import torch
 
 from client_service.boundary.anchors import KnownAnchors
 from client_service.boundary.policy import allowed_declaration
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.messages import RoundCosts
 from client_service.metrics import ClientMetrics

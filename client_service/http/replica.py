@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from client_service.data.interaction_files import stated_digest
+from client_service.data.shard_head import stated_digest
 from client_service.federation.best_model import load_model
 from client_service.http.answering import Answering
 from client_service.metrics import RequestMetrics

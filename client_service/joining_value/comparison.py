@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import LABELS, METRICS, PRIMARY, SESSION_LABELS, SESSION_PRIMARY, K
 from client_service.evaluation.ranking import CHUNK, TopItems, list_hits, ranked_by, validation_users

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import TITLE
 from client_service.joining_value.trials import CutTrial, Observe, draw_gains, trainings
 from shared.errors import DataError

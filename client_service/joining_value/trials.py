@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard
-from client_service.data.interactions import shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, K
 from client_service.evaluation.ranking import CHUNK, TopItems, list_hits
 from client_service.joining_value.comparison import LocalChoice, choose_local, lists_of_choice

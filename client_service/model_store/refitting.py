@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.model_store.model_files import ModelHead, Served, freeze
 from client_service.models.initial_filter import start_at
 from client_service.models.parameter_transfer import MatchedRows, are_alike

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from client_service.data import Shard, hold_shard, save_shard
+from client_service.data.interaction_files import hold_shard, save_shard
+from client_service.data.interactions import Shard
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
 from client_service.event_log.shard_update import Absorbed, merge_log_into_shard

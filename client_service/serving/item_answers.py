@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.model_store.model_files import Served

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.ranker import Ranker, Rows
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.event_log.overlay import LatestEvents, Overlay
 from client_service.model_store.model_files import Served
 from client_service.models.ranker import Ranker, Rows, Side, join_sides

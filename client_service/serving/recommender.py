@@ -9,7 +9,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.event_log.overlay import Overlay
 from client_service.model_store.model_files import Served
 from client_service.model_store.model_server import ModelServer

@@ -17,7 +17,7 @@ from shared.sums.item_basis import DEGREES, NOISE, PAIRS, PRODUCTS, WEIGHTED
 from shared.sums.sum import decode_fixed
 
 if TYPE_CHECKING:
-    from client_service.data import Shard
+    from client_service.data.interactions import Shard
     from client_service.sums.common_items import CommonItems
 
 MOST_USERS = 1 << 31  # of an item, over all silos: beyond it a sum has wrapped around

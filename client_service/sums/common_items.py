@@ -15,8 +15,8 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard
-from client_service.data.ids import normalise_ids
+from client_service.data.id_columns import normalise_ids
+from client_service.data.interactions import Shard
 from client_service.data.item_matches import NONE
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from client_service.sums.statistics import training_digest

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.closed_form.part import Scorer
 from client_service.models.initial_filter import CommonSpectrum
 from client_service.sums.basis import (

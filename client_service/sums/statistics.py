@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from client_service.data import Shard
 from client_service.data.digests import content_digest
+from client_service.data.interactions import Shard
 from client_service.sums.basis import START_SEED, CommonBasis, exponents_of
 from client_service.sums.subspace_iteration import RIDGE, Explored, fix_signs, pack
 from shared.errors import DataError

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from client_service.data import Shard, load_shard
-from client_service.data.interaction_files import read_catalogue, with_places
+from client_service.data.interaction_files import load_shard, read_catalogue, with_places
+from client_service.data.interactions import Shard
 from client_service.data.item_matches import name_items, read_matches
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
 from client_service.evaluation.ranking import on_test, on_validation, validation_users

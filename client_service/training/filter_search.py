@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import Measures, measure_hits
 from client_service.evaluation.ranking import (
     Candidates,

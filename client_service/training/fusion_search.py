@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import TopItems, hits_of_each, ranked_by, split_users, validation_users
 from client_service.models.closed_form.part import LOUDNESSES, Scorer, ScorerPart

@@ -12,7 +12,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.encoder import Encoder
 from client_service.models.initial_filter import Filter
 from client_service.models.model import Model

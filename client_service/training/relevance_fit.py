@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import optimize, sparse
 from scipy.special import expit
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.ranking import split_users, validation_users
 from client_service.models.ranker import UNFITTED, Ranker, Relevance, Rows
 from client_service.runtime.interruption import Interrupt

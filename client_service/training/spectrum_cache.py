@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from shared.files import save_arrays
 from shared.method.graph import Float64
 from shared.method.spectrum import Spectrum, low_spectrum

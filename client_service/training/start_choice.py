@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.closed_form.part import Scorer
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at

@@ -1,4 +1,4 @@
-"""Settings of a run -> the memory that it takes, before any of it is allocated; and the memory that there is.
+"""Settings of a run -> the memory that it takes, before any of it is allocated.
 
 A service estimates a run before it begins it, and refuses one that takes more than `allowed_memory`: the system ends a
 process that takes too much, again after each start. An estimate is an upper bound, by a small factor.
@@ -6,17 +6,12 @@ process that takes too much, again after each start. An estimate is an upper bou
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
+from shared.memory import usable_memory
 from shared.method.declaration import Counts
 from shared.method.spectrum import BLOCK, BLOCK_COUNT, BLOCK_SHARE, DENSE_LIMIT, MOST_NUMBERS
 
-CGROUPS = Path("/sys/fs/cgroup")
-CGROUP_FILES = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2 and of version 1
 SHARE = 0.75  # of the memory that there is; the rest is for what a service does beside a run
 SPARSE = 20.0  # an operation of a sparse array takes as long as so many
 DIRECTION_STEPS = 6  # vectors that the iterative solver tries for each one that it finds
@@ -28,26 +23,6 @@ class Cost(NamedTuple):
     what: str
     bytes: float
     operations: float = 0.0
-
-
-def usable_memory() -> int:
-    """Bytes of the machine, or of this process's control group where that has a lower limit."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([machine, *_cgroup_limits()])
-
-
-def _cgroup_limits() -> Iterator[int]:
-    """Of the process's control group and of those above it; none where nothing is limited."""
-    own = ""
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        own = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
-    inner = CGROUPS / own
-    for folder in (inner, *inner.parents):
-        if folder.is_relative_to(CGROUPS):
-            for name in CGROUP_FILES:
-                with suppress(OSError, ValueError):  # no such file, or "max"
-                    yield int((folder / name).read_text(encoding="ascii"))
 
 
 def allowed_memory(setting: int | None) -> int:

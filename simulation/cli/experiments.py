@@ -151,7 +151,7 @@ def choose_scenario_basis(
 ) -> tuple[MethodSettings, str]:
     """The method with the sums that all silos' items and training interactions choose, and why. matches: what silos
     have signed of their own ids."""
-    from client_service.data import load_shard
+    from client_service.data.interaction_files import load_shard
     from shared.method.settings import validate_settings
     from shared.sums.item_basis import FEW_SIMULATED, choose_basis
     from simulation.partitioning.catalogue import merge_named

@@ -76,7 +76,7 @@ def recommend(
 def _choose_users(
     users: Sequence[str] | None, file: Path | None, place: SiloAddress, *, everyone: bool
 ) -> Sequence[str]:
-    from client_service.data import load_shard
+    from client_service.data.interaction_files import load_shard
 
     if (bool(users), file is not None, everyone).count(True) != 1:
         raise SettingsError("expected one of: ids of users, --users FILE, --all")
@@ -87,7 +87,7 @@ def _choose_users(
 
 
 def _read_users(file: Path | None) -> list[str]:
-    from client_service.data.ids import read_id_list
+    from client_service.data.id_columns import read_id_list
 
     assert file is not None
     return read_id_list(file, "user").to_list()

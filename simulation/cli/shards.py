@@ -19,7 +19,7 @@ from simulation.reports.terminal import OUT
 if TYPE_CHECKING:
     import polars as pl
 
-    from client_service.data import Shard
+    from client_service.data.interactions import Shard
 
 app = typer.Typer(
     add_completion=False,
@@ -47,7 +47,7 @@ def append(
 
     A rating means what the shard's ratings do; a later low one takes a liking back.
     """
-    from client_service.data import change_shard
+    from client_service.data.interaction_files import change_shard
     from client_service.event_log.shard_update import append_events
     from simulation.datasets.dataset import WHOLE
     from simulation.datasets.load import read_events, read_titles
@@ -92,8 +92,8 @@ def erase(
     """
     import polars as pl
 
-    from client_service.data import change_shard
-    from client_service.data.ids import read_id_list
+    from client_service.data.id_columns import read_id_list
+    from client_service.data.interaction_files import change_shard
     from client_service.event_log.shard_update import count_unknown, erase_events, erase_users
     from simulation.datasets.load import read_events
 
@@ -139,8 +139,7 @@ def absorb(
     The client may run meanwhile: it goes on with the shard that it has read, and works with the new one from its next
     start on.
     """
-    from client_service.data import hold_shard, save_shard
-    from client_service.data.interaction_files import read_catalogue
+    from client_service.data.interaction_files import hold_shard, read_catalogue, save_shard
     from client_service.event_log.database import NAME as FEEDBACK
     from client_service.event_log.database import is_kept
     from client_service.event_log.shard_update import merge_log_into_shard
@@ -163,7 +162,7 @@ def absorb(
 def _print_change(before: Shard, after: Shard, *, as_json: bool, unknown: int | None = None) -> None:
     """Sizes, digests and the clean-ups of this change; never an id. unknown: how many of those asked for were not
     there."""
-    from client_service.data import shard_head
+    from client_service.data.interaction_files import shard_head
 
     heads = {"before": shard_head(before), "after": shard_head(after)}
     if as_json:

@@ -15,7 +15,7 @@ from simulation.progress import step
 from simulation.reports.terminal import OUT, count_bar
 
 if TYPE_CHECKING:
-    from client_service.data import Shard
+    from client_service.data.interactions import Shard
     from simulation.datasets.columns import FileOptions
     from simulation.datasets.ratings import LeastRating
 
@@ -77,7 +77,7 @@ def _tell_worth(silo: Path, ca: Path | None, *, as_json: bool) -> None:
 
 @step("reading the shard")
 def _read_silo(folder: Path) -> Shard:
-    from client_service.data import load_shard
+    from client_service.data.interaction_files import load_shard
 
     return load_shard(folder)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.data.ids import read_id_list
+from client_service.data.id_columns import read_id_list
 from shared.errors import DataError
 from simulation.datasets.columns import COLUMNS, FileOptions
 from simulation.datasets.content import format_extension

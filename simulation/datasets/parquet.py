@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.data.files import parse_foreign_table
-from client_service.data.ids import ids_of_column
+from client_service.data.id_columns import ids_of_column
+from client_service.data.tables import parse_foreign_table
 from shared.errors import DataError
 from simulation.datasets.columns import DETAIL_FIELDS, FileOptions
 from simulation.datasets.content import line_error, read_content

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from client_service.data.events import MET, SPLITS
-from client_service.data.ids import MISSING, find_unusable_ids, normalise_ids
+from client_service.data.id_columns import find_unusable_ids, normalise_ids
+from client_service.data.ids import MISSING
 from client_service.data.times import FINER, TIMES, find_unit, parse_micros, parse_times
 from shared.errors import DataError
 from shared.words import count_noun

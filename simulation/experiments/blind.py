@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.data import build_shard, load_shard, save_shard
+from client_service.data.interaction_files import load_shard, save_shard
+from client_service.data.interactions import build_shard
 from client_service.data.session_files import load_session_shard, save_session_shard
 from client_service.data.sessions import TEST
 from simulation.progress import step

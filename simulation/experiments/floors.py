@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import Measures

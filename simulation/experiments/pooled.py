@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from client_service.data import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import TopItems
 from client_service.models.ranker import Rows
 

@@ -95,13 +95,13 @@ class ItemTask(SimulatedTask):
 
     def find_example(self, shard: Path) -> Example:
         """The list of a real user of the shard."""
-        from client_service.data import load_shard
+        from client_service.data.interaction_files import load_shard
 
         user = load_shard(shard).user_ids[0]
         return Example(f"/v1/users/{user}/recommendations?k={SHOWN}", f"For {user}")
 
     def digest(self, shard: Path) -> str:
-        from client_service.data import load_shard
+        from client_service.data.interaction_files import load_shard
 
         return load_shard(shard).digest
 

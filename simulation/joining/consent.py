@@ -81,7 +81,7 @@ def describe_gain(shard: Path, silos: int, task: str) -> str:
     """What so many silos would bring, by the silo's own data, where that takes seconds; else the command that tells."""
     if task != "items":
         return "what its own visits are too few to count (docs/sessions.md has figures)"
-    from client_service.data import load_shard
+    from client_service.data.interaction_files import load_shard
     from client_service.joining_value.forecast import TIMES, estimate_worth
     from shared.method.settings import method_settings
 

@@ -17,13 +17,14 @@ import httpx
 import polars as pl
 from pydantic import ValidationError
 
-from client_service.data import INTERACTIONS, build_shard, load_shard, save_shard, shard_head
 from client_service.data.digests import list_digest
 from client_service.data.files import current_file, read_lines
-from client_service.data.interaction_files import ShardHead, stated_rating
+from client_service.data.interaction_files import INTERACTIONS, load_shard, save_shard, shard_head
+from client_service.data.interactions import build_shard
 from client_service.data.item_matches import NAME as MATCHES
 from client_service.data.item_matches import is_signed, read_matches, sign_matches
 from client_service.data.session_files import CLICKS, load_session_shard, save_session_shard
+from client_service.data.shard_head import ShardHead, stated_rating
 from client_service.settings import read_outbound_proxy
 from shared.errors import (
     AuthenticationError,

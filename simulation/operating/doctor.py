@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from client_service.data import load_shard, shard_head
+from client_service.data.interaction_files import load_shard, shard_head
 from client_service.runtime.device import choose_device
 from client_service.settings import client_settings, read_outbound_proxy
 from shared.errors import DataError, FederationError, UnavailableError

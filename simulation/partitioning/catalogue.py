@@ -11,10 +11,10 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.data import load_shard
 from client_service.data.digests import list_content, list_digest
 from client_service.data.files import current_file
-from client_service.data.ids import read_id_list
+from client_service.data.id_columns import read_id_list
+from client_service.data.interaction_files import load_shard
 from client_service.data.item_matches import NONE, name_items, read_matches
 from client_service.data.session_files import CLICKS, load_session_shard
 from shared.errors import DataError

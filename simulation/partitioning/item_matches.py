@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.data.item_matches import NONE, sign_matches
 from shared.errors import DataError
 from shared.files import PRIVATE, replace_file

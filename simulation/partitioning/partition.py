@@ -15,8 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard, build_shard, save_shard
 from client_service.data.events import SPLITS, row_numbers
+from client_service.data.interaction_files import save_shard
+from client_service.data.interactions import Shard, build_shard
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines

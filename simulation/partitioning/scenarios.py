@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.data import load_shard, shard_head
+from client_service.data.interaction_files import load_shard, shard_head
 from shared.errors import DataError
 from shared.words import count_noun
 from simulation.datasets.dataset import Dataset

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.data.ids import find_unusable_ids, normalise_ids
+from client_service.data.id_columns import find_unusable_ids, normalise_ids
 from client_service.data.sessions import TEST, TRAIN, VALID
 from client_service.data.times import MICROS
 from shared.errors import DataError

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from client_service.data import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.federation.training_run import TrainingRun
 from client_service.settings import ClientSettings
 from tests.support.federation import run_client

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from client_service.data import Shard, hold_shard, load_shard, save_shard
+from client_service.data.interaction_files import hold_shard, load_shard, save_shard
+from client_service.data.interactions import Shard
 from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
 from client_service.event_log.store import EventStore
 from client_service.federation.training_run import TrainingRun

@@ -19,8 +19,8 @@ import polars as pl
 import torch
 from scipy import sparse
 
-from client_service.data import Shard, build_shard
 from client_service.data.events import SPLIT_TYPE, clean_events
+from client_service.data.interactions import Shard, build_shard
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun
 from client_service.federation.messages import RoundCosts

@@ -18,10 +18,10 @@ from client_service.federation.agent import Agent
 from client_service.federation.run_cost import require_affordable
 from client_service.federation.training_run import TrainingRun
 from client_service.refresh.rebuild import ModelRenewal
+from shared import memory
 from shared.errors import SettingsError
-from shared.method import run_memory
+from shared.memory import usable_memory
 from shared.method.declaration import Counts, Part, TensorSpec
-from shared.method.run_memory import usable_memory
 from shared.method.settings import AnchorSettings, method_settings
 from shared.strategies import build_strategy, strategy_of_part
 from tests.support.kept import keep_first_model
@@ -137,7 +137,7 @@ def test_what_a_strategy_keeps_beside_the_model_counts(kind: str) -> None:
 def test_without_a_policy_the_bound_is_a_part_of_what_the_container_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
     machine = usable_memory()
     (tmp_path / "memory.max").write_text("max\n")
     assert usable_memory() == machine

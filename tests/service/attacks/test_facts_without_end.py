@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.event_log import store as stores
 from client_service.event_log.item_metadata import MOST_MASKS, ItemFacts
 from client_service.event_log.messages import InteractionIn, ItemIn

@@ -31,7 +31,7 @@ from benchmarks.harness.measure import Work, measure_cell
 from benchmarks.harness.plan import ROOT, Block, Plan, read_plan, table_names
 from benchmarks.harness.run import Bench
 from benchmarks.harness.store import KnownLines, read_known
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from shared.errors import DataError, SettingsError
 from shared.method.settings import method_settings, validate_settings
 from simulation.partitioning.sources import Cut, cut_shards

@@ -23,7 +23,7 @@ from benchmarks.table10.run import (
     render,
     run_loop,
 )
-from client_service.data import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import K, ranked_by
 
 

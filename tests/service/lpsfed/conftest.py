@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_service.app import create_app
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.settings import ClientSettings, client_settings
 from lpsfed import Client, Retrying
 from shared.protocol.signing.enrolment import kept_pair

@@ -13,7 +13,7 @@ from typing import get_type_hints
 import httpx
 import pytest
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from lpsfed import (
     AsyncClient,
     BatchOptions,

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.settings import ClientSettings
 from lpsfed import Recommendations, RecommendedItem
 from simulation.cli import app

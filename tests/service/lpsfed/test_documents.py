@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from tests.service.lpsfed.conftest import KEY
 from tests.support.questions import LONGEST_SECONDS
 

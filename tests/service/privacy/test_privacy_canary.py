@@ -23,7 +23,7 @@ import pytest
 from fastapi import FastAPI
 from safetensors.numpy import load
 
-from client_service.data import write_shard
+from client_service.data.interaction_files import write_shard
 from client_service.federation.training_run import TrainingRun
 from shared.method.parameters import Parameters
 from tests.support.federation import Federation, run_federation

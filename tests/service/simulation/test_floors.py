@@ -13,7 +13,7 @@ import pytest
 from scipy import sparse
 
 import simulation.experiments.floors
-from client_service.data import load_shard, write_shard
+from client_service.data.interaction_files import load_shard, write_shard
 from client_service.federation.run_records import UNJUDGED
 from client_service.training.filter_search import popularity_top
 from simulation.engines.study import run_study

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.settings import client_settings
 from shared.method.settings import BasisSettings
 from shared.protocol.signing.enrolment import registered_keys

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from client_service.data import load_shard
 from client_service.data.digests import list_digest
+from client_service.data.interaction_files import load_shard
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
 from simulation.datasets.load import load_dataset

@@ -16,7 +16,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from client_service.data import load_shard, write_shard
+from client_service.data.interaction_files import load_shard, write_shard
 from client_service.federation.messages import StatusOut
 from shared.errors import DataError, FederationError, SettingsError
 from shared.method.settings import PRESETS, MethodSettings, method_settings

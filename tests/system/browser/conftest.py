@@ -22,7 +22,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from aggregator_service.app import create_app as create_aggregator
 from client_service.app import create_app as create_client
-from client_service.data import write_shard
+from client_service.data.interaction_files import write_shard
 from simulation.experiments.experiment import Experiment
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data import Shard, load_shard
-from client_service.data.interaction_files import with_places
+from client_service.data.interaction_files import load_shard, with_places
+from client_service.data.interactions import Shard
 from client_service.privacy.basis_guard import noise_deviation
 from client_service.sums.statistics import catalogue_matrix, weigh_pairs
 from shared.sums.item_basis import WEIGHTED, entry_deviations

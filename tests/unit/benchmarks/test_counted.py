@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness.measure import CountedExperiment
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from shared.method.settings import AnchorSettings, MethodSettings
 
 

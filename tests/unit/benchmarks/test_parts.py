@@ -20,7 +20,7 @@ from benchmarks.harness.groups import activity_groups, measure_groups, structure
 from benchmarks.harness.measure import locate_client
 from benchmarks.harness.plan import Block
 from benchmarks.harness.store import read_known
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.evaluation.ranking import on_test, ranked_by
 from client_service.models.ranker import Rows
 from shared.errors import DataError, SettingsError

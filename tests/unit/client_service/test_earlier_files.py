@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.federation.checkpoint import (
     NAME,
     Owner,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.boundary.policy import Policy, allowed_declaration
-from client_service.data import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.data.sessions import SessionShard
 from client_service.sums.registry import SILO_SUMS, find_silo_sum
 from client_service.sums.silo_sum import SiloSum, Statistics, SumRound, Sums

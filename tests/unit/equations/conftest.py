@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 
 Graph = sparse.csr_array
 

@@ -10,7 +10,7 @@ import torch
 from scipy import sparse
 
 import client_service.training.margins
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.losses import margin, refined_margin
 from client_service.training.training_state import RoundContext

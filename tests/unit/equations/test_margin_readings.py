@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.popularity_angle import PopularityTables
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.margins import READINGS, Margins

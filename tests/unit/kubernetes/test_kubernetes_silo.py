@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.settings import client_settings
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.cli import app

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import load_shard, write_shard
+from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.session_files import load_session_shard, save_session_shard
 from client_service.data.sessions import SessionShard
 from shared.errors import DataError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from shared.errors import DataError
 from simulation.cli import app
 from simulation.datasets.chain import ITEMS, MOST_SHOPS, USERS, generate_chain

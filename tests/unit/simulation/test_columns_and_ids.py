@@ -12,9 +12,11 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from client_service.data import build_shard, load_shard, save_shard
 from client_service.data.events import SPLIT_TYPE
-from client_service.data.ids import find_unusable_ids, normalise_id, normalise_ids, read_id_list
+from client_service.data.id_columns import find_unusable_ids, normalise_ids, read_id_list
+from client_service.data.ids import normalise_id
+from client_service.data.interaction_files import load_shard, save_shard
+from client_service.data.interactions import build_shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import append_events, erase_users
 from client_service.event_log.store import EventStore

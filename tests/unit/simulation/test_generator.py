@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from shared.errors import DataError
 from shared.method.graph import Float64, degrees
 from shared.method.spectrum import low_spectrum

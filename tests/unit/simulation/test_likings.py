@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from shared.errors import DataError, SettingsError
 from simulation.datasets.load import load_dataset
 from simulation.partitioning.sources import Cut, cut_shards, find_or_cut_shards

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from shared.errors import DataError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset

@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.data.ratings import MEANINGS, choose_least_rating
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from client_service.data import load_shard, write_shard
+from client_service.data.interaction_files import load_shard, write_shard
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.event_log.database import NAME, EventDatabase
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay, follow_feedback

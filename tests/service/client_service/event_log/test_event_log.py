@@ -16,7 +16,8 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.event_log.database import EARLIER_NAME, NAME
 from client_service.event_log.messages import InteractionIn, InteractionsIn, ItemIn
 from client_service.event_log.overlay import Overlay

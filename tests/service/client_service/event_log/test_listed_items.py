@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.store import EventStore
 from client_service.settings import ClientSettings

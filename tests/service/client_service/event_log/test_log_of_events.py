@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from client_service.data import change_shard, load_shard
+from client_service.data.interaction_files import change_shard, load_shard
 from client_service.event_log import store as stores
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.federation import checkpoint as subject
 from client_service.federation.checkpoint import (
     NAME,

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import change_shard
+from client_service.data.interaction_files import change_shard
 from client_service.event_log.shard_update import append_events
 from client_service.refresh import scheduler as refreshing
 from client_service.settings import ClientSettings

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.data import change_shard, write_shard
+from client_service.data.interaction_files import change_shard, write_shard
 from client_service.evaluation.ranking import on_validation
 from client_service.event_log.shard_update import append_events, erase_users
 from client_service.federation.agent import Agent

@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import Shard, load_shard, write_shard
+from client_service.data.interaction_files import load_shard, write_shard
+from client_service.data.interactions import Shard
 from client_service.event_log.item_metadata import CATEGORY, ItemFacts
 from client_service.event_log.messages import ItemIn
 from client_service.serving.requests import MOST_VALUES, parse_filters

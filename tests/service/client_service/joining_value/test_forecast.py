@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.joining_value.forecast import estimate_worth, forecast
 from client_service.joining_value.trials import CutTrial, Gain, cut_nested, draw_gains, halvings, trainings
 from shared.errors import DataError

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from client_service.app import create_replica
-from client_service.data import Shard, build_shard, load_shard, save_shard
 from client_service.data.events import SPLIT_TYPE, clean_events
+from client_service.data.interaction_files import load_shard, save_shard
+from client_service.data.interactions import Shard, build_shard
 from client_service.federation.best_model import BestModel, load_model
 from client_service.federation.messages import RoundCosts
 from client_service.model_store.model_files import ModelHead, Served, freeze, load_head, load_tensors

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from client_service.boundary.call_attempts import Attempt
-from client_service.data import write_shard
+from client_service.data.interaction_files import write_shard
 from client_service.evaluation.metrics import LABELS
 from client_service.federation.messages import BasisOut, QualityOut, RoundQuality, SpectrumOut, StatusOut
 from client_service.federation.run_records import UNJUDGED, quality_warnings

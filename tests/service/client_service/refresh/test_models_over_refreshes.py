@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.data import change_shard, load_shard
+from client_service.data.interaction_files import change_shard, load_shard
 from client_service.evaluation.metrics import Measures
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import append_events

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.data import Shard, change_shard, load_shard
+from client_service.data.interaction_files import change_shard, load_shard
+from client_service.data.interactions import Shard
 from client_service.event_log.shard_update import append_events, erase_users
 from client_service.federation.best_model import load_model
 from client_service.federation.training_run import TrainingRun

@@ -13,9 +13,10 @@ import httpx
 import polars as pl
 import pytest
 
-from client_service.data import Shard, change_shard, load_shard
 from client_service.data.files import only_writer
-from client_service.data.interaction_files import stated_digest
+from client_service.data.interaction_files import change_shard, load_shard
+from client_service.data.interactions import Shard
+from client_service.data.shard_head import stated_digest
 from client_service.event_log.database import EARLIER_NAME, JOURNAL, NAME
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.service import EventLog

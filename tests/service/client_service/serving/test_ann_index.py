@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served, freeze
 from client_service.models.ranker import Predictor, Ranker, Side
 from client_service.models.score_fusion import Fusion

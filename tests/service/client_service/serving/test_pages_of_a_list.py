@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore

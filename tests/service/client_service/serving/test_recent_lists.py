@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore

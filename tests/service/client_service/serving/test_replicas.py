@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from client_service.app import create_replica
-from client_service.data import Shard, change_shard
+from client_service.data.interaction_files import change_shard
+from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import erase_users
 from client_service.event_log.store import EventStore

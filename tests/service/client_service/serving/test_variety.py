@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_service.data import Shard, load_shard, write_shard
+from client_service.data.interaction_files import load_shard, write_shard
+from client_service.data.interactions import Shard
 from client_service.model_store.model_files import freeze
 from client_service.serving import requests
 from client_service.serving.item_answers import item_freshness, order_by_variety, stretch

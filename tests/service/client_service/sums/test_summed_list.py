@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard, save_shard, shard_of_matrices
+from client_service.data.interaction_files import save_shard
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.settings import ClientSettings
 from client_service.sums.basis import CommonBasis
 from client_service.sums.common_items import CommonItems

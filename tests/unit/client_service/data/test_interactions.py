@@ -11,8 +11,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import Shard, load_shard, save_shard, write_shard
-from client_service.data.ids import find_unusable_ids, require_usable_id
+from client_service.data.id_columns import find_unusable_ids
+from client_service.data.ids import require_usable_id
+from client_service.data.interaction_files import load_shard, save_shard, write_shard
+from client_service.data.interactions import Shard
 from shared.errors import DataError
 
 INTERACTIONS = pl.DataFrame(

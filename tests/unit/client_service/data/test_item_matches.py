@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_service.data import Shard
 from client_service.data.interaction_files import with_places
+from client_service.data.interactions import Shard
 from client_service.data.item_matches import NONE, is_signed, name_items, read_matches, sign_matches
 from client_service.sums.common_items import CommonItems, own_items
 from client_service.sums.statistics import catalogue_matrix, training_digest
@@ -74,7 +74,7 @@ def test_a_shard_has_the_places_that_the_silo_has_signed(tmp_path: Path, silos: 
 
 
 def small_shard_ids(folder: Path) -> tuple[str, str]:
-    from client_service.data import load_shard
+    from client_service.data.interaction_files import load_shard
 
     first, second, *_ = load_shard(folder).item_ids
     return first, second

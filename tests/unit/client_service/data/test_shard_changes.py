@@ -11,9 +11,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from client_service.data import Shard, change_shard, load_shard, shard_head, write_shard
 from client_service.data.files import commit_files
-from client_service.data.interaction_files import stated_head
+from client_service.data.interaction_files import change_shard, load_shard, shard_head, write_shard
+from client_service.data.interactions import Shard
+from client_service.data.shard_head import stated_head
 from client_service.event_log.shard_update import append_events, erase_events, erase_users
 from shared.errors import DataError
 

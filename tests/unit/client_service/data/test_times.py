@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from client_service.data.times import FIRST, LAST, parse_times
+from client_service.data.shard_head import FIRST, LAST
+from client_service.data.times import parse_times
 
 NOON = 1_426_334_400  # 2015-03-14T12:00:00Z
 

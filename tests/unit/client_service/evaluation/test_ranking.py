@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 import client_service.evaluation.ranking
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import K, ndcg, recall
 from client_service.evaluation.ranking import evaluate, on_test, on_validation, ranked_by, validation_users
 from client_service.models.ranker import Rows

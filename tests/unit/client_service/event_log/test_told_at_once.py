@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_service.data import load_shard
+from client_service.data.interaction_files import load_shard
 from client_service.event_log.messages import InteractionIn, InteractionsIn, ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog

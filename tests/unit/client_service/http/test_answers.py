@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.data import Shard, load_shard, write_shard
+from client_service.data.interaction_files import load_shard, write_shard
+from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served, freeze
 from client_service.serving.messages import RecommendationsOut
 from client_service.serving.recommender import Recommender

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import LABELS
 from client_service.evaluation.ranking import on_test
 from client_service.federation.messages import EarlierRun, QualityOut

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.encoders.frequency import encode
 from client_service.models.model import Model
 from client_service.training.item_trainer import ItemTrainer

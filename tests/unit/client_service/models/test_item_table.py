@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.model_store.model_files import freeze
 from client_service.models.encoders.attention import GraphAttention
 from client_service.models.encoders.metapath import MetaPaths, SemanticAttention, perturb

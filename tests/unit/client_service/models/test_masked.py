@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.model_store.model_files import ModelHead, load_parameters, save_model
 from client_service.models.encoders.masked import MaskedModel
 from client_service.models.model import Model

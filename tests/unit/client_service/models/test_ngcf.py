@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.encoders.ngcf import NGCF, SLOPE
 from client_service.models.whole_graph import Propagation, symmetric
 from client_service.training.item_trainer import ItemTrainer

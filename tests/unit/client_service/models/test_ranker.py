@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import client_service.models.ranker
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.encoders import lgcn
 from client_service.models.initial_filter import Filter, start_at
 from client_service.models.model import Ingredients, Model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.closed_form.edlae import EDLAE, RIDGE, edlae_of_few_users, edlae_of_pairs
 from client_service.models.closed_form.part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers, score_sums

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from client_service.data import Shard, load_shard
+from client_service.data.interaction_files import load_shard
+from client_service.data.interactions import Shard
 from client_service.evaluation import ranking
 from client_service.federation.messages import RoundCosts
 from client_service.federation.training_run import TrainingRun

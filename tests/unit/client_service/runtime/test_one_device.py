@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.training.item_trainer import ItemTrainer, group_parameters, pair_loss
 from client_service.training.margins import Margins
 from client_service.training.optimisers import make_optimiser

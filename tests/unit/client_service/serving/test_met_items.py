@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from client_service.data import Shard, change_shard, load_shard
+from client_service.data.interaction_files import change_shard, load_shard
+from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay, follow_feedback
 from client_service.event_log.shard_update import append_events

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.sums.common_items import COMMON_ITEMS_SUM, CommonItems
 from client_service.sums.silo_sum import SumRound, Sums
 from client_service.sums.storage import load_basis, load_basis_head, save_basis

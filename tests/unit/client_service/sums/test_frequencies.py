@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
 from client_service.model_store.model_files import load_head

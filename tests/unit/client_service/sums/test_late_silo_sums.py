@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data import Shard
-from client_service.data.interactions import shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.sums.basis import CommonBasis, basis_of_pairs
 from client_service.sums.statistics import count_pairs, share_told, with_training_pairs
 from shared.method.graph import degrees, normalise

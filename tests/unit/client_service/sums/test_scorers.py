@@ -10,8 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data import Shard
-from client_service.data.interactions import shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import on_test, ranked_by
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts

@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data import Shard
-from client_service.data.interactions import shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.sums.basis import CommonBasis, basis_of_pairs, basis_of_products
 from client_service.sums.statistics import (
     catalogue_matrix,

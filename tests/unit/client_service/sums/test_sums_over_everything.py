@@ -11,7 +11,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data import Shard, build_shard, save_shard
+from client_service.data.interaction_files import save_shard
+from client_service.data.interactions import Shard, build_shard
 from client_service.federation.basis_run import Sums
 from client_service.federation.client_run import basis_folder, open_basis_run, place_run
 from client_service.model_store.model_files import freeze

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.evaluation.ranking import on_validation
 from client_service.event_log.shard_update import append_events
 from client_service.model_store.model_files import freeze

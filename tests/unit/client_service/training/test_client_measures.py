@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.optimisers import OPTIMISERS
 from shared.method.settings import MethodSettings

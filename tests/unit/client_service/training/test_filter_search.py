@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import on_validation, ranked_by, validation_users
 from client_service.models.closed_form.ease import ease_scores
 from client_service.models.initial_filter import Filter

@@ -11,8 +11,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.data import Shard
-from client_service.data.interactions import shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import on_test, on_validation, ranked_by
 from client_service.model_store.model_files import freeze
 from client_service.models.closed_form.ease import EASE, RIDGES, ease, ridges_for

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import client_service.training.start_choice
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.initial_filter import Filter
 from client_service.training.client_measures import compared_kernels
 from client_service.training.item_trainer import ItemTrainer

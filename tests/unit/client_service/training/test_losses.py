@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import client_service.training.margins
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.models.popularity_angle import PopularityTables
 from client_service.training.item_trainer import ItemTrainer, pair_loss
 from client_service.training.margins import TABLE_STEPS, fit_tables, popularity_loss

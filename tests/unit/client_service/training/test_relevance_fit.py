@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from client_service.data import Shard, shard_of_matrices
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.federation.best_model import load_model
 from client_service.model_store.model_files import freeze, load_head
 from client_service.models.ranker import UNFITTED, Ranker, Relevance

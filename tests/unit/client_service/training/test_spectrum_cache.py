@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import client_service.training.spectrum_cache
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.spectrum import Spectrum, low_spectrum
 

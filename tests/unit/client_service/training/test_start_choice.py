@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import client_service.training.start_choice
-from client_service.data import Shard
+from client_service.data.interactions import Shard
 from client_service.event_log.shard_update import erase_users
 from client_service.federation.training_run import TrainingRun
 from client_service.models.closed_form.least_squares import Weighting

@@ -1,0 +1,59 @@
+"""Reads tables of Parquet files within the memory that there is."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+
+from client_service.data import files
+from client_service.data.files import CELL_BYTES, TABLE_SHARE, read_bytes
+from shared.errors import DataError
+
+VALUE_SHARE = 4  # or values of a table, each counted as often as it stands there
+
+
+def read_table(path: Path) -> pl.DataFrame:
+    """A Parquet file as a table."""
+    return parse_table(path, read_bytes(path))
+
+
+def parse_table(path: Path, content: bytes) -> pl.DataFrame:
+    """The content of a Parquet file as a table. The reader's own words are left out: they can quote cells."""
+    with _parquet_errors(path, content):
+        return pl.read_parquet(io.BytesIO(content))
+
+
+def parse_foreign_table(path: Path, content: bytes, is_read: Callable[[str], bool]) -> tuple[pl.DataFrame, pl.Schema]:
+    """Likewise the columns of names that are read, but no lists and structures; and the kinds of all columns.
+
+    DataError, before a row is read, where the rows that the file announces would fill the memory, and before a value is
+    worked on, where the values would: equal values take no room in such a file.
+    """
+    with _parquet_errors(path, content):
+        announced = pl.scan_parquet(io.BytesIO(content))
+        kinds = announced.collect_schema()
+        alone = len(kinds) == 1  # of a list of ids, under whatever name
+        names = [name for name, kind in kinds.items() if (is_read(name) or alone) and not kind.is_nested()]
+        rows = announced.select(pl.len()).collect().item()
+    most = files.usable_memory() // TABLE_SHARE // CELL_BYTES
+    if (cells := rows * max(1, len(names))) > most:
+        expected = f"expected at most {most:,} cells, for which this machine has memory"
+        raise DataError(f"{path}: {expected}, got {cells:,}: divide the file, or leave columns out")
+    with _parquet_errors(path, content):
+        table = pl.read_parquet(io.BytesIO(content), columns=names)
+    if (size := int(table.estimated_size())) > (most := files.usable_memory() // VALUE_SHARE):
+        expected = f"expected values of at most {most:,} bytes together, for which this machine has memory"
+        raise DataError(f"{path}: {expected}, got {size:,}: divide the file, or use shorter ids")
+    return table, kinds
+
+
+@contextmanager
+def _parquet_errors(path: Path, content: bytes) -> Iterator[None]:
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError):  # damaged pages panic
+        raise DataError(f"{path}: expected a Parquet file, got {len(content)} bytes of something else") from None

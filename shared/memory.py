@@ -1,0 +1,31 @@
+"""The memory that this process may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+CGROUP_FILES = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2 and of version 1
+
+
+def usable_memory() -> int:
+    """Bytes of the machine, or of this process's control group where that has a lower limit."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """Of the process's control group and of those above it; none where nothing is limited."""
+    own = ""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        own = next(line.removeprefix("0::/") for line in lines if line.startswith("0::/"))
+    inner = CGROUPS / own
+    for folder in (inner, *inner.parents):
+        if folder.is_relative_to(CGROUPS):
+            for name in CGROUP_FILES:
+                with suppress(OSError, ValueError):  # no such file, or "max"
+                    yield int((folder / name).read_text(encoding="ascii"))
