@@ -24,7 +24,7 @@ from shared.message import Message
 SERVING = "serving"  # in the state directory
 CURRENT = "current.json"
 HEAD = "head.json"  # of a compiled folder
-FORMAT = "lpsfed-serving/1"
+FORMAT: Literal["lpsfed-serving/1"] = "lpsfed-serving/1"
 SHORT = 16  # characters of a digest in a folder's name
 PARTIAL = ".partial"  # end of a temporary folder's name
 FOLDER = r"(shard|model|sessions)-[0-9a-f]{16}"

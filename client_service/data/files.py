@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from shared import memory
 from shared.errors import DataError
 from shared.files import make_private_folder, sync_path, write_file
-from shared.memory import usable_memory
 
 GZIP = b"\x1f\x8b"  # its first two bytes
 CELL_BYTES = 32  # of memory that one cell of a table takes, while it is read and cleaned
@@ -47,7 +47,7 @@ def _describe_kind(mode: int) -> str:
 
 
 def _require_memory(path: Path, size: int) -> None:
-    if size > (most := usable_memory() // TABLE_SHARE):
+    if size > (most := memory.usable_memory() // TABLE_SHARE):
         expected = f"expected at most {most:,} bytes, half of this machine's memory"
         raise DataError(f"{path}: {expected}, got {size:,}: divide the file")
 
@@ -58,7 +58,7 @@ def require_text_memory(path: Path, text: str, separator: str) -> None:
     Each line counts as three cells more: of itself, of its number, and of the list of its fields.
     """
     cells = text.count(separator) + 4 * (text.count("\n") + 1)
-    if cells > (most := usable_memory() // TABLE_SHARE // CELL_BYTES):
+    if cells > (most := memory.usable_memory() // TABLE_SHARE // CELL_BYTES):
         expected = f"expected lines of at most {most:,} fields together, for which this machine has memory"
         raise DataError(f"{path}: {expected}, got {cells:,}, with the lines: divide the file")
 
@@ -83,7 +83,7 @@ def unpack_content(path: Path, packed: bytes) -> bytes:
 
 def _unpack_gzip(path: Path, packed: bytes) -> bytes:
     """Stops where a small file would fill the memory, rather than at its end."""
-    most = usable_memory() // TEXT_SHARE
+    most = memory.usable_memory() // TEXT_SHARE
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -95,7 +95,7 @@ def _unpack_gzip(path: Path, packed: bytes) -> bytes:
 def decode_text(path: Path, data: bytes, *, latin: bool = False) -> str:
     """Text in UTF-8 or UTF-16, with or without a byte order mark, its lines ending in "\\n" alone. `latin`: else in
     latin-1. DataError with the line of the first byte that is none, and for more than there is memory to work on."""
-    if len(data) > (most := usable_memory() // TEXT_SHARE):
+    if len(data) > (most := memory.usable_memory() // TEXT_SHARE):
         expected = f"expected text of at most {most:,} bytes, an eighth of this machine's memory"
         raise DataError(f"{path}: {expected}, got {len(data):,}: divide the file")
     encoding = _find_encoding(data)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import polars as pl
 
-from client_service.data import files
 from client_service.data.files import CELL_BYTES, TABLE_SHARE, read_bytes
+from shared import memory
 from shared.errors import DataError
 
 VALUE_SHARE = 4  # or values of a table, each counted as often as it stands there
@@ -39,13 +39,13 @@ def parse_foreign_table(path: Path, content: bytes, is_read: Callable[[str], boo
         alone = len(kinds) == 1  # of a list of ids, under whatever name
         names = [name for name, kind in kinds.items() if (is_read(name) or alone) and not kind.is_nested()]
         rows = announced.select(pl.len()).collect().item()
-    most = files.usable_memory() // TABLE_SHARE // CELL_BYTES
+    most = memory.usable_memory() // TABLE_SHARE // CELL_BYTES
     if (cells := rows * max(1, len(names))) > most:
         expected = f"expected at most {most:,} cells, for which this machine has memory"
         raise DataError(f"{path}: {expected}, got {cells:,}: divide the file, or leave columns out")
     with _parquet_errors(path, content):
         table = pl.read_parquet(io.BytesIO(content), columns=names)
-    if (size := int(table.estimated_size())) > (most := files.usable_memory() // VALUE_SHARE):
+    if (size := int(table.estimated_size())) > (most := memory.usable_memory() // VALUE_SHARE):
         expected = f"expected values of at most {most:,} bytes together, for which this machine has memory"
         raise DataError(f"{path}: {expected}, got {size:,}: divide the file, or use shorter ids")
     return table, kinds

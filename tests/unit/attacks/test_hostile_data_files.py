@@ -70,7 +70,7 @@ def test_lists_where_ids_belong_are_refused_before_they_are_read(tmp_path: Path)
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def have(size: int) -> None:
-        monkeypatch.setattr("client_service.data.files.usable_memory", lambda: size)
+        monkeypatch.setattr("shared.memory.usable_memory", lambda: size)
 
     return have
 

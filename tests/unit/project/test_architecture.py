@@ -240,6 +240,19 @@ def test_importing_the_audit_leaves_torch_and_the_services_out() -> None:
     assert found & (HEAVY | {"matplotlib", "aggregator_service", "simulation", "fastapi"}) == set()
 
 
+LIGHT = (  # modules of the process that answers
+    "client_service.compiled.shard",
+    "client_service.compiled.publication",
+    "client_service.event_log.store",
+    "client_service.serving.messages",
+)
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_what_answers_needs_of_data_loads_neither_torch_nor_tables(module: str) -> None:
+    assert loaded(module) & {"torch", "polars", "pandas", "scipy"} == set()
+
+
 def test_nothing_is_unpickled_and_nothing_is_evaluated() -> None:
     pickling = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
     wrong = [f"{path} imports {', '.join(names)}" for path in EVERY_FILE if (names := tops(path) & pickling)]

@@ -148,7 +148,7 @@ def test_messages_do_not_quote_ids(write: Write) -> None:
 def test_a_small_file_that_unpacks_to_more_than_the_memory_holds_is_refused_before_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.data.files.usable_memory", lambda: 8_000_000)
+    monkeypatch.setattr("shared.memory.usable_memory", lambda: 8_000_000)
     packed = tmp_path / "ratings.csv.gz"
     packed.write_bytes(gzip.compress(b"user,item\n" + b"u1,i1\n" * 200_000))
     refused(packed, "at most 1,000,000 bytes when unpacked", "divide the file")

@@ -1,0 +1,1 @@
+"""Writes what a silo answers from: its shard and its model, compiled into folders of arrays."""

@@ -1,0 +1,87 @@
+"""Writes and opens the arrays of a compiled folder, whose head says how long their files are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.lib.format import open_memmap, read_array
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from client_service.compiled.publication import HEAD, SHORT, put_folder, write_folder
+from shared.errors import DataError
+
+MAPPED_FROM: Final = 1 << 14  # bytes from which an array's file is mapped; a smaller one is read
+Head = TypeVar("Head", bound=BaseModel)
+
+
+class _Sizes(BaseModel):
+    """Of the arrays' files, in bytes, by the arrays' names; in every head beside its own fields."""
+
+    model_config = ConfigDict(extra="ignore")
+    sizes: dict[str, int]
+
+
+def save_folder(serving: Path, kind: str, head: BaseModel, arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Writes the folder `KIND-<digest>` in `serving`, durably; a whole one that is there already is reused."""
+    fields = head.model_dump(mode="json")
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    place = serving / f"{kind}-{digest.hexdigest()[:SHORT]}"
+    if place.exists():
+        try:
+            if read_folder_head(place, type(head)) == head:
+                return place
+        except DataError:  # it is damaged
+            pass
+        shutil.rmtree(place)
+    with write_folder(serving, kind) as partial:
+        for name, array in arrays.items():
+            np.save(partial / f"{name}.npy", array, allow_pickle=False)
+        sizes = {name: (partial / f"{name}.npy").stat().st_size for name in arrays}
+        return put_folder(partial, kind, digest.hexdigest(), {**fields, "sizes": sizes})
+
+
+def read_folder_head(folder: Path, kind: type[Head]) -> Head:
+    """The head of a folder whose files are as long as it says. DataError for a damaged or another folder."""
+    try:
+        fields = json.loads((folder / HEAD).read_bytes())
+        sizes = _Sizes.model_validate(fields).sizes
+        head = kind.model_validate({name: value for name, value in fields.items() if name != "sizes"})
+    except (OSError, ValueError) as error:
+        found = "none" if isinstance(error, FileNotFoundError) else "another content"
+        raise folder_error(folder, f"a file {HEAD} of this version, got {found}") from None
+    for name, size in sizes.items():
+        path = folder / f"{name}.npy"
+        found_size = path.stat().st_size if path.is_file() else 0
+        if found_size != size:
+            raise folder_error(folder, f"{size:,} bytes in {path.name}, got {found_size:,}")
+    return head
+
+
+def open_array(folder: Path, name: str) -> NDArray[Any]:
+    """An array of a folder, mapped where it is large. DataError for a damaged file."""
+    path = folder / f"{name}.npy"
+    try:
+        if path.stat().st_size < MAPPED_FROM:
+            with path.open("rb") as file:
+                found: NDArray[Any] = read_array(file, allow_pickle=False)
+            return found
+        # A plain view of the mapping: what numpy does for its own kind of map on each look costs more than the look.
+        mapped: NDArray[Any] = open_memmap(path, mode="r").view(np.ndarray)
+        return mapped
+    except (OSError, ValueError):
+        raise folder_error(folder, f"an array in {path.name}, got something else") from None
+
+
+def folder_error(folder: Path, expected: str) -> DataError:
+    """The error for a folder that cannot be used, which says what to do."""
+    return DataError(f"{folder}: expected {expected}: remove this folder, the trainer compiles it anew")

@@ -1,0 +1,167 @@
+"""A silo's data as answers need it: ids, titles, features, pairs and times, mapped from a compiled folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from client_service.compiled.arrays import folder_error, open_array, read_folder_head
+from client_service.compiled.ids import IdIndex
+from client_service.compiled.texts import FoldedTexts, Texts
+from client_service.data.ratings import RatingMeaning
+
+FORMAT: Final = "lpsfed-compiled-shard/1"
+KIND: Final = "shard"
+NO_TIME: Final = int(np.iinfo(np.int64).min)  # stands for a time that is not known
+Rows = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+
+class ShardHead(BaseModel):
+    """What the arrays of a compiled shard are of.
+
+    digest: of the likings that models learn from; kept_digest: of those on the disk, under which models are kept;
+    lists_digest: of all that lists follow from. features: names of the items' features, and whether each is a number.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: Literal["lpsfed-compiled-shard/1"] = FORMAT
+    task: str
+    name: str
+    digest: str
+    kept_digest: str
+    lists_digest: str
+    users: int
+    items: int
+    rating: RatingMeaning | None
+    titles: bool
+    times: bool
+    met_times: bool
+    freshness: bool
+    features: tuple[tuple[str, Literal["number", "text"]], ...]
+
+
+class RowLists:
+    """Rows of items for each of some users, ascending, and where they are known the times beside."""
+
+    def __init__(self, folder: Path, name: str, count: int, *, times: bool = False) -> None:
+        indptr, self.indices = open_array(folder, f"{name}-indptr"), open_array(folder, f"{name}-indices")
+        self.times: Rows | None = open_array(folder, f"{name}-times") if times else None
+        lengths = {len(self.indices), *(() if self.times is None else (len(self.times),))}
+        if indptr.dtype != np.int64 or len(indptr) != count + 1 or lengths != {int(indptr[-1])}:
+            raise folder_error(folder, f"lists of {count:,} rows in {name}-*.npy, got others")
+        self.indptr, self._starts = indptr, indptr.data
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def row(self, place: int) -> Rows:
+        """The items of a user, ascending."""
+        found: Rows = self.indices[self._starts[place] : self._starts[place + 1]].astype(np.int64)
+        return found
+
+    def time(self, place: int, item: int) -> int | None:
+        """Seconds since 1970, UTC, of a user's pair with an item; None where there is none, or it has no time."""
+        if self.times is None:
+            return None
+        first, last = self._starts[place], self._starts[place + 1]
+        at = first + int(np.searchsorted(self.indices[first:last], item))
+        if at >= last or self.indices[at] != item or (found := int(self.times[at])) == NO_TIME:
+            return None
+        return found
+
+
+class Feature:
+    """One feature of all items: numbers, NaN where there is none, or texts."""
+
+    def __init__(self, folder: Path, place: int, kind: Literal["number", "text"]) -> None:
+        self._column = open_array(folder, f"feature-{place}")
+        self._texts = Texts(folder, f"feature-{place}-texts") if kind == "text" else None
+
+    @cached_property
+    def texts(self) -> tuple[str, ...] | None:
+        """The different texts that items have; None of a feature of numbers."""
+        return None if self._texts is None else tuple(text for text in self._texts if text is not None)
+
+    def having(self, values: Sequence[float] | Sequence[int]) -> Mask:
+        """The items (N,) with one of these numbers, or of these places in `texts`."""
+        return np.isin(self._column, values)
+
+    def of(self, row: int) -> str | float | None:
+        """What an item has of it."""
+        value = self._column[row]
+        if self._texts is None:
+            return None if np.isnan(value) else float(value)
+        return None if value < 0 else self._texts[int(value)]
+
+
+class CompiledShard:
+    """M users and N items of a silo. Whatever is large is mapped: processes share it, and nobody writes it.
+
+    train: training items of each user. known_pairs: all that he has met, liked or not. met: what he has met and does
+    not like. popularity: (N,), users who have an item in training. freshness: (N,) in [0, 1], None without times.
+    met_only_users: who has met items, likes none and has no row.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.head = folder, (head := read_folder_head(folder, ShardHead))
+        self.name, self.task, self.rating = head.name, head.task, head.rating
+        self.digest, self.kept_digest, self.lists_digest = head.digest, head.kept_digest, head.lists_digest
+        self.user_ids, self.item_ids = IdIndex(folder, "users"), IdIndex(folder, "items")
+        self.met_only_users = IdIndex(folder, "met-users")
+        self.train, self.known_pairs = (RowLists(folder, name, head.users) for name in ("train", "known"))
+        self.met = RowLists(folder, "met", head.users, times=head.met_times)
+        self._met_by_others = RowLists(folder, "met-only", len(self.met_only_users), times=head.met_times)
+        self._liked = RowLists(folder, "liked", head.users, times=True) if head.times else None
+        self.popularity: Float32 = open_array(folder, "popularity")
+        self.freshness: Float32 | None = open_array(folder, "freshness") if head.freshness else None
+        self.titles = Texts(folder, "titles") if head.titles else None
+        self.features = {name: Feature(folder, place, kind) for place, (name, kind) in enumerate(head.features)}
+        sizes = (len(self.user_ids), len(self.item_ids), len(self.popularity))
+        if sizes != (head.users, head.items, head.items) or (self.titles and len(self.titles) != head.items):
+            raise folder_error(folder, f"{head.users:,} users and {head.items:,} items, got others")
+
+    def user_row(self, user_id: str) -> int | None:
+        """The user's row, or None for somebody who has none."""
+        return self.user_ids.row(user_id)
+
+    def item_row(self, item_id: str) -> int | None:
+        """The item's row, or None for an item outside the catalogue."""
+        return self.item_ids.row(item_id)
+
+    def items_met_by(self, user_id: str) -> Rows:
+        """Rows of the items that somebody has met and does not like, ascending; also of who likes nothing."""
+        if (row := self.user_row(user_id)) is not None:
+            return self.met.row(row)
+        other = self.met_only_users.row(user_id)
+        return np.zeros(0, dtype=np.int64) if other is None else self._met_by_others.row(other)
+
+    def liked_time(self, user_row: int, item_row: int) -> int | None:
+        """Seconds since 1970, UTC, of a liking in whichever split; None where there is none, or it has no time."""
+        return None if self._liked is None else self._liked.time(user_row, item_row)
+
+    def met_time(self, user_id: str, item_row: int) -> int | None:
+        """Likewise of an item that somebody has met and does not like."""
+        if (row := self.user_row(user_id)) is not None:
+            return self.met.time(row, item_row)
+        other = self.met_only_users.row(user_id)
+        return None if other is None else self._met_by_others.time(other, item_row)
+
+    @cached_property
+    def folded_titles(self) -> FoldedTexts:
+        """The titles as they are searched; empty ones where there are none."""
+        if self.titles is None:
+            return FoldedTexts.of([None] * len(self.item_ids))
+        return FoldedTexts.open(self.folder, "folded")
+
+
+def open_shard(folder: Path) -> CompiledShard:
+    """The compiled shard in this folder. DataError for a damaged or another folder, which says what to do."""
+    return CompiledShard(folder)

@@ -1,0 +1,122 @@
+"""Texts in two mapped arrays: their bytes and where each begins; and how titles are compared and searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, overload
+from unicodedata import normalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_service.compiled.arrays import folder_error, open_array
+
+END: Final = 0x0A  # after each text that is searched; no word holds it
+Rows = NDArray[np.int64]
+
+
+def text_arrays(name: str, texts: Sequence[str | None]) -> dict[str, NDArray[Any]]:
+    """The arrays of texts under this name; None is another text than the empty one."""
+    written = b"".join(encoded := [b"" if text is None else text.encode() for text in texts])
+    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, encoded), dtype=np.int64, count=len(texts)), out=offsets[1:])
+    arrays: dict[str, NDArray[Any]] = {
+        f"{name}-bytes": np.frombuffer(written, dtype=np.uint8),
+        f"{name}-offsets": offsets,
+    }
+    if any(text is None for text in texts):
+        arrays[f"{name}-missing"] = np.array([text is None for text in texts], dtype=np.uint8)
+    return arrays
+
+
+class Texts(Sequence[str | None]):
+    """Texts in the order that they were written in, read where they are mapped."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        content, offsets = open_array(folder, f"{name}-bytes"), open_array(folder, f"{name}-offsets")
+        if content.dtype != np.uint8 or offsets.dtype != np.int64 or len(offsets) < 1 or offsets[-1] != len(content):
+            raise folder_error(folder, f"bytes and offsets of texts in {name}-*.npy, got others")
+        missing = folder / f"{name}-missing.npy"
+        self._count = len(offsets) - 1
+        self._bytes, self._offsets = content.data, offsets.data
+        self._missing = open_array(folder, f"{name}-missing").data if missing.is_file() else None
+
+    @property
+    def views(self) -> tuple[memoryview, memoryview]:
+        """The bytes, and where each text begins."""
+        return self._bytes, self._offsets
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, row: int) -> str | None: ...
+    @overload
+    def __getitem__(self, row: slice) -> tuple[str | None, ...]: ...
+    def __getitem__(self, row: int | slice) -> str | tuple[str | None, ...] | None:
+        if isinstance(row, slice):
+            return tuple(self[one] for one in range(self._count)[row])
+        if row < 0:
+            row += self._count
+        if not 0 <= row < self._count:
+            raise IndexError("expected the row of a text, got one beyond them")
+        if self._missing is not None and self._missing[row]:
+            return None
+        offsets = self._offsets
+        return self._bytes[offsets[row] : offsets[row + 1]].tobytes().decode()
+
+    def __iter__(self) -> Iterator[str | None]:
+        return (self[row] for row in range(self._count))
+
+
+def fold(text: str) -> str:
+    """What two texts are compared by: NFKC and full case folding of Unicode.
+
+    `STRASSE` is `Straße`, a sigma at the end of a word is a sigma, composed and decomposed accents are the same, and so
+    are letters of full width. An accent that is not there makes another letter: `cafe` is not `café`.
+    """
+    if text.isascii():
+        return text.lower()
+    # Twice: folding can take apart what was composed, and composing can give a letter that folds.
+    return normalize("NFKC", normalize("NFKC", normalize("NFD", text).casefold()).casefold())
+
+
+def search_arrays(name: str, texts: Sequence[str | None]) -> dict[str, NDArray[Any]]:
+    """The arrays by which the texts are searched: each folded, with an END behind it."""
+    return text_arrays(name, [("" if text is None else fold(text)).replace("\n", " ") + "\n" for text in texts])
+
+
+class FoldedTexts:
+    """Folded texts, in which words are found."""
+
+    def __init__(self, content: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+        self._content, self._offsets = content, offsets
+
+    @classmethod
+    def open(cls, folder: Path, name: str) -> FoldedTexts:
+        """Those that `search_arrays` wrote."""
+        return cls(open_array(folder, f"{name}-bytes"), open_array(folder, f"{name}-offsets"))
+
+    @classmethod
+    def of(cls, texts: Sequence[str | None]) -> FoldedTexts:
+        """Those of texts in memory."""
+        arrays = search_arrays("", texts)
+        return cls(arrays["-bytes"], arrays["-offsets"])
+
+    def holding(self, word: str) -> NDArray[np.bool_]:
+        """Which texts hold a folded word, (N,)."""
+        found = np.zeros(len(self._offsets) - 1, dtype=bool)
+        letters = np.frombuffer(word.encode(errors="surrogatepass"), dtype=np.uint8)
+        if (last := len(self._content) - len(letters) + 1) <= 0 or not len(letters):
+            return found
+        # The rarest of its bytes first: few places are left for the others.
+        counts = [np.count_nonzero(self._content == letter) for letter in letters[:8]]
+        first = int(np.argmin(counts))
+        places = np.flatnonzero(self._content[first : first + last] == letters[first])
+        for at, letter in enumerate(letters):
+            if at != first:
+                places = places[self._content[places + at] == letter]
+        found[np.searchsorted(self._offsets, places, side="right") - 1] = True
+        return found
