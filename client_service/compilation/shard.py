@@ -12,7 +12,7 @@ from scipy import sparse
 
 from client_service.compiled.arrays import save_folder
 from client_service.compiled.ids import id_arrays
-from client_service.compiled.shard import KIND, NO_TIME, ShardHead
+from client_service.compiled.shard import KIND, NO_TIME, CompiledHead
 from client_service.compiled.texts import search_arrays, text_arrays
 from client_service.data.events import row_numbers
 from client_service.data.interactions import Shard
@@ -27,7 +27,7 @@ def compile_shard(shard: Shard, serving: Path) -> Path:
     fresh = item_freshness(shard)
     met_times = shard.met_events is not None and "time" in shard.met_events.columns
     features = [] if shard.features is None else shard.features.get_columns()
-    head = ShardHead(
+    head = CompiledHead(
         task="items",
         name=shard.name,
         digest=shard.digest,

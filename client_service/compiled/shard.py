@@ -24,7 +24,7 @@ Float32 = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 
-class ShardHead(BaseModel):
+class CompiledHead(BaseModel):
     """What the arrays of a compiled shard are of.
 
     digest: of the likings that models learn from; kept_digest: of those on the disk, under which models are kept;
@@ -111,7 +111,7 @@ class CompiledShard:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.head = folder, (head := read_folder_head(folder, ShardHead))
+        self.folder, self.head = folder, (head := read_folder_head(folder, CompiledHead))
         self.name, self.task, self.rating = head.name, head.task, head.rating
         self.digest, self.kept_digest, self.lists_digest = head.digest, head.kept_digest, head.lists_digest
         self.user_ids, self.item_ids = IdIndex(folder, "users"), IdIndex(folder, "items")
