@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy import linalg, sparse
@@ -13,23 +14,46 @@ from shared.method.graph import Float64, normalise
 
 BLOCK = 16
 PARTS = 4  # of the rows: as many on every machine, so that sums are rounded in one way
-TOLERANCE = 1e-9  # |A^T A v - s^2 v| of each vector, as a share of the largest s^2
 MOST_NUMBERS = 40_000_000  # of the basis, 320 MB; with more it begins anew at the best vectors so far
 DEPENDENT = 1e-8  # share of its length that a vector keeps without the basis, below which it is mostly rounding
 START_SEED = 7
 
 
-def leading_vectors(matrix: sparse.csr_array, count: int) -> Float64:
-    """V (N, count) of A (M, N), those of the largest singular values, in descending order, to within TOLERANCE.
+@dataclass(frozen=True)
+class Accuracy:
+    """How exact leading vectors are.
+
+    tolerance: |A^T A v - s^2 v| of each vector, as a share of the largest s^2. dtype: of the numbers. checks: how many
+    times the error is looked at while the basis grows by as many vectors as are asked for.
+    """
+
+    tolerance: float
+    dtype: type[np.floating[Any]]
+    checks: int = 1
+
+    def step(self, count: int) -> int:
+        """By how many vectors the basis grows between two looks at the error, a multiple of BLOCK."""
+        return max(1, count // (BLOCK * self.checks)) * BLOCK
+
+
+TRAINING = Accuracy(1e-9, np.float64)
+"""Of what is trained on: a digest of training depends on every bit."""
+RANKING = Accuracy(1e-4, np.float32, checks=4)
+"""Of scorers that only rank: lists are the same at a third of the time (docs/performance.md)."""
+
+
+def leading_vectors(matrix: sparse.csr_array, count: int, accuracy: Accuracy = TRAINING) -> Float64:
+    """V (N, count) of A (M, N), those of the largest singular values, in descending order.
 
     `count` is at least BLOCK and well below N: see `low_spectrum`. The same bits on any number of cores.
     """
-    basis = _Basis(_Gram(matrix), count)
+    basis = _Basis(_Gram(matrix.astype(accuracy.dtype)), count)
+    step = accuracy.step(count)
     while True:
         basis.grow()
-        if basis.full or (basis.size >= 2 * count and basis.size % (count // BLOCK * BLOCK) == 0):
+        if basis.full or (basis.size >= 2 * count and basis.size % step == 0):
             values, vectors, errors = basis.solve()
-            if errors[-count:].max() <= TOLERANCE * values[-1]:
+            if errors[-count:].max() <= accuracy.tolerance * values[-1]:
                 return np.ascontiguousarray(basis.turned(vectors[:, -count:])[::-1].T)
             if basis.full:
                 basis.restart(values, vectors)
@@ -40,7 +64,7 @@ class _Gram:
 
     def __init__(self, matrix: sparse.csr_array) -> None:
         turned = sparse.csr_array(matrix.T)
-        self.size = turned.shape[0]
+        self.size, self.dtype = turned.shape[0], matrix.dtype
         self._halves = [[half[rows] for rows in _parts(half.shape[0])] for half in (matrix, turned)]
 
     def __matmul__(self, block: Float64) -> Float64:
@@ -60,13 +84,13 @@ class _Basis:
     link: Float64 = field(default_factory=lambda: np.zeros((BLOCK, BLOCK)))
 
     def __post_init__(self) -> None:
-        width = self.gram.size
+        width, dtype = self.gram.size, self.gram.dtype
         self.kept = (-(-self.count // BLOCK) + 1) * BLOCK  # more than are asked for: the last converge the sooner
         self.most = max(2 * self.kept, min(MOST_NUMBERS // width, width - 2 * BLOCK)) // BLOCK * BLOCK
-        self.rows = np.empty((self.most, width))
+        self.rows = np.empty((self.most, width), dtype)
         self.projected = np.zeros((self.most, self.most))
         start = np.random.default_rng(START_SEED).standard_normal((width, BLOCK))
-        self.following = np.linalg.qr(start)[0].T
+        self.following = np.linalg.qr(start)[0].T.astype(dtype, copy=False)
         self.parts = _parts(width)
 
     @property
@@ -95,7 +119,7 @@ class _Basis:
 
     def turned(self, vectors: Float64) -> Float64:
         """vectors^T Q."""
-        rows = self.rows[: self.size]
+        rows, vectors = self.rows[: self.size], vectors.astype(self.rows.dtype, copy=False)
         return np.concatenate(in_threads(lambda part: vectors.T @ rows[:, part], self.parts), axis=1)
 
     def restart(self, values: Float64, vectors: Float64) -> None:
@@ -164,21 +188,35 @@ class Spectrum:
 
     def cut(self, cutoff: int) -> Spectrum:
         """The same spectrum with at most `cutoff` components."""
-        return Spectrum(self.singular[:cutoff], self.users[:, :cutoff], self.items[:, :cutoff])
+        return replace(
+            self, singular=self.singular[:cutoff], users=self.users[:, :cutoff], items=self.items[:, :cutoff]
+        )
+
+    def rank_by(self, interactions: sparse.csr_array, cutoff: int, exponent: float) -> Spectrum:
+        """A further spectrum of the same graph, normalised by another power of the degrees, for scorers that rank."""
+        return low_spectrum(interactions, cutoff, exponent, accuracy=RANKING)
 
 
-def low_spectrum(interactions: sparse.csr_array, cutoff: int, exponent: float = 0.5, added: float = 0.0) -> Spectrum:
+def low_spectrum(
+    interactions: sparse.csr_array,
+    cutoff: int,
+    exponent: float = 0.5,
+    added: float = 0.0,
+    accuracy: Accuracy = TRAINING,
+) -> Spectrum:
     """The lowest frequencies of a graph (Section 3.2), float64, signs fixed: Phi = min(cutoff, min(M, N) - 1, rank).
 
     With one user or one item a single component is returned, since nothing smaller exists. Directions of singular
-    value zero carry no edge and are left out. added: to the degrees, see `normalise`.
+    value zero carry no edge and are left out. added: to the degrees, see `normalise`. accuracy: of what is found in
+    blocks, which is done in large graphs alone.
     """
     matrix = normalise(interactions, exponent, added)
     count = max(1, min(cutoff, min(matrix.shape) - 1))
     dense = min(matrix.shape) <= max(DENSE_LIMIT, 2 * count)
-    left, singular, right = _dense(matrix, count) if dense else _iterative(matrix, count)
+    left, singular, right = _dense(matrix, count) if dense else _iterative(matrix, count, accuracy)
     rank = max(1, int((singular > NULL).sum()))
-    return _orient(left[:, :rank], singular[:rank], right[:, :rank])
+    wide = (part.astype(np.float64, copy=False) for part in (left[:, :rank], singular[:rank], right[:, :rank]))
+    return _orient(*wide)
 
 
 def _dense(matrix: sparse.csr_array, count: int) -> tuple[Float64, Float64, Float64]:
@@ -186,21 +224,21 @@ def _dense(matrix: sparse.csr_array, count: int) -> tuple[Float64, Float64, Floa
     return left[:, :count], singular[:count], right[:count].T
 
 
-def _iterative(matrix: sparse.csr_array, count: int) -> tuple[Float64, Float64, Float64]:
+def _iterative(matrix: sparse.csr_array, count: int, accuracy: Accuracy) -> tuple[Float64, Float64, Float64]:
     if count >= BLOCK_COUNT and min(matrix.shape) >= BLOCK_SHARE * count:
-        return _by_blocks(matrix, count)
+        return _by_blocks(matrix, count, accuracy)
     start = np.random.default_rng(START_SEED).standard_normal(min(matrix.shape))
     left, singular, right = svds(matrix, k=count, v0=start, solver="arpack")
     order = np.argsort(-singular, kind="stable")
     return left[:, order], np.asarray(singular, dtype=np.float64)[order], right[order].T
 
 
-def _by_blocks(matrix: sparse.csr_array, count: int) -> tuple[Float64, Float64, Float64]:
+def _by_blocks(matrix: sparse.csr_array, count: int, accuracy: Accuracy) -> tuple[Float64, Float64, Float64]:
     """The vectors of the smaller side first; those of the other and the values follow from a small decomposition."""
     if matrix.shape[0] < matrix.shape[1]:
-        right, singular, left = _by_blocks(sparse.csr_array(matrix.T), count)
+        right, singular, left = _by_blocks(sparse.csr_array(matrix.T), count, accuracy)
         return left, singular, right
-    vectors = leading_vectors(matrix, count)
+    vectors = leading_vectors(matrix, count, accuracy)
     across, upper = np.linalg.qr(matrix @ vectors)  # a decomposition of all rows takes five times as long
     left, singular, turn = linalg.svd(upper)
     return across @ left, singular, vectors @ turn.T

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
-from shared.method.spectrum import Spectrum, low_spectrum
+from shared.method.spectrum import Spectrum
 
 MOST_PAIRS = 6000  # items up to which their pairs are counted once for all settings: 144 MB
 LOUDNESSES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of a part beside the sum of the others
@@ -94,7 +94,7 @@ class TrainingGraph:
         """So many of the graph, normalised by this power of the degrees."""
         key = (count, exponent)
         if key not in self._spectra:
-            self._spectra[key] = low_spectrum(self.interactions, count, exponent)
+            self._spectra[key] = self.spectrum.rank_by(self.interactions, count, exponent)
         return self._spectra[key]
 
 

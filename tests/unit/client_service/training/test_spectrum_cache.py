@@ -87,3 +87,23 @@ def test_other_files_in_the_folder_stay(planted: Shard, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_text("keep me")
     cached_spectrum(planted, 5, tmp_path)
     assert (tmp_path / "model.safetensors").read_text() == "keep me"
+
+
+def test_a_spectrum_that_scorers_rank_by_is_kept_beside_and_read_again(
+    planted: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = cached_spectrum(planted, 5, tmp_path).rank_by(planted.train, 7, 0.25)
+    monkeypatch.setattr(Spectrum, "rank_by", lambda *_: pytest.fail("expected the kept spectrum"))
+    again = cached_spectrum(planted, 5, tmp_path)
+    assert_equal(again.rank_by(planted.train, 7, 0.25), first)
+    np.testing.assert_allclose(first.singular, low_spectrum(planted.train, 7, 0.25).singular, rtol=1e-6)
+    assert len(kept(tmp_path)) == 2
+    monkeypatch.undo()
+    changed: Any = SimpleNamespace(digest="f" * 64, train=planted.train[::-1])
+    cached_spectrum(changed, 5, tmp_path).rank_by(changed.train, 7, 0.25)
+    assert {path.name.split("-")[1] for path in kept(tmp_path)} == {"f" * 16}
+
+
+def test_a_part_of_a_kept_spectrum_finds_what_is_kept_beside_the_whole(planted: Shard, tmp_path: Path) -> None:
+    cached_spectrum(planted, 5, tmp_path).cut(3).rank_by(planted.train, 7, 0.25)
+    assert len(kept(tmp_path)) == 2
