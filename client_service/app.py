@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from client_service.http import event_routes, operator_routes, recommendation_routes
 from client_service.http.authentication import OTHER_TASK, CallerKeys
 from client_service.http.cross_origin import CrossOrigin
+from client_service.http.fast_path import FastPath
 from client_service.http.replica import Replica
 from client_service.http.service import ClientService
 from client_service.pages import routes as pages
@@ -18,7 +19,7 @@ from client_service.runtime.logs import LOGGER
 from client_service.settings import ClientSettings
 from shared.web import openapi, problems
 from shared.web.calling import Calling, ProxyTransport
-from shared.web.middleware import AccessLog, BodyLimit, BodyTimeout, Buckets, HostCheck, RateLimit
+from shared.web.middleware import AccessLog, BodyLimit, BodyTimeout, Buckets, HeldBytes, HostCheck, RateLimit
 from shared.web.openapi import new_app
 from shared.web.routes import DecodedTargets, HeadAsGet, build
 from shared.web.tls import Identity
@@ -96,16 +97,25 @@ def _finish(app: FastAPI, settings: ClientSettings) -> FastAPI:
     """Whom it answers, in which words it refuses, and what it counts and limits."""
     keys, service = CallerKeys.of(settings), app.state.service
     app.state.keys = keys
+    buckets, held = Buckets(settings.pace), HeldBytes()
     service.metrics.watch(app.state.identities)
     problems.install(app)
     build(app)
     app.add_middleware(HeadAsGet)
     app.add_middleware(DecodedTargets)
-    app.add_middleware(BodyLimit)
+    app.add_middleware(BodyLimit, held=held)
     app.add_middleware(BodyTimeout)
-    app.add_middleware(RateLimit, buckets=Buckets(settings.pace), who=keys.rate_limit_key)
+    app.add_middleware(RateLimit, buckets=buckets, who=keys.rate_limit_key)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(AccessLog, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
+    app.add_middleware(
+        FastPath,
+        service=service,
+        keys=keys,
+        buckets=buckets,
+        held=held,
+        allowed_hosts=settings.allowed_hosts,
+    )
     if settings.allowed_origins:
         app.add_middleware(CrossOrigin, origins=settings.allowed_origins, routes=app.routes)
     return app

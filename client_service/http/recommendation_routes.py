@@ -1,14 +1,12 @@
-"""Routes of recommendations and the catalogue, with a fast path for precomputed lists."""
+"""Routes of recommendations and the catalogue. `fast_path` answers the usual ones before they get here."""
 
 from __future__ import annotations
 
-import re
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic_core import to_json
 
 from client_service.http.answering import NDJSON, wants_lines
 from client_service.http.authentication import COMMON, OTHER_TASK, PROBLEMS, ForApplications, Service
@@ -34,50 +32,7 @@ from client_service.serving.messages import (
     SimilarOut,
 )
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import DEEPEST, MOST_FILTERS, Listed
-from shared.web.routes import Handler, announces_body
-
-PLAIN: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
-USUAL: Final = 20
-LONGEST_ID: Final = 512
-HEADERS: Final = {"Cache-Control": "no-store"}
-
-
-class LookedUp(ForApplications):
-    """A route for applications that answers from a list where one is at hand."""
-
-    def get_route_handler(self) -> Handler:
-        answer = super().get_route_handler()
-
-        async def look_up(request: Request) -> Response:
-            asked = PLAIN.fullmatch(request.scope["query_string"])
-            if asked is None or announces_body(request.headers):
-                return await answer(request)
-            await self.admit(request)
-            found = _find(request, int(asked["k"] or USUAL))
-            return await answer(request) if found is None else found
-
-        return look_up
-
-
-def _find(request: Request, k: int) -> Response | None:
-    user = request.path_params["user"]
-    if not 1 <= len(user) <= LONGEST_ID:
-        return None
-    listed = request.app.state.service.model_server(Recommender).listed_for(user, k)
-    return (
-        None if listed is None else Response(write_list(user, listed), headers=HEADERS, media_type="application/json")
-    )
-
-
-def write_list(user: str, listed: Listed) -> bytes:
-    """What RecommendationsOut writes of the same."""
-    items = [
-        {"item": item, "score": score} if title is None else {"item": item, "score": score, "title": title}
-        for item, score, title in listed.items
-    ]
-    return to_json({"user": user, "model": listed.version, "unknown_items": 0, "items": items})
-
+from client_service.serving.requests import DEEPEST, MOST_FILTERS
 
 MOST_EXCLUDED = 200  # items that a query can name; a body can name more
 LONGEST_WORDS = 200
@@ -86,13 +41,12 @@ FURTHEST = 1 << 31  # place of an item in the catalogue
 OF_ONE_TASK = COMMON | {"responses": PROBLEMS | OTHER_TASK}
 recommendations = APIRouter(tags=["recommendations"], route_class=ForApplications, **OF_ONE_TASK)
 catalogue = APIRouter(tags=["catalogue"], route_class=ForApplications, **OF_ONE_TASK)
-looked_up = APIRouter(tags=["recommendations"], route_class=LookedUp, **OF_ONE_TASK)
 served = APIRouter(tags=["catalogue"], route_class=ForApplications, **COMMON)
 LINES: dict[str, Any] = {
     "description": "the lists; with `Accept: application/x-ndjson` a line of JSON for each user",
     "content": {NDJSON: {"schema": {"type": "string", "description": "lines as `results` holds them"}}},
 }
-routers = (looked_up, recommendations, catalogue, served)
+routers = (recommendations, catalogue, served)
 
 UserPath = Annotated[Id, Path(description="the user's id", examples=["4711"])]
 ItemPath = Annotated[Id, Path(description="the item's id", examples=["boots"])]
@@ -114,7 +68,7 @@ Raw = Annotated[bool, Query(description=RAW, examples=[True])]
 Explain = Annotated[bool, Query(description=EXPLAIN, examples=[True])]
 
 
-@looked_up.get("/users/{user}/recommendations", response_model_exclude_none=True)
+@recommendations.get("/users/{user}/recommendations", response_model_exclude_none=True)
 async def recommend(
     user: UserPath,
     service: Service,

@@ -58,6 +58,11 @@ class Buckets:
             self._held.popitem(last=False)
         return 0.0 if allowed else (1.0 - tokens) / self.rate
 
+    def give_back(self, who: str) -> None:
+        """A request that was counted will be counted again."""
+        if (held := self._held.get(who)) is not None:
+            self._held[who] = (held[0] + 1.0, held[1])
+
 
 UNLIMITED = Buckets(0.0)
 
@@ -284,11 +289,12 @@ class HostCheck:
         await self.app(scope, receive, send)
 
     def _expected(self, hosts: Sequence[str]) -> bool:
-        return len(hosts) == 1 and _is_own(hosts[0], tuple(self.allowed))
+        return len(hosts) == 1 and is_own_host(hosts[0], tuple(self.allowed))
 
 
 @lru_cache(maxsize=256)  # nearly every request names the same host; parsing it costs more than all else here
-def _is_own(host: str, allowed: tuple[str, ...]) -> bool:
+def is_own_host(host: str, allowed: tuple[str, ...]) -> bool:
+    """Does a Host header name this service?"""
     found = HOST.fullmatch(host)
     if found is None:
         return False

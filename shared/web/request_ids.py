@@ -22,8 +22,13 @@ WELL_FORMED = re.compile("[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{1
 def choose_request_id(scope: Scope, *, callers_own: bool) -> str:
     """The caller's, where it gave one UUID and that counts; else a new one. 32 hexadecimal digits."""
     given = Headers(scope=scope).getlist(HEADER) if callers_own else []
-    if len(given) == 1 and WELL_FORMED.fullmatch(given[0]):
-        return uuid.UUID(given[0]).hex
+    return adopt_or_create(given[0] if len(given) == 1 else None)
+
+
+def adopt_or_create(given: str | None) -> str:
+    """Return an id that came if it is a UUID, else a new one. 32 hexadecimal digits."""
+    if given is not None and WELL_FORMED.fullmatch(given):
+        return uuid.UUID(given).hex
     return os.urandom(16).hex()
 
 

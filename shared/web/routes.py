@@ -132,13 +132,15 @@ class DecodedTargets:
 
 def _is_utf8(scope: Scope) -> bool:
     target: bytes = scope.get("raw_path", b"") + b"?" + scope.get("query_string", b"")
-    if b"%" not in target:  # the server lets nothing but ASCII through
-        return True
+    return b"%" not in target or decode_percent(target) is not None  # the server lets nothing but ASCII through
+
+
+def decode_percent(target: bytes) -> str | None:
+    """Percent-encoded bytes as text; None where they are no UTF-8."""
     try:
-        unquote_to_bytes(target).decode("utf-8")
+        return (unquote_to_bytes(target) if b"%" in target else target).decode("utf-8")
     except UnicodeDecodeError:
-        return False
-    return True
+        return None
 
 
 SLASH = "\ud800"  # in the place of one within a segment: no UTF-8 decodes to it

@@ -1,0 +1,271 @@
+"""Answers frequent reads of applications before the framework does: lists, baskets, similar items, next items.
+
+It answers what the routes would answer with 200, in the same bytes. Every other request goes on to the framework as it
+came: an unusual spelling, whatever is to be refused, and what cannot be answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import re
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from fastapi.concurrency import run_in_threadpool
+from prometheus_client import Histogram
+from pydantic import ValidationError
+from pydantic_core import to_json
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from client_service.data.ids import normalise_id
+from client_service.http.answering import Answering
+from client_service.http.authentication import CallerKeys
+from client_service.runtime.logs import LOGGER
+from client_service.serving.messages import NextIn, RecommendationsIn, SimilarOut
+from client_service.serving.recommender import Recommender
+from client_service.serving.requests import Listed, ListRequest
+from shared.errors import FederationError, UnavailableError
+from shared.timeouts import SILENCE_SECONDS
+from shared.web import request_ids
+from shared.web.connection_limits import vouch
+from shared.web.middleware import SMALL_MESSAGE, Buckets, HeldBytes, address_key, is_own_host
+from shared.web.routes import decode_percent
+
+LISTS, SIMILAR = "/v1/users/{user}/recommendations", "/v1/items/{item}/similar"
+BASKETS, NEXT = "/v1/recommendations", "/v1/next"
+READS: Final = ((LISTS, b"/v1/users/", b"/recommendations"), (SIMILAR, b"/v1/items/", b"/similar"))
+POSTS: Final = {BASKETS.encode(): BASKETS, NEXT.encode(): NEXT}
+OK: Final = 200
+USUAL: Final = 20  # items of a list
+LONGEST_ID: Final = 512
+QUERY: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
+LENGTH: Final = re.compile(rb"[1-9][0-9]{0,5}")
+JSON_TYPES: Final = frozenset((b"application/json", b"application/json; charset=utf-8"))
+UNUSUAL: Final = frozenset((b"transfer-encoding", b"content-encoding", b"expect", b"upgrade"))
+OF_A_BODY: Final = UNUSUAL | {b"content-length"}
+ID_HEADER: Final = request_ids.HEADER.lower().encode()
+ALWAYS: Final = ((b"content-type", b"application/json"), (b"cache-control", b"no-store"))
+APPLICATION: Final = "the application"  # whose requests are counted, as `CallerKeys.rate_limit_key` names it
+
+
+class ReadTarget(NamedTuple):
+    """A route; of one that reads, the id in its path and how many items are asked for."""
+
+    route: str
+    name: str = ""
+    k: int = USUAL
+
+
+class FastPath:
+    """An ASGI layer outside of all of `app` but for CORS. They count together: `buckets` of requests, the bytes of
+    bodies under way (`held`), the service's series and log."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        service: Answering,
+        keys: CallerKeys,
+        buckets: Buckets,
+        held: HeldBytes,
+        allowed_hosts: tuple[str, ...] = (),
+    ) -> None:
+        self.app = app
+        self._service, self._buckets, self._held = service, buckets, held
+        self._allowed_hosts = tuple(allowed_hosts)
+        self._guarded, self._authorization = keys.asks("application"), _expected_header(keys.application)
+        self._record = AnswerRecord(service.metrics.requests)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        headers = self._admit(scope)
+        target = None if headers is None else _find_target(scope, headers)
+        if headers is None or target is None:
+            return await self.app(scope, receive, send)
+        who = APPLICATION if self._guarded else address_key(scope)
+        if self._buckets.take(who):  # the framework's own layer refuses it
+            return await self.app(scope, receive, send)
+        if self._guarded:
+            vouch(scope)
+        given = headers.get(ID_HEADER)
+        identity = request_ids.adopt_or_create(None if given is None else given.decode("latin-1"))
+        receive = again = Repeatable(receive)
+        body = await self._answer(target, again, identity)
+        if body is None:
+            self._buckets.give_back(who)
+            return await self.app(scope, receive, send)
+        try:
+            await _send(send, identity, body, head=scope["method"] == "HEAD")
+        finally:
+            self._record.write(scope["method"], target.route, time.perf_counter() - began, identity)
+
+    def _admit(self, scope: Scope) -> dict[bytes, bytes] | None:
+        """The headers of a request that comes to this host with the application's key; None for what else comes, and
+        where a header comes twice."""
+        if scope["type"] != "http" or scope.get("root_path"):
+            return None
+        listed = scope["headers"]
+        headers = dict(listed)
+        if len(headers) != len(listed):
+            return None
+        host, key = headers.get(b"host"), headers.get(b"authorization")
+        if host is None or not is_own_host(host.decode("latin-1"), self._allowed_hosts):
+            return None
+        if not self._guarded:
+            return headers if key is None else None
+        if key is None or self._authorization is None:
+            return None
+        return headers if hmac.compare_digest(key, self._authorization) else None
+
+    async def _answer(self, target: ReadTarget, receive: Repeatable, identity: str) -> bytes | None:
+        """The body; None for what the framework is to read or to refuse, and where an answer fails."""
+        try:
+            if target.route is LISTS and (recommender := self._recommender()) is not None:
+                listed = recommender.listed_for(target.name, target.k)
+                if listed is not None:
+                    return write_list(target.name, listed)
+            with request_ids.bind_request_id(identity):
+                if target.route in (BASKETS, NEXT):
+                    return await self._answer_message(target, receive)
+                return await self._answer_read(target)
+        except (FederationError, ValidationError):
+            return None
+        except Exception:
+            LOGGER.exception("fast_path_failed", **{request_ids.FIELD: identity})
+            return None
+
+    async def _answer_read(self, target: ReadTarget) -> bytes | None:
+        recommender = self._recommender()
+        if recommender is None:
+            return None
+        if target.route is LISTS:
+            found = await run_in_threadpool(recommender.for_user, target.name, ListRequest(target.k))
+            return found.model_dump_json(exclude_none=True).encode()
+        version, items = await run_in_threadpool(recommender.similar, target.name, target.k)
+        return SimilarOut(item=target.name, model=version, items=items).model_dump_json(exclude_none=True).encode()
+
+    async def _answer_message(self, target: ReadTarget, receive: Repeatable) -> bytes | None:
+        """The answer to a body that has come in one piece."""
+        first = await receive.take_first()
+        content = first.get("body", b"")
+        if first["type"] != "http.request" or first.get("more_body") or len(content) > SMALL_MESSAGE:
+            return None
+        self._held.count += len(content)
+        try:
+            return await self._answer_content(target, content)
+        finally:
+            self._held.count -= len(content)
+
+    async def _answer_content(self, target: ReadTarget, content: bytes) -> bytes | None:
+        if target.route is NEXT:
+            visits = await self._service.answer_visits(NextIn.model_validate_json(content))
+            return visits.model_dump_json(exclude_none=True).encode()
+        message = RecommendationsIn.model_validate_json(content)
+        if message.basket is None:
+            return None
+        found = await self._service.answer_basket(message)
+        return b'{"results":[' + found.model_dump_json(exclude_none=True).encode() + b"]}"
+
+    def _recommender(self) -> Recommender | None:
+        try:
+            answers = self._service.answers
+        except UnavailableError:
+            return None
+        return answers if isinstance(answers, Recommender) else None
+
+
+class AnswerRecord:
+    """Counts and logs an answered request as `shared.web.middleware.AccessLog` does, with less work for each."""
+
+    def __init__(self, requests: Histogram) -> None:
+        self._requests, self._logger = requests, logging.getLogger(LOGGER.name)
+        self._known: dict[tuple[str, str], tuple[Histogram, str]] = {}
+
+    def write(self, method: str, route: str, seconds: float, identity: str) -> None:
+        """One latency sample and one line of the log."""
+        if (known := self._known.get((method, route))) is None:
+            told = {"method": method, "route": route, "status": OK, "client": None}
+            known = self._requests.labels(method, route, OK), json.dumps(told)[:-1]
+            self._known[method, route] = known
+        series, begun = known
+        series.observe(seconds)
+        if self._logger.isEnabledFor(logging.INFO):
+            now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+            rest = f'"event": "request", "request_id": "{identity}", "level": "info", "timestamp": "{now}"'
+            self._logger.info(f'{begun}, "seconds": {round(seconds, 6)!r}, {rest}}}')
+
+
+def _expected_header(key: str | None) -> bytes | None:
+    """The header that shows a key, as it is usually spelled; None for a key that no header shows as it is."""
+    return f"Bearer {key}".encode() if key and key.isascii() and key == key.strip() else None
+
+
+def _find_target(scope: Scope, headers: Mapping[bytes, bytes]) -> ReadTarget | None:
+    """What is asked for; None for what the framework is to read."""
+    method, path = scope["method"], scope.get("raw_path") or b""
+    if method == "POST":
+        usual = UNUSUAL.isdisjoint(headers) and headers.get(b"content-type") in JSON_TYPES
+        length = LENGTH.fullmatch(headers.get(b"content-length", b""))
+        if not usual or length is None or int(length[0]) > SMALL_MESSAGE or scope["query_string"]:
+            return None
+        return None if path not in POSTS else ReadTarget(POSTS[path])
+    if method not in ("GET", "HEAD") or not OF_A_BODY.isdisjoint(headers):
+        return None
+    for route, before, behind in READS:
+        if path.startswith(before) and path.endswith(behind):
+            asked, name = QUERY.fullmatch(scope["query_string"]), _decode_id(path[len(before) : -len(behind)])
+            return None if asked is None or name is None else ReadTarget(route, name, int(asked["k"] or USUAL))
+    return None
+
+
+def _decode_id(segment: bytes) -> str | None:
+    """A segment of a path as the id that a route gets; None for what is no id."""
+    if b"/" in segment:
+        return None
+    text = decode_percent(segment)
+    return normalise_id(text) if text is not None and 1 <= len(text) <= LONGEST_ID else None
+
+
+def write_list(user: str, listed: Listed) -> bytes:
+    """What RecommendationsOut writes of the same."""
+    items = [
+        {"item": item, "score": score} if title is None else {"item": item, "score": score, "title": title}
+        for item, score, title in listed.items
+    ]
+    return to_json({"user": user, "model": listed.version, "unknown_items": 0, "items": items})
+
+
+class Repeatable:
+    """What a request sends: its first message is looked at, and comes again to whoever receives it then."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._first: Message | TimeoutError | None = None
+
+    async def take_first(self) -> Message:
+        """The first message; of a caller who is silent for too long that it is gone."""
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                self._first = await self._receive()
+        except TimeoutError as error:
+            self._first = error
+            return {"type": "http.disconnect"}
+        return self._first
+
+    async def __call__(self) -> Message:
+        first, self._first = self._first, None
+        if isinstance(first, TimeoutError):  # which `BodyTimeout` refuses
+            raise first
+        return await self._receive() if first is None else first
+
+
+async def _send(send: Send, identity: str, body: bytes, *, head: bool) -> None:
+    length, told = str(len(body)).encode(), identity.encode()
+    headers = [(b"content-length", length), *ALWAYS, (ID_HEADER, told)]
+    await send({"type": "http.response.start", "status": OK, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if head else body})
