@@ -20,7 +20,7 @@ import pytest
 from fastapi import FastAPI
 
 from client_service.app import create_app
-from client_service.data import write_shard
+from client_service.data.interaction_files import write_shard
 from client_service.http.fast_path import FastPath
 from client_service.settings import ClientSettings
 from shared.protocol.signing.enrolment import kept_pair
