@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.federation.training_run import TrainingRun
@@ -48,7 +49,7 @@ def keep_first_model(shard_folder: Path, state: Path) -> Shard:
     """From Parquet to a closed-form model that is judged, kept in the state directory, and could be served."""
     shard = load_shard(shard_folder)
     place = RunContext(NAME, "run-1", 0, METHOD, state / "model")
-    part = TrainingRun(place, ITEMS, shard, Recommender(shard), CPU)
+    part = TrainingRun(place, ITEMS, shard, Recommender(compile_in_memory(shard)), CPU)
     part.begin(Parameters(initial_parameters(mlp_specification(METHOD), 0, exact=True)), 0)
     return shard
 

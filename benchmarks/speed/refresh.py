@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, untrained_settings
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import hold_shard, load_shard, save_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
@@ -63,7 +64,7 @@ def open_silo(shard: Path, folder: Path) -> ClientSettings:
 
 def first_model(settings: ClientSettings, shard: Shard) -> Served:
     """The model of a run that begins, kept and judged."""
-    recommender = Recommender(shard)
+    recommender = Recommender(compile_in_memory(shard))
     place = RunContext(settings.name, "run-1", SEED, settings.method, settings.models_directory)
     arrays = initial_parameters(mlp_specification(settings.method), SEED, exact=True)
     TrainingRun(place, ITEMS, shard, recommender, CPU).begin(Parameters(arrays), 0)

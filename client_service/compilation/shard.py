@@ -12,8 +12,8 @@ from scipy import sparse
 
 from client_service.compiled.arrays import save_folder
 from client_service.compiled.ids import id_arrays
-from client_service.compiled.shard import KIND, NO_TIME, CompiledHead
-from client_service.compiled.texts import search_arrays, text_arrays
+from client_service.compiled.shard import KIND, NO_TIME, CompiledHead, CompiledShard
+from client_service.compiled.texts import compose, search_arrays, text_arrays
 from client_service.data.events import row_numbers
 from client_service.data.interactions import Shard
 from shared.method.graph import degrees
@@ -24,6 +24,15 @@ Arrays = dict[str, NDArray[Any]]
 
 def compile_shard(shard: Shard, serving: Path) -> Path:
     """Writes the shard's folder `shard-<digest>` in `serving`; one that is there already is reused."""
+    return save_folder(serving, KIND, *_compile(shard))
+
+
+def compile_in_memory(shard: Shard) -> CompiledShard:
+    """The compiled shard without a folder, for a silo that no other process answers for."""
+    return CompiledShard(*_compile(shard))
+
+
+def _compile(shard: Shard) -> tuple[CompiledHead, Arrays]:
     fresh = item_freshness(shard)
     met_times = shard.met_events is not None and "time" in shard.met_events.columns
     features = [] if shard.features is None else shard.features.get_columns()
@@ -58,7 +67,7 @@ def compile_shard(shard: Shard, serving: Path) -> Path:
         arrays |= text_arrays("titles", shard.titles) | search_arrays("folded", shard.titles)
     for place, column in enumerate(features):
         arrays |= _feature_arrays(f"feature-{place}", column)
-    return save_folder(serving, KIND, head, arrays)
+    return head, arrays
 
 
 def item_freshness(shard: Shard) -> Float32 | None:
@@ -116,7 +125,6 @@ def _met_arrays(shard: Shard, *, times: bool) -> Arrays:
 def _feature_arrays(name: str, column: pl.Series) -> Arrays:
     if column.dtype != pl.String:
         return {name: column.cast(pl.Float64).fill_null(float("nan")).to_numpy().astype(np.float64)}
-    values = column.drop_nulls().unique().sort()
-    codes = row_numbers(column.fill_null(""), values)
-    codes = np.where(column.is_null().to_numpy(), -1, codes)
-    return {name: codes.astype(np.int32), **text_arrays(f"{name}-texts", values.to_list())}
+    values = sorted(column.drop_nulls().unique(), key=compose)  # as they are looked for
+    codes = row_numbers(column, pl.Series(values, dtype=pl.String))
+    return {name: codes.astype(np.int32), **text_arrays(f"{name}-texts", values)}

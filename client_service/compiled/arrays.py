@@ -18,6 +18,7 @@ from client_service.compiled.publication import HEAD, SHORT, put_folder, write_f
 from shared.errors import DataError
 
 MAPPED_FROM: Final = 1 << 14  # bytes from which an array's file is mapped; a smaller one is read
+Arrays = Mapping[str, NDArray[Any]]
 Head = TypeVar("Head", bound=BaseModel)
 
 
@@ -28,7 +29,7 @@ class _Sizes(BaseModel):
     sizes: dict[str, int]
 
 
-def save_folder(serving: Path, kind: str, head: BaseModel, arrays: Mapping[str, NDArray[Any]]) -> Path:
+def save_folder(serving: Path, kind: str, head: BaseModel, arrays: Arrays) -> Path:
     """Writes the folder `KIND-<digest>` in `serving`, durably; a whole one that is there already is reused."""
     fields = head.model_dump(mode="json")
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
@@ -65,6 +66,13 @@ def read_folder_head(folder: Path, kind: type[Head]) -> Head:
         if found_size != size:
             raise folder_error(folder, f"{size:,} bytes in {path.name}, got {found_size:,}")
     return head
+
+
+def open_arrays(folder: Path, kind: type[Head]) -> tuple[Head, dict[str, NDArray[Any]]]:
+    """The head and all arrays of a folder, so that nothing of it has to be there later. DataError as from each."""
+    head = read_folder_head(folder, kind)
+    sizes = _Sizes.model_validate_json((folder / HEAD).read_bytes()).sizes
+    return head, {name: open_array(folder, name) for name in sizes}
 
 
 def open_array(folder: Path, name: str) -> NDArray[Any]:

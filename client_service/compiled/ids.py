@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b, sha256
-from pathlib import Path
 from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.compiled.arrays import folder_error, open_array
+from client_service.compiled.arrays import Arrays
 from client_service.compiled.texts import Texts, text_arrays
 from client_service.data.ids import normalise_id
 
@@ -50,15 +49,15 @@ def id_arrays(name: str, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
 class IdIndex(Sequence[str]):
     """Ids in row order. `row` finds one in some 2 microseconds, and nothing of it is in this process's own memory."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._texts = Texts(folder, name)
-        others, table = open_array(folder, f"{name}-others"), open_array(folder, f"{name}-table")
-        self._salt = open_array(folder, f"{name}-salt").tobytes()
+    def __init__(self, arrays: Arrays, name: str) -> None:
+        self._texts = Texts(arrays, name)
+        others, table = arrays[f"{name}-others"], arrays[f"{name}-table"]
+        self._salt = arrays[f"{name}-salt"].tobytes()
         self._count = len(self._texts) - len(others)
         self._others = others.tolist()
         slots = 1 << max(3, (2 * len(self._texts)).bit_length())
         if table.dtype != np.uint32 or len(table) <= slots or table[-1] != EMPTY or self._count < 0:
-            raise folder_error(folder, f"a table of ids in {name}-table.npy, got another")
+            raise ValueError(f"a table of ids in {name}-table.npy, got another")
         self._table, self._mask = table.data, slots - 1
         self._bytes, self._offsets = self._texts.views
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import Final, Literal
 
@@ -11,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from client_service.compiled.arrays import folder_error, open_array, read_folder_head
+from client_service.compiled.arrays import Arrays, folder_error, open_arrays
 from client_service.compiled.ids import IdIndex
-from client_service.compiled.texts import FoldedTexts, Texts
+from client_service.compiled.texts import FoldedTexts, Texts, compose
 from client_service.data.ratings import RatingMeaning
 
 FORMAT: Final = "lpsfed-compiled-shard/1"
@@ -51,12 +50,12 @@ class CompiledHead(BaseModel):
 class RowLists:
     """Rows of items for each of some users, ascending, and where they are known the times beside."""
 
-    def __init__(self, folder: Path, name: str, count: int, *, times: bool = False) -> None:
-        indptr, self.indices = open_array(folder, f"{name}-indptr"), open_array(folder, f"{name}-indices")
-        self.times: Rows | None = open_array(folder, f"{name}-times") if times else None
+    def __init__(self, arrays: Arrays, name: str, count: int, *, times: bool = False) -> None:
+        indptr, self.indices = arrays[f"{name}-indptr"], arrays[f"{name}-indices"]
+        self.times: Rows | None = arrays[f"{name}-times"] if times else None
         lengths = {len(self.indices), *(() if self.times is None else (len(self.times),))}
         if indptr.dtype != np.int64 or len(indptr) != count + 1 or lengths != {int(indptr[-1])}:
-            raise folder_error(folder, f"lists of {count:,} rows in {name}-*.npy, got others")
+            raise ValueError(f"lists of {count:,} rows in {name}-*.npy, got others")
         self.indptr, self._starts = indptr, indptr.data
 
     def __len__(self) -> int:
@@ -81,18 +80,17 @@ class RowLists:
 class Feature:
     """One feature of all items: numbers, NaN where there is none, or texts."""
 
-    def __init__(self, folder: Path, place: int, kind: Literal["number", "text"]) -> None:
-        self._column = open_array(folder, f"feature-{place}")
-        self._texts = Texts(folder, f"feature-{place}-texts") if kind == "text" else None
+    def __init__(self, arrays: Arrays, place: int, kind: Literal["number", "text"]) -> None:
+        self._column = arrays[f"feature-{place}"]
+        self._texts = Texts(arrays, f"feature-{place}-texts") if kind == "text" else None
 
-    @cached_property
-    def texts(self) -> tuple[str, ...] | None:
-        """The different texts that items have; None of a feature of numbers."""
-        return None if self._texts is None else tuple(text for text in self._texts if text is not None)
-
-    def having(self, values: Sequence[float] | Sequence[int]) -> Mask:
-        """The items (N,) with one of these numbers, or of these places in `texts`."""
-        return np.isin(self._column, values)
+    def equal_to(self, text: str, number: float | None) -> Mask:
+        """The items (N,) with this text, composed (NFC), or in a feature of numbers with this number."""
+        if self._texts is None:
+            return np.zeros(len(self._column), dtype=bool) if number is None else self._column == number
+        first, last = (find(self._texts, text, key=_compose_known) for find in (bisect_left, bisect_right))
+        found: Mask = (self._column >= first) & (self._column < last)
+        return found
 
     def of(self, row: int) -> str | float | None:
         """What an item has of it."""
@@ -100,6 +98,10 @@ class Feature:
         if self._texts is None:
             return None if np.isnan(value) else float(value)
         return None if value < 0 else self._texts[int(value)]
+
+
+def _compose_known(text: str | None) -> str:
+    return compose(text or "")
 
 
 class CompiledShard:
@@ -110,23 +112,25 @@ class CompiledShard:
     met_only_users: who has met items, likes none and has no row.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.head = folder, (head := read_folder_head(folder, CompiledHead))
+    def __init__(self, head: CompiledHead, arrays: Arrays) -> None:
+        """ValueError, with what was expected, for arrays that do not fit the head."""
+        self.head = head
         self.name, self.task, self.rating = head.name, head.task, head.rating
         self.digest, self.kept_digest, self.lists_digest = head.digest, head.kept_digest, head.lists_digest
-        self.user_ids, self.item_ids = IdIndex(folder, "users"), IdIndex(folder, "items")
-        self.met_only_users = IdIndex(folder, "met-users")
-        self.train, self.known_pairs = (RowLists(folder, name, head.users) for name in ("train", "known"))
-        self.met = RowLists(folder, "met", head.users, times=head.met_times)
-        self._met_by_others = RowLists(folder, "met-only", len(self.met_only_users), times=head.met_times)
-        self._liked = RowLists(folder, "liked", head.users, times=True) if head.times else None
-        self.popularity: Float32 = open_array(folder, "popularity")
-        self.freshness: Float32 | None = open_array(folder, "freshness") if head.freshness else None
-        self.titles = Texts(folder, "titles") if head.titles else None
-        self.features = {name: Feature(folder, place, kind) for place, (name, kind) in enumerate(head.features)}
+        self.user_ids, self.item_ids = IdIndex(arrays, "users"), IdIndex(arrays, "items")
+        self.met_only_users = IdIndex(arrays, "met-users")
+        self.train, self.known_pairs = (RowLists(arrays, name, head.users) for name in ("train", "known"))
+        self.met = RowLists(arrays, "met", head.users, times=head.met_times)
+        self._met_by_others = RowLists(arrays, "met-only", len(self.met_only_users), times=head.met_times)
+        self._liked = RowLists(arrays, "liked", head.users, times=True) if head.times else None
+        self.popularity: Float32 = arrays["popularity"]
+        self.freshness: Float32 | None = arrays["freshness"] if head.freshness else None
+        self.titles = Texts(arrays, "titles") if head.titles else None
+        self.features = {name: Feature(arrays, place, kind) for place, (name, kind) in enumerate(head.features)}
+        self._folded = FoldedTexts(arrays, "folded") if head.titles else None
         sizes = (len(self.user_ids), len(self.item_ids), len(self.popularity))
         if sizes != (head.users, head.items, head.items) or (self.titles and len(self.titles) != head.items):
-            raise folder_error(folder, f"{head.users:,} users and {head.items:,} items, got others")
+            raise ValueError(f"{head.users:,} users and {head.items:,} items, got others")
 
     def user_row(self, user_id: str) -> int | None:
         """The user's row, or None for somebody who has none."""
@@ -154,14 +158,17 @@ class CompiledShard:
         other = self.met_only_users.row(user_id)
         return None if other is None else self._met_by_others.time(other, item_row)
 
-    @cached_property
-    def folded_titles(self) -> FoldedTexts:
-        """The titles as they are searched; empty ones where there are none."""
-        if self.titles is None:
-            return FoldedTexts.of([None] * len(self.item_ids))
-        return FoldedTexts.open(self.folder, "folded")
+    def titles_holding(self, word: str) -> Mask:
+        """The items (N,) whose titles hold a folded word."""
+        return np.zeros(len(self.item_ids), dtype=bool) if self._folded is None else self._folded.holding(word)
 
 
 def open_shard(folder: Path) -> CompiledShard:
     """The compiled shard in this folder. DataError for a damaged or another folder, which says what to do."""
-    return CompiledShard(folder)
+    head, arrays = open_arrays(folder, CompiledHead)
+    try:
+        return CompiledShard(head, arrays)
+    except KeyError as error:
+        raise folder_error(folder, f"a file {error.args[0]}.npy, got none") from None
+    except ValueError as error:
+        raise folder_error(folder, str(error)) from None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, overload
 from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.compiled.arrays import folder_error, open_array
+from client_service.compiled.arrays import Arrays
 
 END: Final = 0x0A  # after each text that is searched; no word holds it
 Rows = NDArray[np.int64]
@@ -33,15 +32,14 @@ def text_arrays(name: str, texts: Sequence[str | None]) -> dict[str, NDArray[Any
 class Texts(Sequence[str | None]):
     """Texts in the order that they were written in, read where they are mapped."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder, self._name = folder, name
-        content, offsets = open_array(folder, f"{name}-bytes"), open_array(folder, f"{name}-offsets")
+    def __init__(self, arrays: Arrays, name: str) -> None:
+        content, offsets = arrays[f"{name}-bytes"], arrays[f"{name}-offsets"]
         if content.dtype != np.uint8 or offsets.dtype != np.int64 or len(offsets) < 1 or offsets[-1] != len(content):
-            raise folder_error(folder, f"bytes and offsets of texts in {name}-*.npy, got others")
-        missing = folder / f"{name}-missing.npy"
+            raise ValueError(f"bytes and offsets of texts in {name}-*.npy, got others")
+        missing = arrays.get(f"{name}-missing")
         self._count = len(offsets) - 1
         self._bytes, self._offsets = content.data, offsets.data
-        self._missing = open_array(folder, f"{name}-missing").data if missing.is_file() else None
+        self._missing = None if missing is None else missing.data
 
     @property
     def views(self) -> tuple[memoryview, memoryview]:
@@ -71,6 +69,11 @@ class Texts(Sequence[str | None]):
         return (self[row] for row in range(self._count))
 
 
+def compose(text: str) -> str:
+    """The same text, each character in one piece (NFC): what a filter is compared by."""
+    return text if text.isascii() else normalize("NFC", text)
+
+
 def fold(text: str) -> str:
     """What two texts are compared by: NFKC and full case folding of Unicode.
 
@@ -91,19 +94,15 @@ def search_arrays(name: str, texts: Sequence[str | None]) -> dict[str, NDArray[A
 class FoldedTexts:
     """Folded texts, in which words are found."""
 
-    def __init__(self, content: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        self._content, self._offsets = content, offsets
-
-    @classmethod
-    def open(cls, folder: Path, name: str) -> FoldedTexts:
-        """Those that `search_arrays` wrote."""
-        return cls(open_array(folder, f"{name}-bytes"), open_array(folder, f"{name}-offsets"))
+    def __init__(self, arrays: Arrays, name: str) -> None:
+        """Those that `search_arrays` has written under this name."""
+        self._content: NDArray[np.uint8] = arrays[f"{name}-bytes"]
+        self._offsets: Rows = arrays[f"{name}-offsets"]
 
     @classmethod
     def of(cls, texts: Sequence[str | None]) -> FoldedTexts:
         """Those of texts in memory."""
-        arrays = search_arrays("", texts)
-        return cls(arrays["-bytes"], arrays["-offsets"])
+        return cls(search_arrays("texts", texts), "texts")
 
     def holding(self, word: str) -> NDArray[np.bool_]:
         """Which texts hold a folded word, (N,)."""

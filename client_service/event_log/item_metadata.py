@@ -5,7 +5,6 @@ An item has the features of its shard, and over them what applications have said
 
 from __future__ import annotations
 
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -14,10 +13,10 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from client_service.data.interactions import Shard
+from client_service.compiled.shard import CompiledShard
+from client_service.compiled.texts import compose
 from client_service.event_log.messages import ItemIn
 from shared.errors import Fault, ProtocolError
 
@@ -44,7 +43,7 @@ class ItemFacts:
     """The facts at one moment: where they change, another object takes its place, and its masks with it. `told` may
     grow meanwhile."""
 
-    def __init__(self, shard: Shard, told: Mapping[str, ItemIn]) -> None:
+    def __init__(self, shard: CompiledShard, told: Mapping[str, ItemIn]) -> None:
         self._shard, self._told = shard, told
         most = min(MOST_MASKS, max(FEWEST_MASKS, MASK_BYTES // max(1, len(shard.item_ids))))
         self.mask_value = lru_cache(maxsize=most)(self._mask_value)
@@ -78,24 +77,16 @@ class ItemFacts:
         return found
 
     def _mask_feature(self, key: str, value: str) -> Mask:
-        features, name = self._shard.features, self._columns.get(key)
-        if features is None or name is None:
+        name = self._columns.get(key)
+        if name is None:
             return np.zeros(len(self._shard.item_ids), dtype=bool)
-        column = features[name]
-        kind = str if column.dtype == pl.String else float
-        if kind is str:
-            column = column.str.normalize("NFC")
-        found = np.zeros(len(column), dtype=bool)
-        for one in _readings(value):
-            if isinstance(one, kind):
-                found |= (column == one).fill_null(False).to_numpy()
-        return found
+        number = next((one for one in _readings(value) if isinstance(one, float)), None)
+        return self._shard.features[name].equal_to(value, number)
 
     @cached_property
     def _columns(self) -> dict[str, str]:
         """Names of the shard's features, composed and as they are."""
-        features = self._shard.features
-        return {} if features is None else {_compose(name): name for name in features.columns}
+        return {compose(name): name for name in self._shard.features}
 
     @property
     def _keys(self) -> frozenset[str]:
@@ -107,31 +98,25 @@ class ItemFacts:
         keys = {CATEGORY, *self._columns}
         with_attribute, with_value = defaultdict[str, list[int]](list), defaultdict[tuple[str, Value], list[int]](list)
         for item, facts in list(self._told.items()):  # one step in the interpreter: more may be told meanwhile
-            keys.update(map(_compose, facts.attributes))
+            keys.update(map(compose, facts.attributes))
             if (row := self._shard.item_row(item)) is None:
                 continue
             for key in facts.attributes:
-                with_attribute[_compose(key)].append(row)
+                with_attribute[compose(key)].append(row)
             for pair in _values_of(facts):
                 with_value[pair].append(row)
         return _Index(frozenset(keys), with_attribute, with_value)
 
     def _features_of(self, row: int) -> dict[str, Value]:
-        features = self._shard.features
-        known = {} if features is None else features.row(row, named=True)
-        return {key: value for key, value in known.items() if value is not None}
+        known = ((name, feature.of(row)) for name, feature in self._shard.features.items())
+        return {name: value for name, value in known if value is not None}
 
 
 def _values_of(facts: ItemIn) -> Iterator[tuple[str, Value]]:
-    yield from ((CATEGORY, _compose(one)) for one in facts.categories)
+    yield from ((CATEGORY, compose(one)) for one in facts.categories)
     for key, value in facts.attributes.items():
         said = str(value).lower() if isinstance(value, bool) else value
-        yield _compose(key), _compose(said) if isinstance(said, str) else said
-
-
-def _compose(text: str) -> str:
-    """The same text, each character in one piece: what a filter is compared by (NFC)."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+        yield compose(key), compose(said) if isinstance(said, str) else said
 
 
 def _unknown_key(key: str, known: Iterable[str]) -> ProtocolError:

@@ -6,79 +6,42 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
-from client_service.data.events import row_numbers
-from client_service.data.interactions import Shard
+from client_service.compiled.shard import CompiledShard, Rows
 from client_service.data.ratings import choose_least_rating
 from client_service.data.shard_head import states_other_lists
 from client_service.event_log.database import NAME, LoggedInteraction, LogSnapshot
 from client_service.event_log.item_metadata import ItemFacts, Mask
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.store import EventStore
-from client_service.models.ranker import Rows
 from client_service.runtime.logs import LOGGER
 from shared.errors import DataError, UnavailableError
 
-Int64 = NDArray[np.int64]
+Titles = Sequence[str | None] | None
 
 
-class PairTimes:
-    """Of one shard's likings, in whichever split, and of what its users have met without liking it."""
+class ChangedTitles(Sequence[str | None]):
+    """The titles of a shard, None where it has none, but for the rows of `changed`."""
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
+    def __init__(self, given: Titles, changed: Mapping[int, str], count: int) -> None:
+        self._given, self.changed, self._count = given, changed, count
 
-    def liked(self, user: str, item: int) -> int | None:
-        """Seconds since 1970, UTC, of a user's liking of an item's row; None where there is none, or it has no time."""
-        row = self._shard.user_row(user)
-        return None if row is None else _find(self._liked, row * len(self._shard.item_ids) + item)
+    def __len__(self) -> int:
+        return self._count
 
-    def met(self, user: str, item: int) -> int | None:
-        """Likewise of an item that the user has met and does not like."""
-        users, pairs = self._met
-        row = users.get(user)
-        return None if row is None else _find(pairs, row * len(self._shard.item_ids) + item)
-
-    @cached_property
-    def _liked(self) -> tuple[Int64, Int64]:
-        events = self._shard.events
-        if "time" not in events.columns:
-            return _NOTHING
-        return _sort(events["user"].cast(pl.Int64), events["item"], events["time"], len(self._shard.item_ids))
-
-    @cached_property
-    def _met(self) -> tuple[dict[str, int], tuple[Int64, Int64]]:
-        """The row that each user who has met something has here, and the pairs."""
-        events = self._shard.met_events
-        if events is None or "time" not in events.columns:
-            return {}, _NOTHING
-        users = events["user"].unique().sort()
-        rows = pl.Series(row_numbers(events["user"], users))
-        items = pl.Series(row_numbers(events["item"], pl.Series(self._shard.item_ids, dtype=pl.String)))
-        inside = items >= 0
-        pairs = _sort(
-            rows.filter(inside), items.filter(inside), events["time"].filter(inside), len(self._shard.item_ids)
-        )
-        return {user: row for row, user in enumerate(users)}, pairs
-
-
-_NOTHING = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-
-
-def _sort(rows: pl.Series, items: pl.Series, times: pl.Series, count: int) -> tuple[Int64, Int64]:
-    """Pairs as numbers, ascending, and their times."""
-    known = pl.DataFrame({"pair": rows * count + items, "time": times}).drop_nulls("time").sort("pair")
-    return known["pair"].to_numpy(), known["time"].to_numpy()
-
-
-def _find(pairs: tuple[Int64, Int64], pair: int) -> int | None:
-    place = int(np.searchsorted(pairs[0], pair))
-    return int(pairs[1][place]) if place < len(pairs[0]) and pairs[0][place] == pair else None
+    @overload
+    def __getitem__(self, row: int) -> str | None: ...
+    @overload
+    def __getitem__(self, row: slice) -> tuple[str | None, ...]: ...
+    def __getitem__(self, row: int | slice) -> str | tuple[str | None, ...] | None:
+        if isinstance(row, slice):
+            return tuple(self[one] for one in range(self._count)[row])
+        if (found := self.changed.get(row)) is not None:
+            return found
+        return None if self._given is None else self._given[row]
 
 
 class LatestEvent(NamedTuple):
@@ -119,15 +82,17 @@ class Overlay:
     """What is later than the shard; empty without a store. `least_rating`: below it an item is seen, not liked; None:
     as the shard says. SettingsError where the shard says another."""
 
-    def __init__(self, shard: Shard, store: EventStore | None = None, *, least_rating: float | None = None) -> None:
+    def __init__(
+        self, shard: CompiledShard, store: EventStore | None = None, *, least_rating: float | None = None
+    ) -> None:
         self._shard, self._store = shard, store
         self.least_rating = choose_least_rating(least_rating, shard.rating)
-        self._pair_times = PairTimes(shard)
         self._later: dict[str, UserHistory] = {}
         self._told, self._last, self._base = LogSnapshot(), 0, 0
         self._items: dict[str, ItemIn] = {}
+        self._counted = frozenset[bytes](), 0  # erased users, and how many of them have no row
         self.hidden: Mask | None = None
-        self.titles: Sequence[str | None] | None = shard.titles
+        self.titles: Titles = shard.titles
         self.facts = ItemFacts(shard, self._items)
         if store is not None:
             self.attach_store(store)
@@ -159,8 +124,9 @@ class Overlay:
         told = self._told
         if not told.erased:
             return len(self._shard.user_ids)
-        others = sum(told.erases(user) for user in self._shard.met_only_users)
-        return max(0, len(self._shard.user_ids) - len(told.erased) + others)
+        if self._counted[0] is not told.erased:
+            self._counted = told.erased, sum(told.erases(user) for user in self._shard.met_only_users)
+        return max(0, len(self._shard.user_ids) - len(told.erased) + self._counted[1])
 
     @property
     def shard_digest(self) -> str:
@@ -263,7 +229,11 @@ class Overlay:
 
     def _is_outdated(self, user: str, row: int, meeting: LatestEvent) -> bool:
         """Does the shard say the opposite of this item, and later?"""
-        known = self._pair_times.met(user, row) if meeting.liked else self._pair_times.liked(user, row)
+        if meeting.liked:
+            known = self._shard.met_time(user, row)
+        else:
+            place = self._shard.user_row(user)
+            known = None if place is None else self._shard.liked_time(place, row)
         return known is not None and known > meeting.time
 
     def _is_erased(self, user: str) -> bool:
@@ -287,12 +257,15 @@ class Overlay:
             self.hidden = hidden if hidden.any() else None
 
     def _retitle(self, told: Mapping[int, ItemIn]) -> None:
-        given = self._shard.titles or (None,) * len(self._shard.item_ids)
-        now = list(self.titles or given)
+        before: Mapping[int, str] = self.titles.changed if isinstance(self.titles, ChangedTitles) else {}
+        given = self._shard.titles
+        now = dict(before)
         for row, facts in told.items():
-            now[row] = given[row] if facts.title is None else facts.title
-        if now != list(self.titles or given):
-            self.titles = now
+            now.pop(row, None)
+            if facts.title is not None and (given is None or given[row] != facts.title):
+                now[row] = facts.title
+        if now != before:  # the same object as long as it says the same
+            self.titles = ChangedTitles(given, now, len(self._shard.item_ids)) if now else given
 
 
 def follow_feedback(folder: Path, most: int, overlay: Overlay, shard: Path) -> bool | None:

@@ -11,7 +11,6 @@ import torch
 
 from client_service.data.interaction_files import hold_shard, save_shard
 from client_service.data.interactions import Shard
-from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
 from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
 from client_service.federation.best_model import as_kept, find_model
@@ -23,10 +22,10 @@ from client_service.refresh.cleanup import delete_outdated_files
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
-from client_service.serving.recommender import Recommender, open_recommender
+from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.sums.storage import load_basis
-from client_service.tasks.items import answering_shard, list_shard, listed_items
+from client_service.tasks.items import answering_shard, list_shard, listed_items, open_recommender
 from client_service.tasks.task import RunContext, Task, TaskShard, Training
 from shared.errors import DataError, FederationError
 
@@ -218,13 +217,12 @@ def _move_silo(silo: Silo, shard: Shard, served: FrozenModel | None, feedback: E
     """What can fail comes before answers move."""
     settings, old = silo.settings, silo.answers
     answering = answering_shard(settings, shard)
-    overlay = Overlay(answering, least_rating=settings.least_rating)
-    new = open_recommender(settings, answering, overlay)
+    new = open_recommender(settings, answering)
     new.changing = old.changing
     if silo.guard is not None:
         silo.guard.take_up(shard.digest)
     old.close()  # its lists stay in memory, and no more of them are written
     new.served = served  # type: ignore[assignment]
-    feedback.move_to(overlay, lambda: publish(new))
+    feedback.move_to(new.overlay, lambda: publish(new))
     return_free_memory()
     return replace(silo, shard=shard, answers=new, anchors=silo.anchors.of_shard(shard.digest))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import NamedTuple
-from unicodedata import normalize
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from client_service.data.interactions import Shard
+from client_service.compiled.shard import CompiledShard
+from client_service.compiled.texts import FoldedTexts, fold
 from client_service.event_log.messages import ItemIn
-from client_service.event_log.overlay import Overlay
+from client_service.event_log.overlay import ChangedTitles, Overlay, Titles
 from client_service.model_store.model_files import Served
 from client_service.models.ranker import Rows, Side, contributions
 from client_service.serving.messages import MOST_REASONS, CatalogueItemOut, ItemOut, ItemsOut, ReasonOut
@@ -21,20 +19,6 @@ from client_service.serving.requests import ListRequest
 from shared.errors import NotFoundError, ProtocolError
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
-
-
-def item_freshness(shard: Shard) -> Float32 | None:
-    """(N,) in [0, 1]: the share of the items with a time that were first met no later than this one; 0 for an item
-    without a time. None where no training or validation interaction has one."""
-    if "time" not in shard.events.columns:
-        return None
-    known = shard.events.filter(pl.col("split").cast(pl.String) != "test", pl.col("time").is_not_null())
-    if known.is_empty():
-        return None
-    first = known.group_by("item").agg(pl.col("time").min())
-    found = np.zeros(len(shard.item_ids), dtype=np.float32)
-    found[first["item"].to_numpy()] = first["time"].rank("max").to_numpy() / len(first)
-    return found
 
 
 def blend_freshness(scores: Float32, fresh: Float32, weight: float) -> Float32:
@@ -91,7 +75,7 @@ class Ranked(NamedTuple):
 class Answers:
     """Words for the rows of one shard's catalogue."""
 
-    def __init__(self, shard: Shard, overlay: Overlay) -> None:
+    def __init__(self, shard: CompiledShard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
 
     def write_page(
@@ -116,13 +100,9 @@ class Answers:
 
     def require_times(self) -> Float32:
         """How new each item is. ProtocolError where the shard has no times."""
-        if self._freshness is None:
+        if self._shard.freshness is None:
             raise ProtocolError("freshness: expected a silo whose interactions have times, this one's have none")
-        return self._freshness
-
-    @cached_property
-    def _freshness(self) -> Float32 | None:
-        return item_freshness(self._shard)
+        return self._shard.freshness
 
     def _rearrange(self, ranked: Ranked, limits: ListRequest) -> tuple[NDArray[np.integer], Float32]:
         """The pool, as far as it was asked for, by freshness and variety. Without a model all items are as unlike."""
@@ -172,15 +152,15 @@ def best_rows(scores: Float32, k: int) -> tuple[Rows, Float32]:
     return np.where(np.isneginf(scores[order]), -1, order), scores[order]
 
 
-Titles = Sequence[str | None] | None
+NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
 
 
 class Catalogue:
     """The items of one shard, with what has been said of them since."""
 
-    def __init__(self, shard: Shard, overlay: Overlay) -> None:
+    def __init__(self, shard: CompiledShard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
-        self._folded: tuple[Titles, pl.Series] = (None, _fold_titles(None, len(shard.item_ids)))
+        self._changed: tuple[Titles, Rows, FoldedTexts] = None, NO_ROWS, FoldedTexts.of(())
 
     def search(self, words: str, offset: int, k: int) -> ItemsOut:
         """Items whose titles hold all of the words, as `fold` compares text; without words all items."""
@@ -205,34 +185,18 @@ class Catalogue:
         if hidden is not None:
             found &= ~hidden
         for word in words:
-            found &= self._titles().str.contains(word, literal=True).fill_null(False).to_numpy()
+            found &= self._holding(word)
         return np.flatnonzero(found)
 
-    def _titles(self) -> pl.Series:
-        """Folded; made anew where titles have changed."""
-        titles = self._overlay.titles
-        if self._folded[0] is not titles:
-            self._folded = (titles, _fold_titles(titles, len(self._shard.item_ids)))
-        return self._folded[1]
-
-
-def fold(text: str) -> str:
-    """What two texts are compared by: NFKC and full case folding of Unicode.
-
-    `STRASSE` is `Straße`, a sigma at the end of a word is a sigma, composed and decomposed accents are the same, and so
-    are letters of full width. An accent that is not there makes another letter: `cafe` is not `café`.
-    """
-    if text.isascii():
-        return text.lower()
-    # Twice: folding can take apart what was composed, and composing can give a letter that folds.
-    return normalize("NFKC", normalize("NFKC", normalize("NFD", text).casefold()).casefold())
-
-
-def _fold_titles(titles: Titles, count: int) -> pl.Series:
-    given = pl.Series([None] * count if titles is None else titles, dtype=pl.String)
-    others = given.str.contains(r"[^\x00-\x7F]").fill_null(False)
-    folded = given.filter(others).map_elements(fold, return_dtype=pl.String)  # polars has no case folding
-    return given.str.to_lowercase().scatter(others.arg_true(), folded)
+    def _holding(self, word: str) -> NDArray[np.bool_]:
+        """The items (N,) whose titles hold a folded word."""
+        found, titles = self._shard.titles_holding(word), self._overlay.titles
+        if isinstance(titles, ChangedTitles):
+            if self._changed[0] is not titles:
+                rows = np.fromiter(titles.changed, dtype=np.int64)
+                self._changed = titles, rows, FoldedTexts.of(list(titles.changed.values()))
+            found[self._changed[1]] = self._changed[2].holding(word)
+        return found
 
 
 def _describe(item: str, facts: ItemIn, *, in_catalogue: bool) -> CatalogueItemOut:

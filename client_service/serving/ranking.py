@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.data.interactions import Shard
+from client_service.compiled.shard import CompiledShard
 from client_service.event_log.overlay import LatestEvents, Overlay
 from client_service.model_store.model_files import Served
 from client_service.models.ranker import Ranker, Rows, Side, join_sides
@@ -82,7 +82,7 @@ class RecentLists:
 class Exclusions:
     """Masks over one shard's catalogue."""
 
-    def __init__(self, shard: Shard, overlay: Overlay) -> None:
+    def __init__(self, shard: CompiledShard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
 
     def rows(self, items: Iterable[str]) -> tuple[Rows, int]:
@@ -121,7 +121,7 @@ class Exclusions:
 
     def known_items(self, asked: ListKey) -> Rows:
         """Rows of all items that the shard says a user has met: liked, in whichever split, or not."""
-        return asked.met if asked.row is None else items_of_row(self._shard.known_pairs, asked.row)
+        return asked.met if asked.row is None else self._shard.known_pairs.row(asked.row)
 
     def of_user(self, asked: ListKey, limits: ListRequest) -> Mask:
         """Forbidden items, and those that the user has met."""
@@ -139,14 +139,7 @@ class Exclusions:
         return replace(limits, forbidden=self.of_user(asked, limits))
 
 
-def items_of_row(matrix: sparse.csr_array, row: int | None) -> Rows:
-    """The items of a user in a matrix, ascending; none of somebody who is in no row."""
-    if row is None:
-        return np.zeros(0, dtype=np.int64)
-    return matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].astype(np.int64)
-
-
-def history_rows(shard: Shard, overlay: Overlay, user: str) -> Rows:
+def history_rows(shard: CompiledShard, overlay: Overlay, user: str) -> Rows:
     """Rows of the items liked since the shard was written, then of the training items; none of somebody unknown.
 
     Validation and test items are left out: they judge the list.
@@ -156,16 +149,16 @@ def history_rows(shard: Shard, overlay: Overlay, user: str) -> Rows:
     return np.concatenate([liked, np.setdiff1d(recent_basket(shard, row, latest), liked)])
 
 
-def recent_basket(shard: Shard, row: int | None, latest: LatestEvents | None) -> Rows:
+def recent_basket(shard: CompiledShard, row: int | None, latest: LatestEvents | None) -> Rows:
     """Rows of all items that a user likes, ascending: those of his row, and what has come since, of which the latest
     counts."""
-    trained = items_of_row(shard.train, row)
+    trained: Rows = np.zeros(0, dtype=np.int64) if row is None else shard.train.row(row)
     return trained if latest is None else np.union1d(np.setdiff1d(trained, latest.disliked), latest.liked)
 
 
-def changes_basket(shard: Shard, row: int, latest: LatestEvents) -> bool:
+def changes_basket(shard: CompiledShard, row: int, latest: LatestEvents) -> bool:
     """Does the user like other items than those of his row? What he has seen alone changes nothing of that."""
-    return len(latest.liked) > 0 or bool(np.isin(latest.disliked, items_of_row(shard.train, row)).any())
+    return len(latest.liked) > 0 or bool(np.isin(latest.disliked, shard.train.row(row)).any())
 
 
 Begun = tuple[ListKey, BegunList | None]
@@ -176,7 +169,9 @@ class ListRanking:
     """Over one shard's catalogue. `keeper`: who may have a graph over the items. `recent`: the lists of users with
     later interactions, of which those are kept that follow from nothing that a single request asks for."""
 
-    def __init__(self, shard: Shard, keeper: ListBuilder | None, exclusions: Exclusions, recent: RecentLists) -> None:
+    def __init__(
+        self, shard: CompiledShard, keeper: ListBuilder | None, exclusions: Exclusions, recent: RecentLists
+    ) -> None:
         self._shard, self._keeper, self._exclusions, self._recent = shard, keeper, exclusions, recent
 
     def rank_users(self, served: Served, asked: Sequence[Begun], limits: ListRequest) -> Iterator[ListedRows]:

@@ -9,14 +9,14 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.data.interactions import Shard
+from client_service.compiled.shard import CompiledShard
 from client_service.event_log.overlay import Overlay
 from client_service.model_store.model_files import Served
 from client_service.model_store.model_server import ModelServer
 from client_service.models.ranker import Rows
 from client_service.serving.item_answers import Answers, Catalogue, Query, Ranked, best_rows
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
-from client_service.serving.precomputed_lists import BegunList, ListBuilder, ListedRows, ListReader, PrecomputedLists
+from client_service.serving.precomputed_lists import BegunList, ListBuilder, ListedRows, PrecomputedLists
 from client_service.serving.ranking import (
     Exclusions,
     ListKey,
@@ -27,9 +27,8 @@ from client_service.serving.ranking import (
     recent_basket,
 )
 from client_service.serving.requests import Basket, Listed, ListRequest, Mask
-from client_service.settings import ClientSettings
 from shared.errors import NotFoundError
-from shared.method.graph import Float64, degrees
+from shared.method.graph import Float64
 from shared.method.parameters import Float32
 
 NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
@@ -44,16 +43,15 @@ class Recommender(ModelServer):
 
     score_meaning = SCORE
 
-    def __init__(self, shard: Shard, keeper: ListBuilder | None = None, overlay: Overlay | None = None) -> None:
+    def __init__(self, shard: CompiledShard, keeper: ListBuilder | None = None, overlay: Overlay | None = None) -> None:
         super().__init__()
-        self._shard, self._keeper, self._overlay = shard, keeper, overlay or Overlay(shard)
-        self._answers, self.catalogue = Answers(shard, self._overlay), Catalogue(shard, self._overlay)
-        self._exclusions = Exclusions(shard, self._overlay)
+        self._shard, self._keeper, self.overlay = shard, keeper, overlay or Overlay(shard)
+        self._answers, self.catalogue = Answers(shard, self.overlay), Catalogue(shard, self.overlay)
+        self._exclusions = Exclusions(shard, self.overlay)
         self._recent = RecentLists()
         self._ranking = ListRanking(shard, keeper, self._exclusions, self._recent)
         self._served: Served | None = None
-        _, by_item = degrees(shard.train)
-        self._popularity = by_item.astype(np.float32)
+        self._popularity = shard.popularity
 
     @property
     def served(self) -> Served | None:
@@ -71,7 +69,7 @@ class Recommender(ModelServer):
     @property
     def known_users(self) -> int:
         """How many users get a list of their own."""
-        return self._overlay.known_users
+        return self.overlay.known_users
 
     @property
     def shown_items(self) -> int:
@@ -102,7 +100,7 @@ class Recommender(ModelServer):
         served = self._served
         if served is None or (found := self._find_list(served, self._ask_for(user), ListRequest(k))) is None:
             return None
-        ids, titles = self._shard.item_ids, self._overlay.titles
+        ids, titles = self._shard.item_ids, self.overlay.titles
         rows, scores = found[0].tolist(), served.relevance.of(found[1]).tolist()
         names = repeat(None) if titles is None else (titles[row] for row in rows)
         return Listed(served.version, zip((ids[row] for row in rows), scores, names, strict=False))
@@ -147,14 +145,14 @@ class Recommender(ModelServer):
             return None, ()
         scores = served.directions @ served.directions[row]
         scores[row] = -np.inf
-        if self._overlay.hidden is not None:
-            scores[self._overlay.hidden] = -np.inf
+        if self.overlay.hidden is not None:
+            scores[self.overlay.hidden] = -np.inf
         return served.version, self._answers.write(*best_rows(scores, k))
 
     def history(self, user: str, most: int) -> tuple[tuple[ItemOut, ...], int]:
         """The items that this user's list follows from, the later ones first, at most so many; and how many there are.
         A score of them means nothing."""
-        rows = history_rows(self._shard, self._overlay, user)
+        rows = history_rows(self._shard, self.overlay, user)
         return self._answers.write(rows[:most], np.zeros(min(most, len(rows)), dtype=np.float32)), len(rows)
 
     def limits(
@@ -182,10 +180,10 @@ class Recommender(ModelServer):
 
     def _ask_for(self, user: str) -> ListKey:
         """All that is known of a user, once a request: meanwhile he may be erased, or do something."""
-        row, latest = self._overlay.user_row(user), self._overlay.of(user)
+        row, latest = self.overlay.user_row(user), self.overlay.of(user)
         by_row = row is not None and (latest is None or not changes_basket(self._shard, row, latest))
-        met = NO_ROWS if row is not None else self._overlay.met_rows(user)
-        return ListKey(user, row, latest, by_row, self._overlay.hidden, met)
+        met = NO_ROWS if row is not None else self.overlay.met_rows(user)
+        return ListKey(user, row, latest, by_row, self.overlay.hidden, met)
 
     def _look_up(self, served: Served | None, asked: ListKey, limits: ListRequest) -> RecommendationsOut | None:
         if served is None or not (asked.by_row or len(recent_basket(self._shard, asked.row, asked.latest))):
@@ -261,15 +259,3 @@ class Recommender(ModelServer):
 
 def _ranked(served: Served, rows: NDArray[np.integer], scores: Float32) -> Ranked:
     return Ranked(rows, scores, served, served.relevance.of)
-
-
-def open_recommender(settings: ClientSettings, shard: Shard, overlay: Overlay) -> Recommender:
-    """It keeps lists of its users."""
-    keeper = ListBuilder(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
-    return Recommender(shard, keeper, overlay)
-
-
-def open_reader(settings: ClientSettings, shard: Shard, overlay: Overlay) -> Recommender:
-    """It reads the lists that another process keeps."""
-    reader = ListReader(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
-    return Recommender(shard, reader, overlay)

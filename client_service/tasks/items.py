@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import asdict, replace
 from functools import partial
@@ -11,6 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from client_service.compilation.shard import compile_in_memory, compile_shard
+from client_service.compiled.publication import SERVING
+from client_service.compiled.shard import KIND, open_shard
 from client_service.data.interaction_files import load_shard, read_catalogue, with_places
 from client_service.data.interactions import Shard
 from client_service.data.item_matches import name_items, read_matches
@@ -24,7 +28,8 @@ from client_service.model_store.model_files import ModelHead, Served, freeze
 from client_service.model_store.refitting import Refit, load_model_basis
 from client_service.models.ranker import Relevance
 from client_service.runtime.interruption import Interrupt
-from client_service.serving.recommender import Recommender, open_reader, open_recommender
+from client_service.serving.precomputed_lists import ListBuilder, ListReader
+from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import USERS, trial
 from client_service.tasks.task import (
@@ -169,17 +174,37 @@ def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:
     store = EventStore(
         settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
     )
-    feedback = EventLog(store, Overlay(shard, store, least_rating=settings.least_rating), settings.shard)
-    return OpenedTask(open_recommender(settings, shard, feedback.overlay), feedback)
+    recommender = open_recommender(settings, shard)
+    recommender.overlay.attach_store(store)
+    return OpenedTask(recommender, EventLog(store, recommender.overlay, settings.shard))
+
+
+def open_recommender(settings: ClientSettings, shard: Shard) -> Recommender:
+    """It keeps lists of its users. The shard is compiled, and no folder of another is left."""
+    serving = settings.state_directory / SERVING
+    folder = compile_shard(shard, serving)
+    for other in serving.glob(f"{KIND}-*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+    compiled = open_shard(folder)
+    keeper = ListBuilder(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
+    return Recommender(compiled, keeper, Overlay(compiled, least_rating=settings.least_rating))
+
+
+def answer_alone(shard: Shard) -> Recommender:
+    """Lists in a silo without a service around it."""
+    return Recommender(compile_in_memory(shard))
 
 
 def follow_lists(settings: ClientSettings, shard: Shard) -> ReplicaTask:
     """Lists that the training process has computed, and the log that it writes."""
     shard = answering_shard(settings, shard)
-    overlay = Overlay(shard, least_rating=settings.least_rating)
+    compiled = compile_in_memory(shard)
+    overlay = Overlay(compiled, least_rating=settings.least_rating)
     follow = partial(follow_feedback, settings.state_directory, settings.most_interactions, overlay, settings.shard)
     follow()
-    return ReplicaTask(open_reader(settings, shard, overlay), follow)
+    reader = ListReader(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
+    return ReplicaTask(Recommender(compiled, reader, overlay), follow)
 
 
 ITEMS = Task(
@@ -193,7 +218,7 @@ ITEMS = Task(
     trainer=ModelStart(begin=begin_training, rebuild=rebuild_training),
     judge=judge_validation_lists,
     test=judge_test_lists,
-    answer=Recommender,
+    answer=answer_alone,
     try_out=trial,
     freeze=freeze,
     rows=list_item_rows,

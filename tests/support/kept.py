@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import hold_shard, load_shard, save_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
@@ -23,7 +24,7 @@ def keep_first_model(settings: ClientSettings, run: str = "run-1") -> tuple[Shar
     """The shard, and what served the model that lies in the state directory now."""
     shard = load_shard(settings.shard)
     everything = settings.fit_everything
-    recommender = Recommender(answering_shard(settings, shard))
+    recommender = Recommender(compile_in_memory(answering_shard(settings, shard)))
     models = settings.state_directory / "model"
     place = RunContext(settings.name, run, 0, settings.method, models, fit_everything=everything)
     part = TrainingRun(place, ITEMS, shard, recommender, torch.device("cpu"))

@@ -19,6 +19,7 @@ import polars as pl
 import torch
 from scipy import sparse
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.data.interactions import Shard, build_shard
 from client_service.federation.basis_run import BasisRun
@@ -98,7 +99,7 @@ def measure(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     if basis is not None:
         save_basis(folder / "basis", "run-0", basis)
     place = RunContext("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_everything=True)
-    answers = Recommender(shard)
+    answers = Recommender(compile_in_memory(shard))
     return_free_memory()
     forget_peak()
     before = peak_bytes()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.event_log import store as stores
 from client_service.event_log.item_metadata import MOST_MASKS, ItemFacts
@@ -139,7 +140,7 @@ def test_ids_of_interactions_are_bounded_in_bytes_and_room_comes_back(
 
 
 def test_hidden_items_share_what_is_said_of_them(silos: Silos) -> None:
-    overlay = Overlay(load_shard(silos(1)[0]))
+    overlay = Overlay(compile_in_memory(load_shard(silos(1)[0])))
     overlay.put_items(1, {f"item-{number:02d}": ItemIn(hidden=True) for number in range(5)})
     assert all(facts is HIDDEN for facts in overlay._items.values()) and len(overlay._items) == 5
 
@@ -155,7 +156,7 @@ def test_lists_of_other_moments_do_not_keep_what_was_hidden_then() -> None:
 
 
 def test_words_of_filters_are_kept_for_so_many_of_them(silos: Silos) -> None:
-    facts = ItemFacts(load_shard(silos(1)[0]), {})
+    facts = ItemFacts(compile_in_memory(load_shard(silos(1)[0])), {})
     for number in range(MOST_MASKS + 500):
         facts.mask([("category", (f"{number}" + "x" * 100,))])
     assert facts.mask_value.cache_info().currsize == MOST_MASKS

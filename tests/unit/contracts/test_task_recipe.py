@@ -33,7 +33,7 @@ from functools import cached_property, partial
 import numpy as np
 import torch
 from torch import nn
-from client_service.data.files import read_table
+from client_service.data.tables import read_table
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.model_store.model_server import FrozenModel, ModelServer
 from client_service.tasks.page_texts import Nouns, Trial

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.data.ratings import MEANINGS, choose_least_rating
@@ -69,7 +70,7 @@ def test_a_scale_is_learnt_once_and_holds_for_file_append_and_rest(tmp_path: Pat
     assert shard.events["rating"].min() >= least
     low = sum(value < least for value in values)
     assert (shard.met_events is not None) == (low > 0)
-    overlay = Overlay(shard)
+    overlay = Overlay(compile_in_memory(shard))
     for number, (value, likes) in enumerate(later.items()):
         user, item = "u0", f"new-{number}"
         done = append(folder, [(user, item, value, 900)])  # alone in its file
@@ -183,7 +184,7 @@ def test_a_setting_that_contradicts_the_shard_is_refused(tmp_path: Path) -> None
     shard = load_shard(shard_of(tmp_path, SCALES["ten"][0]))
     assert choose_least_rating(None, shard.rating) == choose_least_rating(8.0, shard.rating) == 8.0
     with pytest.raises(SettingsError, match=r"least_rating: expected 8, as the shard was made with, .* got 4"):
-        Overlay(shard, least_rating=4.0)
+        Overlay(compile_in_memory(shard), least_rating=4.0)
     assert (
         choose_least_rating(None, None) == 4.0 and choose_least_rating(3.0, None) == 3.0
     )  # a shard of an earlier version

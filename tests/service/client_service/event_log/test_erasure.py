@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.event_log.database import NAME, EventDatabase
 from client_service.event_log.messages import InteractionIn
@@ -143,10 +144,10 @@ def test_a_replica_forgets_whom_another_process_has_absorbed_and_erased(
     store, folder = EventStore(settings.state_directory), settings.state_directory
     met = [(CANARY, "item-00"), (CANARY, "item-02"), ("other", "item-02")]
     store.append([InteractionIn(event=user + item, user=user, item=item, time=None, rating=None) for user, item in met])
-    old = Overlay(load_shard(settings.shard))
+    old = Overlay(compile_in_memory(load_shard(settings.shard)))
     follow_feedback(folder, 100, old, settings.shard)
     absorbed = absorb(settings, store)
-    new = Overlay(absorbed.after)
+    new = Overlay(compile_in_memory(absorbed.after))
     if forgotten == "while it follows":
         follow_feedback(folder, 100, new, settings.shard)
     store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
@@ -189,9 +190,9 @@ def test_who_is_erased_between_two_looks_of_a_request_is_answered_as_at_the_firs
 ) -> None:
     shard, before = keep_first_model(settings)
     store = EventStore(settings.state_directory)
-    overlay = Overlay(shard, store)
+    overlay = Overlay(compile_in_memory(shard), store)
     overlay.add(store.append([InteractionIn(event="e", user=CANARY, item="item-00", time=None, rating=None)]))
-    recommender = Recommender(shard, None, overlay)
+    recommender = Recommender(compile_in_memory(shard), None, overlay)
     recommender.served = before.served
     look_up = Recommender._look_up
 

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.database import EARLIER_NAME, NAME
@@ -252,7 +253,7 @@ def test_a_stored_row_that_cannot_be_read_is_named_by_its_number_and_not_quoted(
     with sqlite3.connect(tmp_path / NAME) as rows:
         rows.execute("UPDATE items SET facts = CAST(? AS TEXT) WHERE item = 'canary-b'", [damage])
     with pytest.raises(DataError, match=r"feedback.sqlite: expected facts of an item in row 2 of") as refused:
-        Overlay(load_shard(settings.shard), store)
+        Overlay(compile_in_memory(load_shard(settings.shard)), store)
     assert "canary" not in str(refused.value) and refused.value.__cause__ is None
     store.close()
 
@@ -309,7 +310,7 @@ def test_a_file_that_is_no_such_database_or_of_a_later_version_is_refused_and_st
 def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(tmp_path: Path, settings: ClientSettings) -> None:
     shard = load_shard(settings.shard)
     store = EventStore(tmp_path, most=100)
-    feedback = EventLog(store, Overlay(shard, store), settings.shard)
+    feedback = EventLog(store, Overlay(compile_in_memory(shard), store), settings.shard)
     message = InteractionsIn(interactions=tuple(told((CANARY, shard.item_ids[0]))))
     with sqlite3.connect(tmp_path / NAME, isolation_level=None) as other:
         store._database._rows.execute("PRAGMA busy_timeout = 50")
@@ -326,7 +327,7 @@ def test_a_disk_that_refuses_changes_no_answer_and_quotes_no_row(tmp_path: Path,
 def test_another_process_that_may_only_read_follows(tmp_path: Path, settings: ClientSettings) -> None:
     shard = load_shard(settings.shard)
     writer = EventStore(tmp_path, most=100)
-    follower = Overlay(shard, EventStore(tmp_path, most=100, writing=False))
+    follower = Overlay(compile_in_memory(shard), EventStore(tmp_path, most=100, writing=False))
     writer.append(told(("new", shard.item_ids[0])))
     follower.follow()
     since = follower.of("new")
@@ -349,7 +350,7 @@ def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed
     old = load_shard(settings.shard)
     settings.state_directory.mkdir(parents=True)
     writer = EventStore(settings.state_directory, most=100)
-    follower = Overlay(old, EventStore(settings.state_directory, most=100, writing=False))
+    follower = Overlay(compile_in_memory(old), EventStore(settings.state_directory, most=100, writing=False))
     writer.append(told(("new", old.item_ids[0])))
     gone, later = old.user_ids[:2]
     writer.erasures.erase_user(gone, known=True)
@@ -361,7 +362,7 @@ def test_who_answers_from_the_shard_before_keeps_what_another_shard_has_absorbed
     since = follower.of("new")
     assert since is not None and since.liked.tolist() == [0, 2]
     assert follower.user_row(gone) is follower.user_row(later) is None
-    fresh = Overlay(load_shard(settings.shard), writer).of("new")
+    fresh = Overlay(compile_in_memory(load_shard(settings.shard)), writer).of("new")
     assert fresh is not None and fresh.liked.tolist() == [2]
     writer.close()
 
@@ -379,8 +380,8 @@ def test_times_are_kept_in_seconds_of_utc(tmp_path: Path) -> None:
 def test_whoever_had_lists_looked_up_still_has_them_without_feedback(settings: ClientSettings) -> None:
     """The way of a look-up is taken only by who has done nothing since."""
     shard, recommender = keep_first_model(settings)
-    overlay = Overlay(shard)
-    plain = Recommender(shard, None, overlay)
+    overlay = Overlay(compile_in_memory(shard))
+    plain = Recommender(compile_in_memory(shard), None, overlay)
     plain.served = recommender.served
     user = shard.user_ids[0]
     assert plain.for_user(user, ListRequest(5)) == recommender.for_user(user, ListRequest(5))

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import change_shard, load_shard
 from client_service.event_log import store as stores
 from client_service.event_log.messages import InteractionIn
@@ -103,7 +104,7 @@ def test_the_latest_of_a_pair_decides_in_answers_and_in_the_shard(
     second: tuple[float, int],
     liked: bool,
 ) -> None:
-    overlay = Overlay(load_shard(settings.shard), log)
+    overlay = Overlay(compile_in_memory(load_shard(settings.shard)), log)
     overlay.add(log.append([told("0", "new", "item-03", at=50)]))
     for name, (rating, at) in (("1", first), ("2", second)):
         overlay.add(log.append([told(name, "new", "item-05", rating, at)]))
@@ -124,7 +125,7 @@ def test_a_low_rating_takes_an_earlier_liking_from_the_shard_and_no_later_one(
     rows = pl.DataFrame({"user": ["u", "u"], "item": ["item-00", "item-02"], "time": [known, 50]})
     change_shard(settings.shard, lambda old: append_events(old, rows, Path()))
     before = load_shard(settings.shard)
-    overlay = Overlay(before, log)
+    overlay = Overlay(compile_in_memory(before), log)
     overlay.add(log.append([told("e", "u", "item-00", 1.0, 200)]))
     assert (overlay.of("u") is None) is stays
     after = absorb_and_forget(settings, log).after

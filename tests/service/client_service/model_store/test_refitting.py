@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from client_service.app import create_replica
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.data.interaction_files import load_shard, save_shard
 from client_service.data.interactions import Shard, build_shard
@@ -55,7 +56,7 @@ def run_on(
     """A run of so many rounds, and who answers after it."""
     place = RunContext("shop", "run-1", 0, method, folder, fit_everything=fit_everything)
     training, known = begin_training(place, shard, CPU, NEVER)
-    answers = Recommender(shard.everything if fit_everything else shard)
+    answers = Recommender(compile_in_memory(shard.everything if fit_everything else shard))
     refit = Refit(shard, folder, CPU) if fit_everything else None
     best = BestModel(place, ITEMS, shard, answers, training, NEVER, known, refit)
     best.judge(RoundCosts(round=0))

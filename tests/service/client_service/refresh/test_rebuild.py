@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import change_shard, load_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.shard_update import append_events, erase_users
@@ -80,10 +81,10 @@ async def test_a_restart_serves_a_model_of_the_changed_shard_without_an_aggregat
 def test_it_ranks_as_the_next_run_s_first_model_does(settings: ClientSettings) -> None:
     keep_first_model(settings)
     shard = change(settings)
-    recommender = Recommender(shard)
+    recommender = Recommender(compile_in_memory(shard))
     recommender.served = renew(settings, shard)
     renewed = [recommender.for_user(user, ListRequest(5)).items for user in shard.user_ids]
-    run = Recommender(shard)
+    run = Recommender(compile_in_memory(shard))
     place = RunContext(settings.name, "run-2", 0, settings.method, settings.state_directory / "model")
     start = initial_parameters(mlp_specification(settings.method), 0, exact=settings.method.start != "random")
     TrainingRun(place, ITEMS, shard, run, CPU).begin(Parameters(start), 0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served, freeze
@@ -190,9 +191,13 @@ def test_the_service_answers_by_the_graph_beyond_the_threshold_alone(
         return search(self, users, count)
 
     monkeypatch.setattr(Nearest, "find", find)
-    below = Recommender(shard, ListBuilder(tmp_path / "b", shard, approximate_beyond=len(shard.item_ids)))
-    beyond = Recommender(shard, ListBuilder(tmp_path / "a", shard, approximate_beyond=len(shard.item_ids) - 1))
-    reader = Recommender(shard, ListReader(tmp_path / "a", shard, approximate_beyond=1))
+    below = Recommender(
+        compile_in_memory(shard), ListBuilder(tmp_path / "b", shard, approximate_beyond=len(shard.item_ids))
+    )
+    beyond = Recommender(
+        compile_in_memory(shard), ListBuilder(tmp_path / "a", shard, approximate_beyond=len(shard.item_ids) - 1)
+    )
+    reader = Recommender(compile_in_memory(shard), ListReader(tmp_path / "a", shard, approximate_beyond=1))
     for one in (below, beyond, reader):
         one.served = served
         wait_for(lambda one=one: one.lists_share == 1.0)
@@ -223,7 +228,7 @@ def test_a_disk_that_refuses_the_graph_costs_the_graph_alone(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ann_index, "put_in_place", refuse)
-    recommender = Recommender(shard, ListBuilder(tmp_path, shard, approximate_beyond=1))
+    recommender = Recommender(compile_in_memory(shard), ListBuilder(tmp_path, shard, approximate_beyond=1))
     recommender.served = served
     wait_for(lambda: recommender.lists_share == 1.0)
     assert recommender._keeper is not None and recommender._keeper.nearest is None

@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
@@ -74,12 +75,12 @@ def recommender(
 ) -> Iterator[Recommender]:
     """One that has its lists, one that has none, and one that has the graph alone; a user has done something since."""
     way, store = request.param, EventStore(tmp_path)
-    overlay = Overlay(shard, store)
+    overlay = Overlay(compile_in_memory(shard), store)
     told = InteractionIn(event="e", user=shard.user_ids[2], item="item-600", time=None, rating=None)
     seen = InteractionIn(event="f", user=shard.user_ids[3], item="item-601", time=None, rating=1.0)
     overlay.add(store.append([told, seen]))
     keeper = ListBuilder(tmp_path, shard, 1, approximate_beyond=1 if way == "by a graph" else None)
-    made = Recommender(shard, None if way == "computed" else keeper, overlay)
+    made = Recommender(compile_in_memory(shard), None if way == "computed" else keeper, overlay)
     made.served = models[way]
     if way != "computed":
         wait_for(lambda: made.lists_share == 1.0)
@@ -135,7 +136,10 @@ def test_lists_at_hand_and_computed_ones_are_in_the_same_order(
     shard: Shard, models: dict[str, Served], tmp_path: Path
 ) -> None:
     """Equal scores are equal to the last bit, and the first row comes first."""
-    ahead, computing = Recommender(shard, ListBuilder(tmp_path, shard, 1)), Recommender(shard)
+    ahead, computing = (
+        Recommender(compile_in_memory(shard), ListBuilder(tmp_path, shard, 1)),
+        Recommender(compile_in_memory(shard)),
+    )
     ahead.served = computing.served = models["trained"]
     wait_for(lambda: ahead.lists_share == 1.0)
     tied = 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served, freeze
@@ -51,7 +52,10 @@ def blocks(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def listed(folder: Path, shard: Shard, served: Served) -> tuple[Recommender, Recommender]:
     """One that has its lists, and one that computes each."""
-    ahead, computing = Recommender(shard, ListBuilder(folder, shard)), Recommender(shard)
+    ahead, computing = (
+        Recommender(compile_in_memory(shard), ListBuilder(folder, shard)),
+        Recommender(compile_in_memory(shard)),
+    )
     ahead.served = computing.served = served
     until = time.monotonic() + LONGEST_SECONDS
     while ahead.lists_share < 1.0:
@@ -151,7 +155,7 @@ def test_another_model_ends_the_lists_of_the_one_before(
     with torch.no_grad():
         training.model.encoder.embedding.neg_()
     ahead.served = freeze("run-1.1", training)
-    expected = Recommender(shard)
+    expected = Recommender(compile_in_memory(shard))
     expected.served = ahead.served
     user, until = shard.user_ids[0], time.monotonic() + LONGEST_SECONDS
     while (found := ahead.at_once(user, ListRequest(5))) is None:

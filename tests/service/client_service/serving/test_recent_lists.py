@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.overlay import Overlay
@@ -26,8 +27,8 @@ class Silo:
     def __init__(self, settings: ClientSettings) -> None:
         self.shard, before = keep_first_model(settings)
         self.store = EventStore(settings.state_directory)
-        self.overlay = Overlay(self.shard, self.store)
-        self.recommender = Recommender(self.shard, None, self.overlay)
+        self.overlay = Overlay(compile_in_memory(self.shard), self.store)
+        self.recommender = Recommender(compile_in_memory(self.shard), None, self.overlay)
         self.recommender.served, self.events, self.computed = before.served, 0, 0
 
     def tell(self, user: str, item: str, rating: float | None = None) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from client_service.app import create_replica
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import change_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
@@ -69,7 +70,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 async def test_a_replica_answers_as_the_client_does_and_writes_nothing(replicated: ClientSettings) -> None:
     shard, before = keep_first_model(replicated)
     keeper = ListBuilder(replicated.state_directory / "model", shard)
-    ahead = Recommender(shard, keeper)
+    ahead = Recommender(compile_in_memory(shard), keeper)
     ahead.served = before.served
     wait_for(lambda: ahead.lists_share == 1.0)
     ahead.close()
@@ -141,7 +142,7 @@ def test_lists_of_another_process_are_read_as_far_as_they_have_come(replicated: 
     assert before.served is not None
     folder, ranker = replicated.state_directory / "model", before.served.ranker
     found, progress = precomputed_lists.open_lists(folder, ranker, shard)
-    reader = Recommender(shard, precomputed_lists.ListReader(folder, shard))
+    reader = Recommender(compile_in_memory(shard), precomputed_lists.ListReader(folder, shard))
     reader.served = replace(before.served, ranker=replace(ranker))  # as one that was read from the disk
     assert reader.at_once(shard.user_ids[0], ListRequest(3)) is None
     for rows in (4, len(shard.user_ids)):

@@ -13,11 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client_service.compilation.shard import compile_in_memory, item_freshness
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import freeze
 from client_service.serving import requests
-from client_service.serving.item_answers import item_freshness, order_by_variety, stretch
+from client_service.serving.item_answers import order_by_variety, stretch
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
@@ -37,7 +38,7 @@ def shard(silos: Silos) -> Shard:
 
 def serving(shard: Shard, small: MethodSettings) -> Recommender:
     training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
-    found = Recommender(shard)
+    found = Recommender(compile_in_memory(shard))
     found.served = freeze("run-1.0", training)
     return found
 

@@ -139,21 +139,29 @@ def test_a_thousand_ids_that_lie_beside_each_other_are_all_found(tmp_path: Path)
 
 def test_features_are_found_by_value(tmp_path: Path) -> None:
     found = compiled(tmp_path, shard_of(tmp_path))
-    assert found.features["year"].texts is None
-    assert found.features["year"].having([0.0, 2001.5]).tolist() == [False, False, True, True, False]
-    texts = found.features["colour"].texts
-    assert texts == ("", "black", "rose\u0301")
-    assert found.features["colour"].having([0, 1]).tolist() == [True, False, True, True, False]
+    year, colour = found.features["year"], found.features["colour"]
+    assert [
+        np.flatnonzero(year.equal_to("?", number)).tolist() for number in (0.0, 2001.5, 7.0, float("nan"), None)
+    ] == [
+        [3],
+        [2],
+        [],
+        [],
+        [],
+    ]
+    told = {text: np.flatnonzero(colour.equal_to(text, 1.0)).tolist() for text in ("black", "", "ros\xe9", "rose", "z")}
+    assert told == {"black": [0, 3], "": [2], "ros\xe9": [4], "rose": [], "z": []}
 
 
 def test_words_are_found_in_folded_titles(tmp_path: Path) -> None:
-    titles = compiled(tmp_path, shard_of(tmp_path)).folded_titles
+    shard = compiled(tmp_path, shard_of(tmp_path))
     found = {
-        word: np.flatnonzero(titles.holding(word)).tolist() for word in ("boots", "strasse", "nach", "o", "\U0001f97e")
+        word: np.flatnonzero(shard.titles_holding(word)).tolist()
+        for word in ("boots", "strasse", "nach", "o", "\U0001f97e")
     }
     assert found == {"boots": [0, 4], "strasse": [3], "nach": [3], "o": [0, 4], "\U0001f97e": [4]}
-    assert not titles.holding("bootsstrasse").any() and not titles.holding("\ud800").any()
-    assert not titles.holding("x" * 1000).any() and not compiled(tmp_path, shard_of(tmp_path, PLAIN, None)).titles
+    assert not shard.titles_holding("bootsstrasse").any() and not shard.titles_holding("\ud800").any()
+    assert not shard.titles_holding("x" * 1000).any() and not compiled(tmp_path, shard_of(tmp_path, PLAIN, None)).titles
 
 
 def test_one_content_has_one_folder_which_is_reused(tmp_path: Path) -> None:

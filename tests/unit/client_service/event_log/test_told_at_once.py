@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.event_log.messages import InteractionIn, InteractionsIn, ItemIn
 from client_service.event_log.overlay import Overlay
@@ -17,7 +18,7 @@ from shared.errors import ConflictError, FederationError
 def feedback(settings: ClientSettings) -> EventLog:
     settings.state_directory.mkdir(parents=True)
     store = EventStore(settings.state_directory, most=4)
-    return EventLog(store, Overlay(load_shard(settings.shard), store), settings.shard)
+    return EventLog(store, Overlay(compile_in_memory(load_shard(settings.shard)), store), settings.shard)
 
 
 def test_batches_of_one_group_share_events_and_room(feedback: EventLog) -> None:

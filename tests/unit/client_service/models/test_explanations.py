@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import Overlay
@@ -106,7 +107,7 @@ def test_ease_by_users_contributes_the_weights_of_items(planted: Shard) -> None:
 def fused(shard: Shard, recipe: Recipe | None = RECIPE, **changes: Any) -> Recommender:
     method = SMALL.model_copy(update=changes)
     training = ItemTrainer(shard, low_spectrum(shard.train, 12), method, torch.device("cpu"), recipe=recipe)
-    found = Recommender(shard)
+    found = Recommender(compile_in_memory(shard))
     found.served = freeze("run-1.0", training)
     return found
 
@@ -170,8 +171,8 @@ def test_an_item_is_no_reason_for_itself_and_a_hidden_one_is_none(planted: Shard
     recommender = fused(planted)
     for one in recommender.for_user("u3", ListRequest(40, exclude_seen=False, explain=True)).items:
         assert one.because is not None and one.item not in [reason.item for reason in one.because]
-    overlay = Overlay(planted)
-    other = Recommender(planted, None, overlay)
+    overlay = Overlay(compile_in_memory(planted))
+    other = Recommender(compile_in_memory(planted), None, overlay)
     other.served = recommender.served
     (first,) = other.for_user("u3", ListRequest(1, explain=True)).items
     assert first.because

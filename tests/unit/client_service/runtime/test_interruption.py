@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.evaluation import ranking
@@ -134,7 +135,7 @@ def part(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[Inter
 
     def build(interrupt: Interrupt) -> TrainingRun:
         place = RunContext("client-1", "run-1", 0, small, tmp_path / "model")
-        found = TrainingRun(place, ITEMS, shard, Recommender(shard), CPU, interrupt)
+        found = TrainingRun(place, ITEMS, shard, Recommender(compile_in_memory(shard)), CPU, interrupt)
         found.begin(received(small), 0)
         return found
 

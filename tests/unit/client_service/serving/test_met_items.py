@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import change_shard, load_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
@@ -62,8 +63,11 @@ def test_no_list_has_what_its_user_has_met(settings: ClientSettings, shard: Shar
     """Looked up, computed, in a batch, without a model; and each has everything else."""
     met, everything = met_by_user(shard), set(shard.item_ids)
     assert shard.valid.nnz and shard.test.nnz and shard.met.nnz
-    ahead, computing = Recommender(shard, ListBuilder(tmp_path, shard)), Recommender(shard)
-    modelless = Recommender(shard)
+    ahead, computing = (
+        Recommender(compile_in_memory(shard), ListBuilder(tmp_path, shard)),
+        Recommender(compile_in_memory(shard)),
+    )
+    modelless = Recommender(compile_in_memory(shard))
     ahead.served = computing.served = keep_first_model(settings)[1].served
     wait_for(lambda: ahead.lists_share == 1.0)
     users = (*shard.user_ids, GRUMP, NOBODY)
@@ -86,14 +90,14 @@ def test_a_user_who_has_met_everything_gets_an_empty_list(settings: ClientSettin
     table = pl.DataFrame({"user": user, "item": rest[1:], "split": "met"})
     last = append_events(shard, table, Path("file.csv"))
     for model in (None, keep_first_model(settings)[1].served):
-        recommender = Recommender(last)
+        recommender = Recommender(compile_in_memory(last))
         recommender.served = model
         assert items_of(recommender.for_user(user, ALL)) == rest[:1]
         assert items_of(recommender.for_user(user, ListRequest(10, offset=1))) == []
 
 
 def test_a_basket_s_items_are_left_out_without_a_model_too(shard: Shard) -> None:
-    (answer,) = Recommender(shard).for_baskets([Basket(shard.item_ids[:2], ALL)])
+    (answer,) = Recommender(compile_in_memory(shard)).for_baskets([Basket(shard.item_ids[:2], ALL)])
     assert answer.fallback == "no model yet" and set(items_of(answer)) == set(shard.item_ids[2:])
 
 
@@ -107,8 +111,8 @@ class Told:
         self.answer_from(shard)
 
     def answer_from(self, shard: Shard) -> None:
-        self.overlay = Overlay(shard, self.store)
-        self.recommender = Recommender(shard, None, self.overlay)
+        self.overlay = Overlay(compile_in_memory(shard), self.store)
+        self.recommender = Recommender(compile_in_memory(shard), None, self.overlay)
         self.recommender.served = keep_first_model(self.settings)[1].served
 
     def tell(self, user: str, item: str, rating: float | None, at: int | None = None) -> None:
@@ -179,7 +183,7 @@ def test_an_erasure_takes_what_was_met_too(settings: ClientSettings, shard: Shar
     """Also of who likes nothing, and has no row: he is marked, unknown at once, and in no file afterwards."""
     told, everything = Told(settings, shard), set(shard.item_ids)
     assert told.lists(user) < everything and told.overlay.holds(user)
-    replica = Overlay(shard)
+    replica = Overlay(compile_in_memory(shard))
     follow = partial(follow_feedback, settings.state_directory, 100, replica, settings.shard)
     follow()
     known = told.overlay.known_users
@@ -194,4 +198,6 @@ def test_an_erasure_takes_what_was_met_too(settings: ClientSettings, shard: Shar
     kept = [path for path in settings.state_directory.rglob("*") if path.is_file() and "feedback" in str(path)]
     assert kept and not any(user.encode() in path.read_bytes() for path in kept)
     assert follow()  # who answers from the shard before is told that there is another
-    assert not partial(follow_feedback, settings.state_directory, 100, Overlay(after), settings.shard)()
+    assert not partial(
+        follow_feedback, settings.state_directory, 100, Overlay(compile_in_memory(after)), settings.shard
+    )()

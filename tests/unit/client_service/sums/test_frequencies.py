@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
@@ -193,7 +194,9 @@ def test_a_kept_model_is_rebuilt_where_it_began(listed: Shard, basis: CommonBasi
     method = method_settings(width=4, layers=1, cutoff=12, negatives=4, **WITH_BASIS)
     place = RunContext("shop", "run-1", 0, method, models, basis=basis)
     training, known = begin_training(place, listed, torch.device("cpu"), NEVER)
-    BestModel(place, ITEMS, listed, Recommender(listed), training, NEVER, known).judge(RoundCosts(round=0))
+    BestModel(place, ITEMS, listed, Recommender(compile_in_memory(listed)), training, NEVER, known).judge(
+        RoundCosts(round=0)
+    )
     head = load_head(models)
     assert head is not None and head.method.start == "common"
     save_basis(tmp_path / "basis", "run-0", basis)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import on_test, ranked_by
 from client_service.federation.best_model import BestModel
@@ -183,7 +184,7 @@ def test_a_stranger_is_served_like_a_user_with_the_same_basket_and_by_items_of_t
         RunContext("shop", "run-1", 0, SMALL, tmp_path, basis=basis), shard, torch.device("cpu"), NEVER
     )
     assert training.recipe is not None and training.recipe.common_loudness > 0
-    recommender = Recommender(shard)
+    recommender = Recommender(compile_in_memory(shard))
     recommender.served = freeze("run-1.0", training)
     own = [shard.item_ids[row] for row in shard.train[[3]].indices]
     user = recommender.for_user(shard.user_ids[3], ListRequest(OWN, exclude_seen=False))
@@ -211,7 +212,7 @@ def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, C
     (shard, basis), models = shared, tmp_path / "model"
     place = RunContext("shop", "run-1", 0, SMALL, models, basis=basis)
     training, known = begin_training(place, shard, torch.device("cpu"), NEVER)
-    best = BestModel(place, ITEMS, shard, Recommender(shard), training, NEVER, known)
+    best = BestModel(place, ITEMS, shard, Recommender(compile_in_memory(shard)), training, NEVER, known)
     best.judge(RoundCosts(round=0))
     head = load_head(models)
     assert head is not None and head.basis == basis.digest

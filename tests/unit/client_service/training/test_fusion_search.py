@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import on_test, on_validation, ranked_by
 from client_service.model_store.model_files import freeze
@@ -112,7 +113,7 @@ def test_without_fusion_or_without_a_start_the_trained_score_ranks_alone(
 def test_a_stranger_with_a_user_s_basket_is_served_by_the_fused_score_like_the_user(planted: Shard) -> None:
     loud = recipe_of(20.0, 10.0)
     training = ItemTrainer(planted, low_spectrum(planted.train, 12), SMALL, torch.device("cpu"), recipe=loud)
-    recommender = Recommender(planted)
+    recommender = Recommender(compile_in_memory(planted))
     recommender.served = freeze("run-1.0", training)
     own = planted.train[[3]].indices
     user = recommender.for_user("u3", ListRequest(5, exclude_seen=False))

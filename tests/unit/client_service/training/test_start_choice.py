@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import client_service.training.start_choice
+from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard
 from client_service.event_log.shard_update import erase_users
 from client_service.federation.training_run import TrainingRun
@@ -53,7 +54,7 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
     def begun(folder: str, **changes: object) -> TrainingRun:
         method = SMALL.model_copy(update=changes)
         place = RunContext("shop", "run-1", 0, method, tmp_path / folder, cache=tmp_path / "cache")
-        return TrainingRun(place, ITEMS, planted, Recommender(planted), torch.device("cpu"))
+        return TrainingRun(place, ITEMS, planted, Recommender(compile_in_memory(planted)), torch.device("cpu"))
 
     first = begun("one")
     for name in ("best_filter", "best_recipe"):
@@ -63,6 +64,9 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
     assert second.quality.recipe is not None
     fedmf = replace(SMALL_PLACE, folder=tmp_path / "mf", kind="mf", cache=tmp_path / "cache")
     listed = replace(planted, places=np.arange(40))
-    assert TrainingRun(fedmf, ITEMS, listed, Recommender(listed), torch.device("cpu")).quality.recipe is None
+    assert (
+        TrainingRun(fedmf, ITEMS, listed, Recommender(compile_in_memory(listed)), torch.device("cpu")).quality.recipe
+        is None
+    )
     assert begun("three", fusion=False).quality.recipe is None
     assert load_choice(planted, 12, tmp_path / "cache").recipe is not None
