@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from client_service.data.sessions import Prefixes, SessionShard
+from client_service.data.prefixes import Prefixes
+from client_service.data.sessions import SessionShard
 from client_service.evaluation.session_ranking import measure_prefixes
+from client_service.model_store.session_models import freeze_sessions
 from client_service.models.sequence.srgnn import SRGNN
-from client_service.serving.next_items import freeze_sessions
 from client_service.training.session_trainer import MODELS, SessionTrainer
 from client_service.training.training_state import load_named
 from shared.method.parameters import Arrays, Float32, Parameters

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from client_service.data.sessions import TEST, TRAIN, VALID, Prefixes, SessionShard
+from client_service.data.prefixes import Prefixes
+from client_service.data.sessions import TEST, TRAIN, VALID, SessionShard
 from client_service.evaluation.session_ranking import floors_of, measure_prefixes
 from simulation.experiments.floors import measure_own_floors
 from simulation.sessions.cut import cut_sessions, divide_sessions, measure_divergence

@@ -31,7 +31,7 @@ from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import measure_ranks
 from client_service.evaluation.session_ranking import ScoreItems, floors_of, rank_prefixes
 from client_service.joining_value.comparison import paired_ratio, reciprocal_ranks
-from client_service.serving.next_items import freeze_sessions
+from client_service.model_store.session_models import freeze_sessions
 from client_service.sums.silo_sum import SumRound
 from client_service.sums.transitions import Transitions, count_transitions, finish_transitions
 from client_service.training.session_trainer import SessionTrainer

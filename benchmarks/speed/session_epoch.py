@@ -21,7 +21,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common import render_table
-from client_service.data.sessions import Int64, SessionShard, shuffled_batches
+from client_service.data.prefixes import Int64
+from client_service.data.sessions import SessionShard, shuffled_batches
 from client_service.runtime.device import pin_threads
 from client_service.training.session_trainer import SessionTrainer
 from shared.method.settings import method_settings

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy import sparse
 
-from client_service.data.sessions import Int64, Prefixes, count_pairs, occurring_pairs, scale_rows
+from client_service.data.prefixes import Int64, Prefixes
+from client_service.data.sessions import count_pairs, occurring_pairs, scale_rows
 from client_service.evaluation.metrics import Measures, measure_ranks
 from client_service.runtime.interruption import NEVER, Interrupt
 from shared.method.parameters import Float32
@@ -90,11 +91,16 @@ def score_by_recency(items: int) -> ScoreItems:
 
 def score_by_successors(clicks: Int64, starts: Int64, items: int) -> ScoreItems:
     """How often an item was clicked next after the last click."""
+    counts = count_successors(clicks, starts, items)
+    return lambda examples: _rows(counts, examples.last)
+
+
+def count_successors(clicks: Int64, starts: Int64, items: int) -> sparse.csr_array:
+    """How often each item was clicked next after each other one, (N, N)."""
     within = np.ones(len(clicks), dtype=bool)
     within[starts[1:] - 1] = False  # the last click of a session has none behind it
     before = np.flatnonzero(within)
-    counts = count_pairs(clicks[before], clicks[before + 1], (items, items))
-    return lambda examples: _rows(counts, examples.last)
+    return count_pairs(clicks[before], clicks[before + 1], (items, items))
 
 
 def score_by_neighbours(clicks: Int64, starts: Int64, items: int) -> ScoreItems:

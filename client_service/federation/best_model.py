@@ -13,11 +13,12 @@ from client_service.evaluation.metrics import Measures
 from client_service.federation.messages import QualityOut, RoundCosts, RoundQuality
 from client_service.federation.run_records import earlier_runs, load_quality, saturation_notices, save_quality
 from client_service.model_store.model_files import ModelHead, load_head, load_parameters, load_tensors, name_version
-from client_service.model_store.model_server import FrozenModel, ModelServer
+from client_service.model_store.model_server import FrozenModel
 from client_service.model_store.model_versions import find_version_of_run, save_version
 from client_service.models.ranker import UNFITTED, Relevance
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER
+from client_service.serving.model_server import ModelServer
 from client_service.tasks.task import Refitted, RunContext, Task, TaskShard, Training
 from shared.errors import DataError
 

@@ -15,12 +15,12 @@ from client_service.data.interactions import Shard
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.messages import RoundCosts
 from client_service.metrics import ClientMetrics
-from client_service.model_store.model_server import ModelServer
 from client_service.model_store.model_versions import number_of_run
 from client_service.privacy.basis_guard import BasisGuard
 from client_service.privacy.guard import Guard
 from client_service.runtime.interruption import Interrupt
 from client_service.secure_rounds.masking import Masking
+from client_service.serving.model_server import ModelServer
 from client_service.settings import ClientSettings
 from client_service.sums.common_items import CommonItems, require_list
 from client_service.sums.registry import find_silo_sum

@@ -12,8 +12,8 @@ from client_service.federation.best_model import BestModel
 from client_service.federation.checkpoint import Recovery
 from client_service.federation.messages import QualityOut, RoundCosts, SpectrumOut
 from client_service.federation.run_records import load_spectra, save_spectra
-from client_service.model_store.model_server import ModelServer
 from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.serving.model_server import ModelServer
 from client_service.sums.silo_sum import SummedDigests
 from client_service.tasks.task import RunContext, Task, TaskShard, Training
 from client_service.training.training_state import RoundContext, StrategyTensors

@@ -17,7 +17,6 @@ from starlette.types import Message, Receive, Scope, Send
 from client_service.event_log.service import EventLog
 from client_service.metrics import RequestMetrics
 from client_service.model_store.model_files import REFRESH, parse_version
-from client_service.model_store.model_server import ModelServer
 from client_service.runtime.device import choose_device
 from client_service.runtime.workers import RequestBatcher
 from client_service.serving.messages import (
@@ -28,6 +27,7 @@ from client_service.serving.messages import (
     RecommendationsIn,
     RecommendationsOut,
 )
+from client_service.serving.model_server import ModelServer
 from client_service.serving.next_items import NextItems
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import MOST_LISTED, Basket, ListRequest

@@ -1,27 +1,32 @@
-"""The most likely next items of a visit, by a frozen session model."""
+"""The most likely next items of a visit, by a compiled session model."""
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from client_service.data.sessions import LONGEST_PREFIX, TRAIN, Int64, Prefixes, SessionShard
-from client_service.evaluation.session_ranking import score_by_popularity, score_by_successors
-from client_service.model_store.model_server import FrozenModel, ModelServer
-from client_service.models.sequence.srgnn import SRGNN
+from client_service.compiled.ids import IdIndex
+from client_service.compiled.publication import Publication
+from client_service.compiled.sessions import (
+    CompiledNextModel,
+    CompiledSessions,
+    open_next_model,
+    open_sessions,
+    probabilities,
+)
+from client_service.data.prefixes import LONGEST_PREFIX, Int64, Prefixes
 from client_service.models.top_items import top_columns
 from client_service.serving.messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut
-from client_service.training.session_trainer import SessionTrainer
-from client_service.training.transition_scores import VisitScores, network_share, probabilities
-from shared.method.parameters import Float32
+from client_service.serving.model_server import ModelServer
+
+Float32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,11 @@ class Visits:
         return self.seen.lengths > 0
 
 
-def read_visits(sessions: Sequence[Sequence[str]], rows: Mapping[str, int]) -> Visits:
-    """rows: of each known item."""
+def read_visits(sessions: Sequence[Sequence[str]], ids: IdIndex) -> Visits:
+    """ids: of the known items."""
     lengths = np.fromiter(map(len, sessions), dtype=np.int64, count=len(sessions))
-    found = np.fromiter((rows.get(item, -1) for one in sessions for item in one), dtype=np.int64, count=lengths.sum())
+    rows = (-1 if (row := ids.row(item)) is None else row for one in sessions for item in one)
+    found = np.fromiter(rows, dtype=np.int64, count=lengths.sum())
     owners = np.repeat(np.arange(len(sessions)), lengths)
     counts = np.bincount(owners[found >= 0], minlength=len(sessions))
     ends = np.cumsum(counts)
@@ -56,74 +62,31 @@ SCORES = 1 << 22  # that are computed at a time
 SESSIONS = 256  # whose graphs are computed at a time: some 200 kB each, however few items there are
 
 
-@dataclass(frozen=True)
-class ServedSessions(FrozenModel):
-    """A session model. own: the rows of its table that are the shard's items', (N,). vectors: these rows, (N, d).
-
-    transitions: what it is fused with, where there is such; share: of the network in the probability of an item.
-    """
-
-    model: SRGNN
-    own: Tensor = field(kw_only=True)
-    vectors: Tensor = field(kw_only=True)
-    transitions: VisitScores | None = field(default=None, kw_only=True)
-    share: float = field(default=1.0, kw_only=True)
-
-    def score(self, examples: Prefixes) -> Float32:
-        """Scores (B, N) of the shard's items after each prefix, on the CPU: with transitions, logarithms of
-        probabilities."""
-        if self.transitions is None:
-            return self.score_by_model(examples)
-        found = self.transitions.score(examples)
-        if self.share > 0.0:
-            found = self.share * probabilities(self.score_by_model(examples)) + (1.0 - self.share) * found
-        mixed: Float32 = np.log(np.maximum(found, np.float32(1e-30)))
-        return mixed
-
-    @torch.no_grad()
-    def score_by_model(self, examples: Prefixes) -> Float32:
-        """Scores of the network alone, (B, N)."""
-        clicks, lengths = (torch.from_numpy(part).to(self.own.device) for part in examples.pad())
-        found: Float32 = self.model.score(*self.model.encode(self.own[clicks], lengths), self.vectors).cpu().numpy()
-        return found
-
-
-def freeze_sessions(version: str, training: SessionTrainer) -> ServedSessions:
-    """A copy of the model as it is now."""
-    model = copy.deepcopy(training.model).requires_grad_(False)
-    table = model.item.table.detach()
-    own = torch.from_numpy(training.own).to(table.device)
-    vectors = table if len(own) == len(table) else table[own]
-    served = ServedSessions(version, model, own=own, vectors=vectors)
-    known = training.transitions
-    if known is None:
-        return served
-
-    def trained(examples: Prefixes) -> Float32:
-        return probabilities(served.score_by_model(examples))
-
-    share = network_share(training.shard, trained, known.score, training.interrupt) if training.is_trained else 0.0
-    return replace(served, transitions=known, share=share)
-
-
 class NextItems(ModelServer):
     """Answers from one `ServedSessions` at a time. Without a model it counts what followed in the shard's sessions.
     Nobody's list is kept: a visit is all that is known of who asks."""
 
     score_meaning = NEXT_SCORE
 
-    def __init__(self, shard: SessionShard) -> None:
+    def __init__(self, sessions: CompiledSessions, take_up: Callable[[Any], CompiledNextModel] | None = None) -> None:
+        """take_up: makes of a model that is put in place what answers; None: it answers as it is."""
         super().__init__()
-        self._shard = shard
-        self.served: ServedSessions | None = None
-        clicks, starts = shard.split_sessions(TRAIN)
-        self._popularity = score_by_popularity(clicks, self.shown_items)
-        self._successors = score_by_successors(clicks, starts, self.shown_items)
+        self._sessions, self._take_up = sessions, take_up
+        self._served: CompiledNextModel | None = None
+
+    @property
+    def served(self) -> CompiledNextModel | None:
+        """The model that answers; None before there is one."""
+        return self._served
+
+    @served.setter
+    def served(self, model: Any) -> None:
+        self._served = model if model is None or self._take_up is None else self._take_up(model)
 
     @property
     def shown_items(self) -> int:
         """How many items can be answered."""
-        return len(self._shard.item_ids)
+        return len(self._sessions.item_ids)
 
     def answer(self, asked: NextIn) -> NextListOut:
         """A list for each session, in the order of the request."""
@@ -146,21 +109,24 @@ class NextItems(ModelServer):
 
     def _answer_sessions(self, sessions: Sequence[Sequence[str]], asked: NextIn) -> Iterable[NextOut]:
         """asked: what lists they get."""
-        visits = read_visits(sessions, self._shard.rows)
-        banned = [row for item in asked.exclude if (row := self._shard.rows.get(item)) is not None]
+        ids = self._sessions.item_ids
+        visits = read_visits(sessions, ids)
+        banned = [row for item in asked.exclude if (row := ids.row(item)) is not None]
         found = np.empty(len(sessions), dtype=object)
-        for places in self._blocks(visits.has_known):
+        for places in self._blocks(visits):
             found[places] = self._answer_block(asked, visits, places, np.array(banned, dtype=np.int64))
         return found
 
     def title_or_id(self, item: str) -> str:
         """The item's title where one is known."""
-        return self._title(self._shard.rows.get(item)) or item
+        return self._sessions.title(self._sessions.item_ids.row(item)) or item
 
-    def _blocks(self, known: NDArray[np.bool_]) -> Iterator[Int64]:
-        """Sessions that have known items, and those that have none, so many at a time as scores fit."""
+    def _blocks(self, visits: Visits) -> Iterator[Int64]:
+        """Sessions that have known items, those of like many together, and those that have none, so many at a time as
+        scores fit."""
         step = max(1, min(SESSIONS, SCORES // max(1, self.shown_items)))
-        for kind in (np.flatnonzero(known), np.flatnonzero(~known)):
+        order, known = np.argsort(visits.last.lengths, kind="stable"), visits.has_known
+        for kind in (order[known[order]], np.flatnonzero(~known)):
             yield from (kind[first : first + step] for first in range(0, len(kind), step))
 
     def _answer_block(self, asked: NextIn, visits: Visits, places: Int64, banned: Int64) -> list[NextOut]:
@@ -179,7 +145,7 @@ class NextItems(ModelServer):
             for place, own in enumerate(best)
         ]
 
-    def _score(self, served: ServedSessions | None, examples: Prefixes) -> tuple[NextFallback | None, Float32]:
+    def _score(self, served: CompiledNextModel | None, examples: Prefixes) -> tuple[NextFallback | None, Float32]:
         """Probabilities (B, N), and why they are no model's; all sessions have known items, or none has."""
         if not len(examples.lengths) or not examples.lengths[0]:
             return "no known item in the session", _shares(self._popularity(examples))
@@ -188,26 +154,37 @@ class NextItems(ModelServer):
         scores = served.score(examples)
         if not np.isfinite(scores).all():
             return "the model's scores are no numbers", _shares(self._successors_or_popular(examples))
-        return None, probabilities(scores)
+        found: Float32 = probabilities(scores)
+        return None, found
 
     def _successors_or_popular(self, examples: Prefixes) -> Float32:
         """Counts of what followed the last click; beneath one such count, popular items."""
-        popular = self._popularity(examples)
-        found: Float32 = self._successors(examples) + popular / (1.0 + popular.max())
+        popular = self._sessions.popularity
+        found: Float32 = self._sessions.count_successors(examples.last) + popular / (1.0 + popular.max())
         return found
 
+    def _popularity(self, examples: Prefixes) -> Float32:
+        popular = self._sessions.popularity
+        return np.broadcast_to(popular, (len(examples), len(popular)))
+
     def _write(self, rows: Sequence[int], scores: Sequence[float]) -> tuple[NextItemOut, ...]:
-        ids = self._shard.item_ids
+        ids, title = self._sessions.item_ids, self._sessions.title
         return tuple(
-            NextItemOut(item=ids[row], score=score, title=self._title(row))
+            NextItemOut(item=ids[row], score=score, title=title(row))
             for row, score in zip(rows, scores, strict=True)
             if score >= 0.0  # what is left out has -inf
         )
 
-    def _title(self, row: int | None) -> str | None:
-        return None if row is None or self._shard.titles is None else self._shard.titles[row]
-
 
 def _shares(counts: Float32) -> Float32:
     found: Float32 = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
+    return found
+
+
+def open_next_items(serving: Path, published: Publication) -> NextItems:
+    """Opens what answers from the published folders. DataError for a damaged or another folder."""
+    sessions = open_sessions(serving / published.shard)
+    found = NextItems(sessions)
+    if published.model is not None:
+        found.served = open_next_model(serving / published.model, sessions)
     return found

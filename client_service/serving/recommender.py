@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from client_service.compiled.shard import CompiledShard
 from client_service.event_log.overlay import Overlay
 from client_service.model_store.model_files import Served
-from client_service.model_store.model_server import ModelServer
 from client_service.models.ranker import Rows
 from client_service.serving.item_answers import Answers, Catalogue, Query, Ranked, best_rows
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
+from client_service.serving.model_server import ModelServer
 from client_service.serving.precomputed_lists import BegunList, ListBuilder, ListedRows, PrecomputedLists
 from client_service.serving.ranking import (
     Exclusions,

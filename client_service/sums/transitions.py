@@ -10,7 +10,8 @@ import numpy as np
 from scipy import sparse
 
 from client_service.data.digests import list_content
-from client_service.data.sessions import TRAIN, Int64, SessionShard
+from client_service.data.prefixes import Int64
+from client_service.data.sessions import TRAIN, SessionShard
 from client_service.sums.silo_sum import (
     FIXED_BYTES,
     Arrays,

@@ -7,17 +7,20 @@ from typing import Any
 
 import torch
 
+from client_service.compilation.sessions import compile_sessions_in_memory, publish_sessions
 from client_service.data.interaction_files import find_places
 from client_service.data.item_matches import name_items, read_matches
+from client_service.data.prefixes import Prefixes
 from client_service.data.session_files import load_session_shard
-from client_service.data.sessions import TRAIN, Prefixes, SessionShard
+from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.metrics import SESSION_LABELS, SESSION_PRIMARY, Measures
 from client_service.evaluation.session_ranking import measure_prefixes
 from client_service.joining_value.comparison import compare_with_counts
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.refitting import load_model_basis
+from client_service.model_store.session_models import ServedSessions, freeze_sessions
 from client_service.runtime.interruption import Interrupt
-from client_service.serving.next_items import NextItems, ServedSessions, freeze_sessions
+from client_service.serving.next_items import NextItems
 from client_service.settings import ClientSettings
 from client_service.sums.transitions import Transitions
 from client_service.tasks.page_texts import VISITS, try_visit
@@ -102,6 +105,11 @@ def summarise_sessions(
     return {"comparison": compare_with_counts(shard, served.score, interrupt, known.own.score, floors)}
 
 
+def answer_visits(shard: SessionShard, serving: Path | None = None) -> NextItems:
+    """Answers of a shard of visits, from what is compiled and published in `serving`; None: published nowhere."""
+    return NextItems(*(compile_sessions_in_memory(shard) if serving is None else publish_sessions(shard, serving)))
+
+
 SESSIONS = Task(
     name="sessions",
     labels=SESSION_LABELS,
@@ -113,7 +121,8 @@ SESSIONS = Task(
     trainer=ModelStart(begin_training, rebuild_training),
     judge=judge_validation,
     test=judge_test,
-    answer=NextItems,
+    answer=answer_visits,
+    publish=answer_visits,
     try_out=try_visit,
     freeze=freeze_sessions,
     rows=list_session_rows,

@@ -12,16 +12,18 @@ from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from client_service.compiled.publication import SERVING
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.event_log.database import FOLDER
 from client_service.event_log.service import EventLog
 from client_service.model_store.model_files import ModelHead
-from client_service.model_store.model_server import FrozenModel, ModelServer
+from client_service.model_store.model_server import FrozenModel
 from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows
 from client_service.models.ranker import UNFITTED, Relevance
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.serving.model_server import ModelServer
 from client_service.settings import ClientSettings
 from client_service.sums.silo_sum import Statistics
 from client_service.tasks.page_texts import Nouns, Question, Trial
@@ -177,6 +179,7 @@ class Task(Generic[S, T]):
     judge, test: measures of a frozen model on validation data, and on test data, which nothing may choose by.
     count_judged: by how many validation examples a model is judged.
     answer: who answers in a silo without a service around it.
+    publish: who answers in a service, from compiled folders in the folder that is given; by default `answer`.
     try_out: the answer to a question that was typed on the silo's page.
 
     freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
@@ -204,6 +207,7 @@ class Task(Generic[S, T]):
     summarise: Callable[[RunContext, S, Any, T, Interrupt], dict[str, Any]] | None = None
     refitting: Refitting[S] | None = None
     events: EventIntake[S] | None = None
+    publish: Callable[[S, Path], ModelServer] | None = None
 
     def read(self, settings: ClientSettings) -> S:
         """Reads the silo's shard. SettingsError for a setting that this task has no use for."""
@@ -252,7 +256,10 @@ class Task(Generic[S, T]):
         if self.events is not None:
             return self.events.open(settings, shard)
         make_private_folder(settings.state_directory / FOLDER)  # replicas that mount the folder find it
-        return OpenedTask(self.answer(shard), None)
+        answers = (
+            self.answer(shard) if self.publish is None else self.publish(shard, settings.state_directory / SERVING)
+        )
+        return OpenedTask(answers, None)
 
     def follow(self, settings: ClientSettings, shard: S) -> ReplicaTask:
         """Opens answers in another process than the one that trains."""

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client_service.data.sessions import Int64, Prefixes, SessionShard, shuffled_batches
+from client_service.data.prefixes import Int64, Prefixes
+from client_service.data.sessions import SessionShard, shuffled_batches
 from client_service.models.parameter_transfer import RowKind, ShardRows
 from client_service.models.sequence.srgnn import SRGNN
 from client_service.models.sequence.tagnn import TAGNN

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import sparse
 
-from client_service.data.sessions import TRAIN, Int64, Prefixes, SessionShard, scale_rows
+from client_service.data.prefixes import Int64, Prefixes
+from client_service.data.sessions import TRAIN, SessionShard, scale_rows
 from client_service.evaluation.session_ranking import SCORES, ScoreItems, rank_targets
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.sums.transitions import Transitions, own_transitions, shard_transitions

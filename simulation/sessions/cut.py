@@ -11,7 +11,8 @@ from scipy import sparse
 from scipy.cluster.vq import kmeans2
 from scipy.sparse.linalg import svds
 
-from client_service.data.sessions import TRAIN, Int64, SessionShard, occurring_pairs, scale_rows
+from client_service.data.prefixes import Int64
+from client_service.data.sessions import TRAIN, SessionShard, occurring_pairs, scale_rows
 from shared.errors import SettingsError
 from shared.method.graph import Float64
 from simulation.sessions.sessions import Sessions, keep_trained_clients

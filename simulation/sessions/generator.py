@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_service.data.sessions import TEST, TRAIN, VALID, Int64
+from client_service.data.prefixes import Int64
+from client_service.data.sessions import TEST, TRAIN, VALID
 from simulation.datasets.synthetic import KINDS, QUALITIES, THINGS
 from simulation.sessions.sessions import Sessions
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from client_service.data.sessions import TRAIN, Int64, Prefixes, prefixes_of_sessions
+from client_service.data.prefixes import Int64, Prefixes, prefixes_of_sessions
+from client_service.data.sessions import TRAIN
 from shared.message import Message
 from shared.method.settings import validate_settings
 from shared.words import count_noun

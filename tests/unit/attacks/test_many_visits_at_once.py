@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from client_service.data.sessions import Prefixes, SessionShard
+from client_service.compilation.sessions import compile_sessions_in_memory
+from client_service.data.prefixes import Prefixes
+from client_service.data.sessions import SessionShard
 from client_service.runtime.workers import RequestBatcher
 from client_service.serving.messages import MOST_SESSIONS, NextIn
-from client_service.serving.next_items import NextItems, ServedSessions
+from client_service.serving.next_items import NextItems
 from client_service.serving.requests import MOST_LISTED
 from shared.method.parameters import Float32
 from tests.support.questions import LONGEST_SECONDS
@@ -50,9 +52,8 @@ def many(sessions: int, k: int = 5) -> NextIn:
 
 
 def test_a_pass_has_few_visits_however_few_items_there_are() -> None:
-    model, answers = Counting(), NextItems(shop())
+    model, answers = Counting(), NextItems(compile_sessions_in_memory(shop())[0])
     answers.served = model  # type: ignore[assignment]
-    assert not isinstance(model, ServedSessions)
     found = answers.answer_all([many(MOST_SESSIONS)] * 3)
     assert [len(one.results) for one in found] == [MOST_SESSIONS] * 3
     assert 0 < model.most <= 256 * 50

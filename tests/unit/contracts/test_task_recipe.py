@@ -35,7 +35,8 @@ import torch
 from torch import nn
 from client_service.data.tables import read_table
 from client_service.evaluation.metrics import MeasureLabel, Measures
-from client_service.model_store.model_server import FrozenModel, ModelServer
+from client_service.model_store.model_server import FrozenModel
+from client_service.serving.model_server import ModelServer
 from client_service.tasks.page_texts import Nouns, Trial
 from client_service.tasks.task import Task
 from client_service.training.trainer import Trainer

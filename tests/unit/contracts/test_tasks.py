@@ -190,7 +190,7 @@ def test_its_answers_open_in_the_client_and_in_a_replica(given: Given) -> None:
 def test_what_it_has_not_is_refused_by_the_name_of_the_setting(given: Given) -> None:
     """A task leaves out what it has not: nobody writes a refusal."""
     optional = {field.name for field in fields(Task) if field.default is None}
-    assert optional == {"relate", "summarise", "refitting", "events"}
+    assert optional == {"relate", "summarise", "refitting", "events", "publish"}
     task, settings, shard, folder = given.task, given.settings, given.shard, given.context.folder
     bare = Task(**{f.name: getattr(task, f.name) for f in fields(Task) if f.name not in optional})
     assert bare.read(settings).digest == shard.digest

@@ -13,11 +13,11 @@ import torch
 from client_service.data.session_files import load_session_shard
 from client_service.data.sessions import SessionShard
 from client_service.federation.training_run import TrainingRun
+from client_service.model_store.session_models import ServedSessions
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.next_items import NextItems, ServedSessions
 from client_service.settings import client_settings
-from client_service.tasks.sessions import SESSIONS
+from client_service.tasks.sessions import SESSIONS, answer_visits
 from client_service.tasks.task import RunContext
 from client_service.training.session_trainer import SessionTrainer, list_session_rows
 from client_service.training.training_state import RoundContext
@@ -77,13 +77,14 @@ def test_a_changed_shard_has_the_trained_model_without_a_run(
     given = {"name": "shop", "shard": folder, "task": "sessions", "state_directory": tmp_path / "state"}
     policy = {"strategies": ["fedavg"], "item_tables": True}
     settings = client_settings(**given, strategy="fedavg", policy=policy, method=method)
-    answers, place = NextItems(shard), RunContext("shop", "run-1", 0, method, settings.models_directory)
+    answers, place = answer_visits(shard), RunContext("shop", "run-1", 0, method, settings.models_directory)
     run = TrainingRun(place, SESSIONS, shard, answers, CPU)
     run.begin(Parameters(train(shard, method).arrays()), 0)
     after = without_first_items(shard, 5)
     smaller = settings.model_copy(update={"method": method.model_copy(update={"catalogue": len(after.item_ids)})})
     renewal = ModelRenewal(smaller, SESSIONS, after, CPU, NEVER)
     found = renewal.renew(erased=True)
-    assert found is not None and isinstance(found.served, ServedSessions) and isinstance(answers.served, ServedSessions)
+    assert found is not None and isinstance(found.served, ServedSessions)
+    assert answers.served is not None and answers.served.network is not None
     assert renewal.keep(found).version == "refresh.1"
-    assert torch.equal(found.served.vectors, answers.served.vectors[5:])
+    assert np.array_equal(found.served.vectors.numpy(), answers.served.network.vectors[5:])

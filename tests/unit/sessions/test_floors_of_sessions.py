@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from client_service.data.sessions import Prefixes, prefixes_of_sessions
+from client_service.data.prefixes import Prefixes, prefixes_of_sessions
 from client_service.evaluation.session_ranking import floors_of
 
 A, B, C, D = range(4)

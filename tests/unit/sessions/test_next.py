@@ -7,11 +7,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from client_service.data.sessions import Prefixes, SessionShard
+from client_service.data.prefixes import Prefixes
+from client_service.data.sessions import SessionShard
 from client_service.evaluation.session_ranking import measure_prefixes
+from client_service.model_store.session_models import freeze_sessions
 from client_service.serving import next_items
 from client_service.serving.messages import NextIn
-from client_service.serving.next_items import NextItems, freeze_sessions
+from client_service.serving.next_items import NextItems
+from client_service.tasks.sessions import answer_visits
 from client_service.training.session_trainer import SessionTrainer
 from shared.method.settings import MethodSettings, SessionSettings
 
@@ -28,7 +31,7 @@ def training(shop: SessionShard, taught: MethodSettings, request: pytest.Fixture
 
 @pytest.fixture
 def answers(training: SessionTrainer) -> NextItems:
-    found = NextItems(training.shard)
+    found = answer_visits(training.shard)
     found.served = freeze_sessions("run.1", training)
     return found
 
@@ -62,7 +65,7 @@ def test_repeats_and_order_count(answers: NextItems, shop: SessionShard) -> None
 
 
 def test_before_there_is_a_model_what_followed_the_last_click_is_counted(shop: SessionShard) -> None:
-    answers = NextItems(shop)
+    answers = answer_visits(shop)
     train = shop.train
     last = int(train.last[0])
     followers = np.bincount(train.targets[train.last == last], minlength=len(shop.item_ids))
@@ -94,11 +97,12 @@ def test_a_request_that_asks_nothing_or_too_much_is_refused(body: dict[str, obje
 
 
 def test_a_model_at_rest_is_judged_as_the_training_one(answers: NextItems, training: SessionTrainer) -> None:
-    shard, served = training.shard, answers.served
+    shard, served, frozen = training.shard, answers.served, freeze_sessions("run.2", training)
     assert served is not None
     whole = measure_prefixes(served.score, shard.test, len(shard.item_ids))
     training.initialise(99)  # the frozen copy has parameters of its own
-    assert measure_prefixes(served.score, shard.test, len(shard.item_ids)) == whole
+    for one in (served, frozen):
+        assert measure_prefixes(one.score, shard.test, len(shard.item_ids)) == whole
 
 
 def test_all_clicks_of_a_long_session_are_left_out_where_that_is_asked(answers: NextItems, shop: SessionShard) -> None:
@@ -107,9 +111,12 @@ def test_all_clicks_of_a_long_session_are_left_out_where_that_is_asked(answers: 
     assert {one.item for one in found.items} == set(shop.item_ids) - set(session)
 
 
-def test_a_model_that_has_diverged_does_not_answer(answers: NextItems, shop: SessionShard) -> None:
-    assert answers.served is not None
-    answers.served.vectors.fill_(float("nan"))
+def test_a_model_that_has_diverged_does_not_answer(
+    answers: NextItems, training: SessionTrainer, shop: SessionShard
+) -> None:
+    with torch.no_grad():
+        training.model.item.table.fill_(float("nan"))
+    answers.served = freeze_sessions("run.2", training)
     found = answers.answer(NextIn(session=[shop.item_ids[0]], k=3)).results[0]
     assert found.fallback == "the model's scores are no numbers" and found.model is None and len(found.items) == 3
 

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from client_service.data.sessions import Prefixes, SessionShard, prefixes_of_sessions, shuffled_batches
+from client_service.data.prefixes import Prefixes, prefixes_of_sessions
+from client_service.data.sessions import SessionShard, shuffled_batches
 from client_service.evaluation.metrics import measure_ranks
 from client_service.evaluation.session_ranking import floors_of, measure_prefixes, rank_targets
+from client_service.model_store.session_models import freeze_sessions
 from client_service.models.sequence import tagnn
 from client_service.models.sequence.srgnn import SRGNN, session_graphs
 from client_service.models.sequence.tagnn import TAGNN
 from client_service.runtime.device import pin_threads
-from client_service.serving.next_items import freeze_sessions
 from client_service.training.session_trainer import MODELS, SessionTrainer
 from client_service.training.training_state import RoundContext, load_named
 from shared.errors import ProtocolError, SettingsError

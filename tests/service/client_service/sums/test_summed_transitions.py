@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from client_service.federation.best_model import load_model
+from client_service.model_store.session_models import ServedSessions
 from client_service.runtime.interruption import NEVER
-from client_service.serving.next_items import ServedSessions
 from client_service.sums.storage import load_basis, load_basis_head
 from client_service.sums.transitions import Transitions, count_transitions
 from client_service.tasks import TASKS

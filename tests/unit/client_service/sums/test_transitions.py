@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from client_service.data.sessions import Prefixes, SessionShard
+from client_service.data.prefixes import Prefixes
+from client_service.data.sessions import SessionShard
 from client_service.evaluation.session_ranking import measure_prefixes, rank_targets
 from client_service.sums.silo_sum import SumRound, Sums
 from client_service.sums.transitions import (

@@ -1,0 +1,142 @@
+"""Compiles a shard of visits, and a next-item model, into the folders that answers are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.compiled.arrays import save_folder
+from client_service.compiled.ids import id_arrays
+from client_service.compiled.publication import Publication, drop_unpublished, publish, read_publication
+from client_service.compiled.session_network import parameter_arrays
+from client_service.compiled.sessions import (
+    KIND,
+    MODEL_KIND,
+    CompiledNextModel,
+    CompiledSessions,
+    NextModelHead,
+    SessionsHead,
+    TransitionsHead,
+    open_next_model,
+    open_sessions,
+)
+from client_service.compiled.texts import text_arrays
+from client_service.data.sessions import TRAIN, SessionShard
+from client_service.evaluation.session_ranking import count_successors
+from client_service.model_store.session_models import ServedSessions
+from client_service.models.sequence.tagnn import TAGNN
+from client_service.training.transition_scores import POPULAR, TransitionScores, VisitScores
+from shared.errors import DataError
+
+Arrays = dict[str, NDArray[Any]]
+TakeUp = Callable[[ServedSessions], CompiledNextModel]
+
+
+def compile_sessions(shard: SessionShard, serving: Path) -> Path:
+    """Writes the shard's folder `sessions-<digest>` in `serving`; one that is there already is reused."""
+    return save_folder(serving, KIND, *_compile_sessions(shard))
+
+
+def compile_next_model(served: ServedSessions, sessions: CompiledSessions, serving: Path) -> Path:
+    """Writes the model's folder `model-<digest>` in `serving`."""
+    return save_folder(serving, MODEL_KIND, *_compile_model(served, sessions))
+
+
+def publish_sessions(shard: SessionShard, serving: Path) -> tuple[CompiledSessions, TakeUp]:
+    """Compiles and publishes the visits; returns them, and what compiles and publishes each model of them.
+
+    A model of the same visits that is published already stays so until there is another.
+    """
+    sessions = open_sessions(compile_sessions(shard, serving))
+    here = Publication(task="sessions", shard=sessions.name, shard_digest=shard.digest, lists_digest=shard.lists_digest)
+    try:
+        before = read_publication(serving)
+    except DataError:  # it is damaged, or of another version
+        before = None
+    if before is None or before.shard != here.shard:
+        publish(serving, here)
+    drop_unpublished(serving)
+
+    def take_up(served: ServedSessions) -> CompiledNextModel:
+        folder = compile_next_model(served, sessions, serving)
+        model = open_next_model(folder, sessions)
+        named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
+        publish(serving, here.model_copy(update=named))
+        drop_unpublished(serving)
+        return model
+
+    return sessions, take_up
+
+
+def compile_sessions_in_memory(shard: SessionShard) -> tuple[CompiledSessions, TakeUp]:
+    """Likewise without folders, for a silo that no other process answers for."""
+    sessions = CompiledSessions(*_compile_sessions(shard))
+    count = len(shard.item_ids)
+    return sessions, lambda served: CompiledNextModel(*_compile_model(served, sessions), count)
+
+
+def _compile_sessions(shard: SessionShard) -> tuple[SessionsHead, Arrays]:
+    clicks, starts = shard.split_sessions(TRAIN)
+    count = len(shard.item_ids)
+    head = SessionsHead(name=shard.name, digest=shard.digest, items=count, titles=shard.titles is not None)
+    arrays: Arrays = {
+        **id_arrays("items", shard.item_ids),
+        **_weight_arrays("successors", count_successors(clicks, starts, count)),
+        "popularity": np.bincount(clicks, minlength=count).astype(np.float32),
+    }
+    if shard.titles is not None:
+        arrays |= text_arrays("titles", shard.titles)
+    return head, arrays
+
+
+def _compile_model(served: ServedSessions, sessions: CompiledSessions) -> tuple[NextModelHead, Arrays]:
+    """A network that counts for nothing is left out."""
+    fused = served.transitions
+    heard = fused is None or served.share > 0.0
+    sets = [] if fused is None else _heard_transitions(fused)
+    head = NextModelHead(
+        version=served.version,
+        kept_at=served.kept_at,
+        sessions=sessions.digest,
+        network=("tagnn" if isinstance(served.model, TAGNN) else "srgnn") if heard else None,
+        share=served.share,
+        transitions=tuple(_describe(scores, share) for scores, share in sets),
+    )
+    arrays: Arrays = {}
+    if heard:
+        own = {name: value.detach().cpu().numpy() for name, value in served.model.named_parameters()}
+        arrays |= parameter_arrays(own)
+        arrays["vectors"] = np.ascontiguousarray(served.vectors.detach().cpu().numpy(), np.float32)
+    for place, (scores, _) in enumerate(sets):
+        sums = np.asarray(scores.near.sum(axis=1)).ravel()
+        arrays |= _weight_arrays(f"near-{place}", scores.near)
+        arrays[f"scale-{place}"] = (1.0 / np.maximum(sums, 1e-9)).astype(np.float32)
+        arrays[f"popular-{place}"] = scores.popular.astype(np.float32)
+    return head, arrays
+
+
+def _heard_transitions(fused: VisitScores) -> list[tuple[TransitionScores, float]]:
+    """Each set of transitions that counts, and its share."""
+    if fused.summed is None:
+        return [(fused.own, 1.0)]
+    both = [(fused.own, 1.0 - fused.share), (fused.summed, fused.share)]
+    return [(scores, share) for scores, share in both if share > 0.0]
+
+
+def _describe(scores: TransitionScores, share: float) -> TransitionsHead:
+    return TransitionsHead(
+        share=share, decay=scores.decay, repeats=scores.repeats, second=scores.second, popular=POPULAR
+    )
+
+
+def _weight_arrays(name: str, weights: sparse.csr_array) -> Arrays:
+    return {
+        f"{name}-indptr": weights.indptr.astype(np.int64),
+        f"{name}-indices": weights.indices.astype(np.int32),
+        f"{name}-weights": weights.data.astype(np.float32),
+    }

@@ -1,0 +1,36 @@
+"""Whoever answers by a model, as training and the service know it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class ModelServer:
+    """Answers from one model at a time. Putting in another is one assignment: a request sees the old or the new.
+
+    served: the model that answers, of the task's own class; None before there is one. changing: held by who puts
+    another model in place and on the disk. known_users: how many get a list of their own. shown_items: how many can be
+    answered. lists_share: share of the known users whose lists are computed. score_meaning: of an answered item.
+    """
+
+    score_meaning: str
+    served: Any = None
+
+    def __init__(self) -> None:
+        self.changing = threading.Lock()
+
+    @property
+    def known_users(self) -> int:
+        return 0
+
+    @property
+    def shown_items(self) -> int:
+        return 0
+
+    @property
+    def lists_share(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        """Ends what goes on in the background; by default nothing does."""
