@@ -208,13 +208,7 @@ class CompiledNextModel:
             if len(self.network.vectors) != count:
                 raise ValueError(f"vectors of {count:,} items, got {len(self.network.vectors):,}")
         self.transitions = tuple(
-            CompiledTransitions(
-                WeightRows(arrays, f"near-{place}", count),
-                arrays[f"scale-{place}"],
-                arrays[f"popular-{place}"],
-                numbers,
-            )
-            for place, numbers in enumerate(head.transitions)
+            CompiledTransitions(arrays, place, count, numbers) for place, numbers in enumerate(head.transitions)
         )
         if self.network is None and not self.transitions:
             raise ValueError("a network or transitions, got neither")
