@@ -7,11 +7,12 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.lib.format import open_memmap, read_array
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from pydantic import BaseModel, ConfigDict
 
 from client_service.compiled.publication import HEAD, SHORT, put_folder, write_folder
@@ -19,6 +20,7 @@ from shared.errors import DataError
 
 MAPPED_FROM: Final = 1 << 14  # bytes from which an array's file is mapped; a smaller one is read
 Arrays = Mapping[str, NDArray[Any]]
+NOTHING_LATER: Final[Mapping[str, tuple[DTypeLike, tuple[int, ...]]]] = MappingProxyType({})
 Head = TypeVar("Head", bound=BaseModel)
 
 
@@ -29,8 +31,17 @@ class _Sizes(BaseModel):
     sizes: dict[str, int]
 
 
-def save_folder(serving: Path, kind: str, head: BaseModel, arrays: Arrays) -> Path:
-    """Writes the folder `KIND-<digest>` in `serving`, durably; a whole one that is there already is reused."""
+def save_folder(
+    serving: Path,
+    kind: str,
+    head: BaseModel,
+    arrays: Arrays,
+    later: Mapping[str, tuple[DTypeLike, tuple[int, ...]]] = NOTHING_LATER,
+) -> Path:
+    """Writes the folder `KIND-<digest>` in `serving`, durably; a whole one that is there already is reused.
+
+    later: types and shapes of arrays that begin as zeros and are filled afterwards.
+    """
     fields = head.model_dump(mode="json")
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
     for name in sorted(arrays):
@@ -47,7 +58,9 @@ def save_folder(serving: Path, kind: str, head: BaseModel, arrays: Arrays) -> Pa
     with write_folder(serving, kind) as partial:
         for name, array in arrays.items():
             np.save(partial / f"{name}.npy", array, allow_pickle=False)
-        sizes = {name: (partial / f"{name}.npy").stat().st_size for name in arrays}
+        for name, (dtype, shape) in later.items():
+            open_memmap(partial / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+        sizes = {name: (partial / f"{name}.npy").stat().st_size for name in (*arrays, *later)}
         return put_folder(partial, kind, digest.hexdigest(), {**fields, "sizes": sizes})
 
 

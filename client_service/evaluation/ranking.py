@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.compiled.top_items import top_columns
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import Counts, Hits, K, Measures, measure_hits
 from client_service.models.ranker import Rows, fill_lists
-from client_service.models.top_items import top_columns
 from client_service.runtime.interruption import NEVER, Interrupt
 from shared.cores import in_threads
 from shared.method.parameters import Float32

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import torch
 
+from client_service.compiled.model import UNFITTED, Relevance
 from client_service.evaluation.metrics import Measures
 from client_service.federation.messages import QualityOut, RoundCosts, RoundQuality
 from client_service.federation.run_records import earlier_runs, load_quality, saturation_notices, save_quality
 from client_service.model_store.model_files import ModelHead, load_head, load_parameters, load_tensors, name_version
 from client_service.model_store.model_server import FrozenModel
 from client_service.model_store.model_versions import find_version_of_run, save_version
-from client_service.models.ranker import UNFITTED, Relevance
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER
 from client_service.serving.model_server import ModelServer

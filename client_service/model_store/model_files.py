@@ -17,12 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from client_service.compiled.model import Relevance
 from client_service.evaluation.metrics import MeasureValues
 from client_service.model_store.model_server import FrozenModel
 from client_service.models.initial_filter import Filter
 from client_service.models.model import Model
 from client_service.models.parameter_transfer import ShardRows
-from client_service.models.ranker import Ranker, Relevance
+from client_service.models.ranker import Ranker
 from client_service.models.score_fusion import Recipe
 from client_service.training.item_trainer import ItemTrainer
 from shared.errors import DataError

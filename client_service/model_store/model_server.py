@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from client_service.models.ranker import UNFITTED, Relevance
+from client_service.compiled.model import UNFITTED, Relevance
 
 
 @dataclass(frozen=True)

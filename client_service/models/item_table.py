@@ -122,12 +122,12 @@ class FoldedVectors:
     def __init__(self, items: Float32) -> None:
         self._values = values = items.astype(np.float64)
         ridge = RIDGE * float((values**2).sum(1).mean()) + np.finfo(np.float64).tiny
-        self._unseen = UNSEEN / len(values) * (values.T @ values) + ridge * np.eye(values.shape[1])
+        self.unseen = UNSEEN / len(values) * (values.T @ values) + ridge * np.eye(values.shape[1])
 
     def of(self, basket: Rows) -> Float32:
         """x (d,) of a basket (b,)."""
         own = self._values[basket]
-        vector: Float32 = np.linalg.solve(own.T @ own + self._unseen, own.sum(0)).astype(np.float32)
+        vector: Float32 = np.linalg.solve(own.T @ own + self.unseen, own.sum(0)).astype(np.float32)
         return vector
 
 

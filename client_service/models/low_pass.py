@@ -19,6 +19,7 @@ from client_service.models.initial_filter import Start, edge_weight, node_degree
 from client_service.models.model import Ingredients
 from client_service.models.parameter_transfer import MatchedRows
 from shared.method.graph import power
+from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
 SATURATION = 2.0  # |f| of the start stays below this for 99 % of all pairs, so that tanh f still has a gradient
@@ -150,6 +151,15 @@ class LowPass(Encoder):
         own = self.embedding[nodes] if rows is None else rows
         return [own + (reduced - basis) @ coefficients[0], *(reduced @ c for c in coefficients[1:])]
 
+    def inference_coefficients(self) -> list[Tensor]:
+        """The coefficients, computed once where nothing changes them any more."""
+        return self.coefficients() if self._settled is None else self._settled
+
+    @property
+    def item_step(self) -> Float32:
+        """What one of each item adds to a basket's row of P, before its degree, (N, Phi)."""
+        return self.edge_step[self._first_item :].cpu().numpy()
+
     def fold_in(self, items: Tensor, coefficients: list[Tensor]) -> list[Tensor]:
         """Z(0..L), each (1, q), of somebody who is not in the graph and has these items (b,):
         p = d^-1/2 r D_i^-1/2 V S^-1 / sqrt 2.
@@ -200,7 +210,7 @@ class LowPass(Encoder):
         return users, self.item_nodes(torch.arange(self.items, device=device), coefficients)
 
     def basket(self, items: Tensor) -> Nodes:
-        coefficients = self.coefficients() if self._settled is None else self._settled
+        coefficients = self.inference_coefficients()
         scale = torch.tensor([float(len(items)) ** self.exponents[0]], device=items.device)
         return Nodes(self.fold_in(items, coefficients), scale)
 
@@ -222,9 +232,8 @@ class LowPass(Encoder):
 
     def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
         """Z(0) of the low-pass part of what `fold_in` gives."""
-        step = self.edge_step[self._first_item :].cpu().numpy()
         degree = np.maximum(np.diff(baskets.indptr), 1)[:, None] ** self.normalising[0]
-        return torch.from_numpy((baskets @ step) / degree).to(self.embedding) @ self.coefficients()[0]
+        return torch.from_numpy((baskets @ self.item_step) / degree).to(self.embedding) @ self.coefficients()[0]
 
     def prepare_inference(self) -> None:
         with torch.no_grad():

@@ -12,29 +12,10 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.special import expit
 
+from client_service.compiled.top_items import inner_products, top_columns
 from client_service.models.score_fusion import Codes, Fusion, deviation, take_codes
-from client_service.models.top_items import inner_products, top_columns
-from shared.method.graph import Float64
 from shared.method.parameters import Float32
-
-
-@dataclass(frozen=True)
-class Relevance:
-    """1 / (1 + exp(-(slope f + intercept))); slope is positive, so that no two items change places."""
-
-    slope: float
-    intercept: float
-
-    def of(self, scores: Float32) -> Float64:
-        """Of scores f of any shape."""
-        found: Float64 = expit(scores.astype("float64") * self.slope + self.intercept)
-        return found
-
-
-UNFITTED = Relevance(1.0, 0.0)  # of a model that no validation item has judged
-
 
 Rows = NDArray[np.int64]
 Number = TypeVar("Number", bound=np.generic)

@@ -21,8 +21,8 @@ from client_service.compiled.sessions import (
     open_sessions,
     probabilities,
 )
+from client_service.compiled.top_items import top_columns
 from client_service.data.prefixes import LONGEST_PREFIX, Int64, Prefixes
-from client_service.models.top_items import top_columns
 from client_service.serving.messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut
 from client_service.serving.model_server import ModelServer
 

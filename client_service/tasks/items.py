@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from client_service.compilation.shard import compile_in_memory, compile_shard
+from client_service.compiled.model import Relevance
 from client_service.compiled.publication import SERVING
 from client_service.compiled.shard import KIND, open_shard
 from client_service.data.interaction_files import load_shard, read_catalogue, with_places
@@ -26,7 +27,6 @@ from client_service.event_log.store import EventStore
 from client_service.joining_value.comparison import compare_with_alone
 from client_service.model_store.model_files import ModelHead, Served, freeze
 from client_service.model_store.refitting import Refit, load_model_basis
-from client_service.models.ranker import Relevance
 from client_service.runtime.interruption import Interrupt
 from client_service.serving.precomputed_lists import ListBuilder, ListReader
 from client_service.serving.recommender import Recommender

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from client_service.compiled.model import UNFITTED, Relevance
 from client_service.compiled.publication import SERVING
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.event_log.database import FOLDER
@@ -20,7 +21,6 @@ from client_service.model_store.model_files import ModelHead
 from client_service.model_store.model_server import FrozenModel
 from client_service.models.initial_filter import Filter
 from client_service.models.parameter_transfer import ShardRows
-from client_service.models.ranker import UNFITTED, Relevance
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.serving.model_server import ModelServer

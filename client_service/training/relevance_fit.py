@@ -5,16 +5,20 @@ Probabilities for support vector machines. Platt. 1999. Shapes: B users, n drawn
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, sparse
 from scipy.special import expit
 
+from client_service.compiled.model import UNFITTED, Relevance
 from client_service.data.interactions import Shard
 from client_service.evaluation.ranking import split_users, validation_users
-from client_service.models.ranker import UNFITTED, Ranker, Relevance, Rows
+from client_service.models.ranker import Rows
 from client_service.runtime.interruption import Interrupt
 from shared.method.graph import Float64
+from shared.method.parameters import Float32
 
 USERS = 256  # by whose validation items it is fitted
 DRAWN = 200  # items a user that stand for all that he has not met
@@ -24,7 +28,15 @@ Scored = tuple[Float64, Float64, Float64]
 """Scores, 1 for a validation item and 0 for another, and for how many pairs each stands."""
 
 
-def fit_relevance(shard: Shard, ranker: Ranker, interrupt: Interrupt) -> Relevance:
+class PairScorer(Protocol):
+    """Whoever scores items for known users."""
+
+    def scores(self, rows: Rows, columns: Rows) -> Float32:
+        """Of some items (B, n) for each of the users in `rows` (B,)."""
+        ...
+
+
+def fit_relevance(shard: Shard, ranker: PairScorer, interrupt: Interrupt) -> Relevance:
     """By the scores of validation items against those of drawn items that the user has not met; UNFITTED where there
     are none of either."""
     users = validation_users(shard.train.shape[0], seed=0)
@@ -40,7 +52,7 @@ def fit_relevance(shard: Shard, ranker: Ranker, interrupt: Interrupt) -> Relevan
     return Relevance(slope / spread, intercept - slope * float(scores.mean()) / spread)
 
 
-def _score_block(shard: Shard, ranker: Ranker, users: Rows, interrupt: Interrupt) -> Scored:
+def _score_block(shard: Shard, ranker: PairScorer, users: Rows, interrupt: Interrupt) -> Scored:
     """Each validation item stands for itself, each drawn one for its share of what the user has not met."""
     interrupt.check()
     count, valid = shard.train.shape[1], shard.valid[users]

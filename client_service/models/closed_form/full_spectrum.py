@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.compiled.top_items import inner_products
 from client_service.models.closed_form.part import ItemWeights, ScorerPart, SummedPairs, TrainingGraph
-from client_service.models.top_items import inner_products
 from shared.method.graph import Float64, degrees, normalise, power
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum

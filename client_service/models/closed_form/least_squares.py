@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.compiled.top_items import inner_products
 from client_service.models.closed_form.part import ScorerPart, SummedPairs
-from client_service.models.top_items import inner_products
 from shared.cores import in_threads
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
@@ -49,7 +49,7 @@ class LeastSquares:
 
     def encode(self, baskets: sparse.csr_array) -> Float32:
         """Vectors of each basket (B, N) over the number of ranks, side by side like the items' own."""
-        found = [_solve(turned, baskets, self.weighting) for turned in self._turned]
+        found = [_solve(turned, baskets, self.weighting) for turned in self.turned_ranks]
         return np.concatenate(found, axis=1) / np.float32(len(found))
 
     def decode(self, vectors: Float32) -> Float32:
@@ -60,7 +60,7 @@ class LeastSquares:
         """v_i A^-1 v_j of the basket's items i and the items j, A the basket's system; the mean over the ranks."""
         strength = self.weighting.ridge * (len(basket) + self.weighting.absent * len(self.items))
         found = np.zeros((len(basket), len(columns)))
-        for turned in self._turned:
+        for turned in self.turned_ranks:
             own = turned.vectors[basket].astype(np.float64)
             system = own.T @ own + np.diag(turned.shared + strength)
             found += own @ np.linalg.solve(system, turned.vectors[columns].T.astype(np.float64))
@@ -72,7 +72,7 @@ class LeastSquares:
         return replace(self, items=self.items[places])
 
     @cached_property
-    def _turned(self) -> list[_Turned]:
+    def turned_ranks(self) -> list[TurnedVectors]:
         """Of each rank: what all baskets have in common."""
         parts = np.split(self.items, np.cumsum(self.ranks)[:-1], axis=1)
         return [_turn(np.ascontiguousarray(part), self.weighting.absent) for part in parts]
@@ -90,7 +90,7 @@ def least_squares(interactions: sparse.csr_array, spectrum: Spectrum, weighting:
 
 
 @dataclass(frozen=True)
-class _Turned:
+class TurnedVectors:
     """The other side's vectors in axes in which what everybody's system has in common is diagonal.
 
     vectors (N + 1, d): the last is 0, and stands for no entry. shared (d,): alpha V^T V in these axes. axes (d, d).
@@ -101,14 +101,14 @@ class _Turned:
     axes: Float32
 
 
-def _turn(other: Float32, absent: float) -> _Turned:
+def _turn(other: Float32, absent: float) -> TurnedVectors:
     wide = other.astype(np.float64)
     shared, axes = np.linalg.eigh(absent * (wide.T @ wide))
     vectors = np.concatenate([other @ axes.astype(np.float32), np.zeros((1, other.shape[1]), np.float32)])
-    return _Turned(vectors, np.maximum(shared, 0.0).astype(np.float32), axes.astype(np.float32))
+    return TurnedVectors(vectors, np.maximum(shared, 0.0).astype(np.float32), axes.astype(np.float32))
 
 
-def _solve(turned: _Turned, known: sparse.csr_array, weighting: Weighting) -> Float32:
+def _solve(turned: TurnedVectors, known: sparse.csr_array, weighting: Weighting) -> Float32:
     """Each row's minimiser w of sum_known (1 - wv)^2 + alpha sum_all (wv)^2 + lambda (n + alpha N) |w|^2, (B, d)."""
     counts, rank = np.diff(known.indptr), len(turned.shared)
     strength = (weighting.ridge * (counts + weighting.absent * known.shape[1])).astype(np.float32)
@@ -136,7 +136,7 @@ def _alike(counts: NDArray[np.integer[Any]], rank: int) -> list[NDArray[np.int64
 
 
 def _solve_alike(
-    turned: _Turned, known: sparse.csr_array, rows: NDArray[np.int64], diagonal: Float32
+    turned: TurnedVectors, known: sparse.csr_array, rows: NDArray[np.int64], diagonal: Float32
 ) -> NDArray[np.float32]:
     """(D + V^T V) w = V^T 1 of each row with its entries' vectors V (n, d) and its diagonal D (d,), (B, d).
 

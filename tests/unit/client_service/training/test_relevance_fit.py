@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from client_service.compiled.model import UNFITTED, Relevance
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.federation.best_model import load_model
 from client_service.model_store.model_files import freeze, load_head
-from client_service.models.ranker import UNFITTED, Ranker, Relevance
+from client_service.models.ranker import Ranker
 from client_service.runtime.interruption import NEVER
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest

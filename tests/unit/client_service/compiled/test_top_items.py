@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_service.models.top_items import inner_products, top_columns
+from client_service.compiled.top_items import inner_products, top_columns
 
 
 @pytest.mark.parametrize("items", [3, 50, 159, 161, 1077, 5121, 30_011])

@@ -1,0 +1,143 @@
+"""A frozen model -> the arrays by which `ExactScorer` gives baskets the model's own scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.compiled.exact_scores import ExactHead, Growth, PartHead
+from client_service.model_store.model_files import Served
+from client_service.models.closed_form.ease import UserWeights
+from client_service.models.closed_form.frequency import Frequency
+from client_service.models.closed_form.full_spectrum import FullSpectrum
+from client_service.models.closed_form.least_squares import LeastSquares
+from client_service.models.closed_form.part import ItemWeights, Scorer
+from client_service.models.encoder import Encoder
+from client_service.models.encoders.ngcf import NGCF
+from client_service.models.item_table import Factors, FoldedVectors
+from client_service.models.low_pass import LowPass
+from client_service.models.model import PooledMLPs, PreferringMLPs, array_of
+from shared.errors import SettingsError
+from shared.method.parameters import Float32
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def exact_arrays(served: Served, sizes: Sequence[Growth]) -> tuple[ExactHead, Arrays]:
+    """The head and the arrays of exact scores. sizes: of each scorer's scores of the fusion, by a basket's size.
+
+    SettingsError for an encoder or a scorer that has no such arrays.
+    """
+    model, ranker = served.model, served.ranker
+    head: dict[str, Any] = {"mlps": False, "width": 0, "convolutions": 0, "alpha": 1.0, "residual": ranker.residual}
+    embedding = np.ascontiguousarray(ranker.items.embedding)
+    arrays: Arrays = {"item-embedding": embedding}
+    if ranker.residual:
+        centred = embedding - embedding.mean(axis=0)
+        arrays["item-gram"] = centred.T @ centred / np.float32(len(embedding))
+    fold, more = _fold_arrays(model.encoder, embedding)
+    parts = []
+    for place, ((loudness, part), size) in enumerate(zip(ranker.fusion.parts, sizes, strict=True)):
+        described, own = _part_arrays(part)
+        parts.append(PartHead(loudness=loudness, size=size, **described))
+        arrays |= {f"part-{place}-{name}": array for name, array in own.items()}
+    if isinstance(model.head, PooledMLPs):
+        known, mlps = _mlp_arrays(model.head)
+        head |= known
+        arrays |= mlps
+        if ranker.predictor.reach > 0.0:  # else the MLP adds the same to all items
+            arrays |= {"item-narrow": ranker.items.narrow, "item-hidden": ranker.items.hidden}
+    return ExactHead(**{**head, **fold}, parts=tuple(parts)), arrays | more
+
+
+def _fold_arrays(encoder: Encoder, items: Float32) -> tuple[dict[str, Any], Arrays]:
+    """What makes a user of a basket."""
+    with torch.no_grad():
+        if isinstance(encoder, LowPass):
+            found = [array_of(one) for one in encoder.inference_coefficients()]
+            known: dict[str, Any] = {"normalising": encoder.normalising[0], "scale": encoder.exponents[0]}
+            arrays: Arrays = {"fold-step": encoder.item_step}
+            return {"fold": "low_pass", "convolutions": len(found) - 1, **known}, arrays | _numbered(
+                "fold-coefficients", found
+            )
+        if isinstance(encoder, NGCF):
+            layers = [array_of(layer[encoder.users :]) for layer in encoder.layers()]
+            arrays = {
+                "fold-power": array_of(encoder.item_power),
+                "fold-sum": array_of(encoder.on_sum),
+                "fold-product": array_of(encoder.on_product),
+            }
+            known = {"fold": "convolutions", "convolutions": len(layers) - 1}
+            return known, arrays | _numbered("fold-layer", layers)
+    if isinstance(encoder, Factors):
+        return {"fold": "least_squares"}, {"fold-unseen": FoldedVectors(items).unseen}
+    raise SettingsError(f"expected an encoder whose baskets can be compiled, got {type(encoder).__name__}")
+
+
+def _mlp_arrays(head: PooledMLPs) -> tuple[dict[str, Any], Arrays]:
+    """Pooling, and the predictive MLP with its first layer split."""
+    with torch.no_grad():
+        on_user, _, on_both = head.predictive.hidden.weight.chunk(3, dim=1)
+        arrays: Arrays = {
+            "mlp-in": array_of(head.pooling.hidden.weight),
+            "mlp-in-bias": array_of(head.pooling.hidden.bias),
+            "mlp-out": array_of(head.pooling.output.weight),
+            "mlp-out-bias": array_of(head.pooling.output.bias),
+            "mlp-on-user": array_of(on_user),
+            "mlp-on-both": array_of(on_both),
+            "mlp-output": array_of(head.predictive.output.weight)[0],
+            "mlp-bias": array_of(head.predictive.output.bias)[0],
+        }
+        if isinstance(head, PreferringMLPs):
+            arrays["mlp-preference"] = array_of(head.preference)
+        return {
+            "mlps": True,
+            "width": head.width,
+            "alpha": float(head.alpha),
+            "preference": isinstance(head, PreferringMLPs),
+        }, arrays
+
+
+def _part_arrays(part: Scorer) -> tuple[dict[str, Any], Arrays]:
+    if isinstance(part, ItemWeights):
+        return {"kind": "weights"}, {"weights": part.weights}
+    if isinstance(part, FullSpectrum) and part.weights is not None:
+        return {"kind": "weights"}, {"weights": part.entry[:, None] * part.weights * part.exit}
+    if isinstance(part, FullSpectrum):
+        arrays: Arrays = {"entry": part.entry, "exit": part.exit, "own": part.own}
+        arrays |= {"low": part.low, "response": part.response, **_list_arrays("graph", part.graph)}
+        arrays |= _list_arrays("turned", part.turned)
+        return {"kind": "filter", "numbers": {"slope": float(part.slope)}}, arrays
+    if isinstance(part, UserWeights):
+        arrays = {"inverse": part.inverse, "scale": part.scale, **_list_arrays("graph", part.graph)}
+        return {"kind": "users"}, arrays | _list_arrays("turned", part.turned)
+    if isinstance(part, LeastSquares):
+        numbers = {"absent": part.weighting.absent, "ridge": part.weighting.ridge}
+        arrays = {"items": part.items}
+        for place, turned in enumerate(part.turned_ranks):
+            arrays |= {
+                f"turned-{place}": turned.vectors[:-1],
+                f"shared-{place}": turned.shared,
+                f"axes-{place}": turned.axes,
+            }
+        return {"kind": "squares", "numbers": numbers, "ranks": part.ranks}, arrays
+    if isinstance(part, Frequency):
+        return {"kind": "frequency"}, {"row": part.row}
+    raise SettingsError(f"expected a scorer that can be compiled, got {type(part).__name__}")
+
+
+def _list_arrays(name: str, matrix: sparse.csr_array) -> Arrays:
+    return {
+        f"{name}-indptr": matrix.indptr.astype(np.int64),
+        f"{name}-indices": matrix.indices.astype(np.int32),
+        f"{name}-data": matrix.data.astype(np.float32),
+    }
+
+
+def _numbered(name: str, arrays: Sequence[Float32]) -> Arrays:
+    return {f"{name}-{place}": array for place, array in enumerate(arrays)}

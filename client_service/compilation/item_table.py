@@ -1,0 +1,349 @@
+"""A frozen model -> what each item of a basket adds to the scores of all items, as one table.
+
+Ranking by it is linear: f(x) = x W + bias, W = sum of c_p L_p over the score's parts. Most parts are linear in the
+basket as they are; a part that solves for a user is made so at the usual basket. c_p: how loud the part is at baskets
+of the usual size. Shapes: M users, N items, B users or rows, q embedding width, K entries an item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.compiled.exact_scores import Growth
+from client_service.model_store.model_files import Served
+from client_service.models.closed_form.ease import UserWeights
+from client_service.models.closed_form.frequency import Frequency
+from client_service.models.closed_form.full_spectrum import FullSpectrum
+from client_service.models.closed_form.least_squares import LeastSquares
+from client_service.models.closed_form.part import Code, ItemWeights, Scorer
+from client_service.models.item_table import Factors
+from client_service.models.low_pass import LowPass
+from client_service.models.ranker import Rows, Side, join_sides
+from client_service.models.score_fusion import deviation
+from client_service.runtime.interruption import Interrupt
+from shared.cores import in_threads
+from shared.method.parameters import Float32
+
+FIT_USERS, SIZE_USERS = 2048, 256  # of the training users: who show how a part solves for a user, and how loud it is
+RIDGE = 1e-3  # of the map from a basket to a user, times the mean of what it is added to
+BLOCK = 1 << 21  # numbers of the table that are made at a time: 8 MB, and a few times as much in a thread
+MOST_MADE = 1 << 22  # numbers of users' scores that are made at a time
+FEW_USERS = 1024  # up to which EASE's weights are made as a product of matrices of that rank
+EVERY, SAMPLED = 8, 16  # columns of which one is sampled; times the entries that a row has, at least, to be sampled
+QUIET = 0.03  # share of the base score in all loudness, below which the table does without it
+TIE = 1e-4  # of a score's deviation that popular items have before others that no item of a basket speaks for
+SEED = 0
+Entries = tuple[NDArray[np.integer], NDArray[np.float16]]
+"""Columns and values, a row for each item."""
+
+
+@dataclass(frozen=True)
+class LinearPart:
+    """c L of one part of the score. left, right: L = left right^T, (N, r) each, where it is of a low rank; rows: what
+    is to be added to it in these rows (B, N)."""
+
+    left: Float32 | None = None
+    right: Float32 | None = None
+    rows: Callable[[Rows], Float32 | sparse.csr_array] | None = None
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """W as the sum of its parts, and the bias (N,). growth, bias_growth: factors of both with a basket's size, which
+    make the scores as large as the model's own. sizes: of each scorer's scores, by a basket's size."""
+
+    items: int
+    parts: tuple[LinearPart, ...]
+    bias: Float32
+    growth: Growth
+    bias_growth: Growth
+    sizes: tuple[Growth, ...]
+
+    def blocks(self) -> list[Rows]:
+        """Rows of the table that are made at a time."""
+        step = max(1, BLOCK // self.items)
+        return [np.arange(first, min(first + step, self.items)) for first in range(0, self.items, step)]
+
+    def make_rows(self, rows: Rows) -> Float32:
+        """W of these rows, (B, N), without what an item says for itself."""
+        found = self._left[rows] @ self._right if self._left.shape[1] else np.zeros((len(rows), self.items), np.float32)
+        for part in self.parts:
+            if part.rows is None:
+                continue
+            more = part.rows(rows)
+            if isinstance(more, sparse.csr_array):
+                found[np.repeat(np.arange(len(rows)), np.diff(more.indptr)), more.indices] += more.data
+            else:
+                found += more
+        found[np.arange(len(rows)), rows] = 0.0
+        return found
+
+    def __post_init__(self) -> None:
+        low = [(part.left, part.right) for part in self.parts if part.left is not None and part.right is not None]
+        nothing = np.zeros((self.items, 0), np.float32)
+        left = np.concatenate([nothing, *(one for one, _ in low)], axis=1)
+        right = np.concatenate([nothing, *(one for _, one in low)], axis=1)
+        object.__setattr__(self, "_left", left)
+        object.__setattr__(self, "_right", np.ascontiguousarray(right.T))
+
+    _left: Float32 = None  # type: ignore[assignment]
+    _right: Float32 = None  # type: ignore[assignment]
+
+
+def fold_in(served: Served, baskets: sparse.csr_array) -> Side:
+    """Users who are in no graph, by the rows of their items (B, N)."""
+    rows = np.split(baskets.indices.astype(np.int64), baskets.indptr[1:-1])
+    codes = served.ranker.fusion.encoded(baskets)
+    return join_sides([served.model.fold_in(one) for one in rows], codes)
+
+
+def linearise(served: Served, train: sparse.csr_array, popularity: Float32, interrupt: Interrupt) -> LinearModel | None:
+    """The model as a sum over the items of a basket; None where it has no base score, or nobody has an item.
+
+    train: (M, N), the baskets that are usual. popularity (N,): orders the items that no item of a basket speaks for.
+    """
+    ranker, encoder = served.ranker, served.model.encoder
+    known = np.flatnonzero(np.diff(train.indptr) > 0)
+    if not ranker.residual or not len(known) or not isinstance(encoder, LowPass | Factors):
+        return None
+    users = np.random.default_rng(SEED).permutation(known)[:FIT_USERS]
+    baskets = sparse.csr_array(train[users]).astype(np.float32)
+    side, counts = fold_in(served, baskets), np.diff(baskets.indptr)[:SIZE_USERS]
+    interrupt.check()
+    few = np.arange(len(counts))
+    some, sums = side[few], sparse.csr_array(baskets[few])
+    fusion, items = ranker.fusion.parts, ranker.items.embedding
+    features = encoder.item_step if isinstance(encoder, LowPass) else items
+    base = _Mapped.fit(features, side.embedding, items, baskets)
+    mapped = [
+        _squares_part(part, code, baskets) if isinstance(part, LeastSquares) else None
+        for (_, part), code in zip(fusion, side.codes, strict=True)
+    ]
+    spread = _measure_deviations(len(counts), len(popularity), lambda rows: some.embedding[rows] @ items.T)
+    sizes = [
+        _measure_deviations(len(counts), len(popularity), partial(_decode, part, code))
+        for (_, part), code in zip(fusion, some.codes, strict=True)
+    ]
+    linear = [
+        size if one is None else _measure_deviations(len(counts), len(popularity), partial(one.scores, sums))
+        for one, size in zip(mapped, sizes, strict=True)
+    ]
+    of_base = _measure_deviations(len(counts), len(popularity), partial(base.scores, sums))
+    summed = [not isinstance(part, Frequency) for _, part in fusion]
+    loud = [(1.0, of_base), *((one, size) for (one, _), size, yes in zip(fusion, linear, summed, strict=True) if yes)]
+    common = _common_size(loud)
+    whole = sum(loudness for loudness, _ in loud)
+    parts = [base.weighed(_weight(1.0, common, of_base))] if whole * QUIET < 1.0 else []
+    for (loudness, part), one, size, yes in zip(fusion, mapped, linear, summed, strict=True):
+        if yes:
+            weight = _weight(loudness, common, size)
+            parts.append(_linear_part(part, np.float32(weight)) if one is None else one.weighed(weight))
+    heard = np.where(spread > 0, spread, 1.0)
+    return LinearModel(
+        train.shape[1],
+        tuple(parts),
+        _bias(fusion, popularity),
+        _fit_growth(heard / common, counts),
+        _fit_growth(heard, counts),
+        tuple(_fit_growth(size, counts) for size in sizes),
+    )
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """A part that solves for a user, from the sum of what a basket's items are to it: left right^T."""
+
+    left: Float32
+    right: Float32
+
+    @classmethod
+    def fit(cls, features: Float32, solved: Float32, items: Float32, baskets: sparse.csr_array) -> _Mapped:
+        """features (N, p): of which a basket's sum is taken; solved (B, q): the users that it stands for."""
+        return cls(features @ _fit_map(features, baskets, solved), items)
+
+    def scores(self, baskets: sparse.csr_array, rows: Rows) -> Float32:
+        """Of these rows of the baskets."""
+        found: Float32 = np.asarray(baskets[rows] @ self.left) @ self.right.T
+        return found
+
+    def weighed(self, weight: float) -> LinearPart:
+        return LinearPart(self.left * np.float32(weight), self.right)
+
+
+def _bias(fusion: tuple[tuple[float, Scorer], ...], popularity: Float32) -> Float32:
+    """What is added to all baskets' scores, in units of the base score's deviation, (N,)."""
+    bias = np.zeros(len(popularity), np.float32)
+    for loudness, part in fusion:
+        if isinstance(part, Frequency) and (whole := float(part.row.std())) > 0:
+            bias += np.float32(loudness / whole) * (part.row - part.row.mean())
+    if not bias.any():
+        bias = np.float32(TIE) * popularity / max(np.float32(1.0), popularity.max(initial=0.0))
+    return bias.astype(np.float32)
+
+
+def _decode(part: Scorer, code: Any, rows: Rows) -> Float32:
+    return part.decode(code[rows])
+
+
+def _measure_deviations(count: int, items: int, scores: Callable[[Rows], Float32]) -> NDArray[np.float64]:
+    """Of the scores of each of so many users over the items, (B,)."""
+    step = max(1, MOST_MADE // items)
+    blocks = [np.arange(first, min(first + step, count)) for first in range(0, count, step)]
+    return np.concatenate([deviation(scores(rows))[:, 0] for rows in blocks]).astype(np.float64)
+
+
+def _common_size(weighed: list[tuple[float, NDArray[np.float64]]]) -> NDArray[np.float64]:
+    """By which all parts of a user's score are divided: the geometric mean of their sizes, by their loudness, (B,)."""
+    total, logs = 0.0, np.zeros(len(weighed[0][1]))
+    for loudness, size in weighed:
+        if (size > 0).any():
+            logs += loudness * np.log(np.where(size > 0, size, np.exp(np.log(size[size > 0]).mean())))
+            total += loudness
+    return np.exp(logs / total) if total else np.ones(len(logs))
+
+
+def _weight(loudness: float, common: NDArray[np.float64], size: NDArray[np.float64]) -> float:
+    """c_p: the loudness, over the part's usual size."""
+    known = size > 0
+    return loudness * float(np.exp(np.log(common[known] / size[known]).mean())) if known.any() else 0.0
+
+
+def _fit_growth(size: NDArray[np.float64], counts: NDArray[np.integer]) -> Growth:
+    """(a, b) with size about exp(a + b log n) at n items."""
+    known = size > 0
+    if not known.any():
+        return 0.0, 0.0
+    logs, steps = np.log(size[known]), np.log(counts[known])
+    slope = 0.0 if np.ptp(steps) == 0 else float(np.polyfit(steps, logs, 1)[0])
+    return float(logs.mean() - slope * steps.mean()), slope
+
+
+def _linear_part(part: Scorer, weight: np.float32) -> LinearPart:
+    """One that is linear in the basket as it is."""
+    if isinstance(part, FullSpectrum) and part.weights is None:
+        left = part.entry[:, None] * part.low * part.response * weight
+        return LinearPart(left, part.low * part.exit[:, None], lambda rows: _walk(part, rows, weight))
+    if isinstance(part, ItemWeights):
+        return LinearPart(rows=lambda rows: part.weights[rows] * weight)
+    if isinstance(part, UserWeights) and len(part.inverse) <= FEW_USERS:
+        left = np.asarray(part.turned @ part.inverse) * weight
+        return LinearPart(left, part.turned.toarray() * part.scale[:, None])  # and a diagonal that is left out
+
+    def decode_rows(rows: Rows) -> Float32:
+        count = _items_of(part)
+        own = sparse.csr_array((np.ones(len(rows), np.float32), rows, np.arange(len(rows) + 1)), (len(rows), count))
+        found: Float32 = part.decode(part.encode(own))
+        return found * weight
+
+    return LinearPart(rows=decode_rows)
+
+
+def _items_of(part: Scorer) -> int:
+    assert isinstance(part, UserWeights | FullSpectrum)
+    return len(part.scale if isinstance(part, UserWeights) else part.entry)
+
+
+def _walk(part: FullSpectrum, rows: Rows, weight: np.float32) -> sparse.csr_array:
+    """The part of a filter that lies above its low frequencies, in these rows."""
+    found = sparse.csr_array(part.turned[rows] @ part.graph)
+    owners = np.repeat(np.arange(len(rows)), np.diff(found.indptr))
+    found.data = (found.data * part.exit[found.indices] * (part.entry[rows] * part.slope * weight)[owners]).astype(
+        np.float32
+    )
+    return found
+
+
+def _squares_part(part: LeastSquares, code: Code, baskets: sparse.csr_array) -> _Mapped:
+    """Of each rank a map from the sum of the basket's vectors to the one that is solved for."""
+    ends = np.cumsum(part.ranks)[:-1]
+    pairs = zip(np.split(part.items, ends, axis=1), np.split(np.asarray(code), ends, axis=1), strict=True)
+    left = [vectors @ _fit_map(vectors, baskets, solved) for vectors, solved in pairs]
+    return _Mapped(np.concatenate(left, axis=1), part.items)
+
+
+def _fit_map(features: Float32, baskets: sparse.csr_array, solved: Float32) -> Float32:
+    """The matrix (p, q) that makes of a basket's summed features (N, p) the direction of what was solved for, (B, q).
+
+    By least squares in which every basket counts alike, whatever its size.
+    """
+    sums, target = (_alike(one, np.diff(baskets.indptr)) for one in (np.asarray(baskets @ features), solved))
+    gram = sums.T @ sums
+    gram[np.diag_indices(len(gram))] += RIDGE * np.trace(gram) / len(gram) + np.finfo(np.float64).tiny
+    found: Float32 = np.linalg.solve(gram, sums.T @ target).astype(np.float32)
+    return found
+
+
+def _alike(rows: Float32, counts: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Rows over the length that those of baskets of the same size usually have."""
+    start, slope = _fit_growth(np.linalg.norm(rows.astype(np.float64), axis=1), counts)
+    usual = np.exp(start + slope * np.log(counts))
+    found: NDArray[np.float64] = rows / usual[:, None]
+    return found
+
+
+def strongest_entries(model: LinearModel, count: int, interrupt: Interrupt) -> Entries:
+    """The `count` entries of each row of W that are furthest from 0, those of its columns ascending, (N, count) each.
+
+    The negative ones count too: they are what takes popular items from a list.
+    """
+    columns = np.empty((model.items, count), column_type(model.items))
+    values = np.empty((model.items, count), np.float16)
+
+    def keep(rows: Rows) -> None:
+        interrupt.check()
+        found = model.make_rows(rows)
+        chosen = np.sort(_find_furthest(np.abs(found), count), axis=1)
+        columns[rows], values[rows] = chosen, np.take_along_axis(found, chosen, 1)
+
+    in_threads(keep, model.blocks())
+    return columns, values
+
+
+def fewer_entries(entries: Entries, count: int) -> Entries:
+    """The furthest `count` of each row's entries."""
+    columns, values = entries
+    chosen = np.sort(_find_furthest(np.abs(values.astype(np.float32)), count), axis=1)
+    return np.take_along_axis(columns, chosen, 1), np.take_along_axis(values, chosen, 1)
+
+
+def _find_furthest(sizes: Float32, count: int) -> Rows:
+    """Columns of the `count` largest of each row, (B, count)."""
+    width = sizes.shape[1]
+    if width < SAMPLED * count:
+        return np.argpartition(sizes, width - count, axis=1)[:, width - count :]
+    # Of a sample a few more than its share: what lies above is nearly always enough, and a tenth of a row.
+    share = 2 * count // EVERY + 8
+    sample = sizes[:, ::EVERY]
+    least = np.partition(sample, sample.shape[1] - share, axis=1)[:, sample.shape[1] - share]
+    found = np.empty((len(sizes), count), dtype=np.int64)
+    for place, (row, above) in enumerate(zip(sizes, least, strict=True)):
+        columns = np.flatnonzero(row > above)
+        if len(columns) < count:
+            columns = np.arange(width)
+        values = row[columns]
+        found[place] = columns[np.argpartition(values, len(values) - count)[len(values) - count :]]
+    return found
+
+
+def column_type(items: int) -> type[np.uint16] | type[np.int32]:
+    """The narrowest that holds every row of so many items."""
+    return np.uint16 if items <= 1 << 16 else np.int32
+
+
+def all_entries(model: LinearModel, interrupt: Interrupt) -> NDArray[np.float16]:
+    """W, (N, N)."""
+    values = np.empty((model.items, model.items), np.float16)
+
+    def keep(rows: Rows) -> None:
+        interrupt.check()
+        values[rows] = model.make_rows(rows)
+
+    in_threads(keep, model.blocks())
+    return values

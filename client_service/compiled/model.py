@@ -1,0 +1,291 @@
+"""A silo's model as answers need it: an item table, lists of the known users, and what scores mean, all mapped.
+
+Shapes: M users, N items, L items of a list, n items of a basket, K entries an item, q directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from client_service.compiled.arrays import Arrays, folder_error, open_arrays
+from client_service.compiled.exact_scores import ExactHead, ExactScorer, Growth, grow
+from client_service.compiled.publication import SHORT
+from client_service.compiled.shard import CompiledShard
+from client_service.compiled.top_items import top_columns
+from shared.method.parameters import Float32
+
+FORMAT: Final = "lpsfed-compiled-model/1"
+KIND: Final = "model"
+LENGTH: Final = 200  # items of a list, of which a request's filters leave some
+RESCORED: Final = 400  # items of a table's list that are scored again, and more where more are asked for
+CANDIDATES: Final = 2000  # items at most of which the predictive MLP's part is computed
+Form = Literal["dense", "truncated", "rescored", "exact"]
+Rows = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """1 / (1 + exp(-(slope f + intercept))); slope is positive, so that no two items change places."""
+
+    slope: float
+    intercept: float
+
+    def of(self, scores: Float32) -> Float64:
+        """Of scores f of any shape."""
+        logits = scores.astype(np.float64) * self.slope + self.intercept
+        small: Float64 = np.exp(-np.abs(logits))
+        return np.where(logits >= 0, 1.0, small) / (1.0 + small)
+
+
+UNFITTED = Relevance(1.0, 0.0)  # of a model that no validation item has judged
+
+
+class TableHead(BaseModel):
+    """An item table. entries: of each item, 0: all. growth: of the sum's factor, and of the bias's, with a basket's
+    size."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    entries: int
+    growth: Growth
+    bias_growth: Growth
+
+
+class CompiledModelHead(BaseModel):
+    """What the arrays of a compiled model are of.
+
+    lists_digest: of the shard's data. entries: see `TableHead`; None without a table. why: how the form was chosen.
+    chosen_for, chosen_pairs: what the choice holds for, so that the next model of the kind need not choose again.
+    relevance: of the lists' scores; basket_relevance: of the baskets'.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: Literal["lpsfed-compiled-model/1"] = FORMAT
+    version: str
+    kept_at: str
+    lists_digest: str
+    users: int
+    items: int
+    length: int
+    form: Form
+    entries: int | None
+    why: str
+    chosen_for: str
+    chosen_pairs: int
+    relevance: Relevance
+    basket_relevance: Relevance
+    table: TableHead | None
+    exact: ExactHead | None
+
+
+class RankedItems(NamedTuple):
+    """Rows of items, best first, and their scores; -1 and -inf where there are no more."""
+
+    rows: Rows
+    scores: Float32
+
+
+class EntryTable:
+    """Scores of a basket as a sum of its items' rows, and a bias."""
+
+    def __init__(self, arrays: Arrays, head: TableHead) -> None:
+        self.head, self._bias, self._values = head, arrays["table-bias"], arrays["table-values"]
+        self._columns = arrays["table-columns"] if head.entries else None
+        self.items = len(self._bias)
+        expected = (self.items, head.entries or self.items)
+        columns = expected if self._columns is None else self._columns.shape
+        if self._values.shape != expected or columns != expected:
+            raise ValueError(f"a table of {expected[0]:,} x {expected[1]:,} numbers, got another")
+
+    def scores(self, basket: Rows) -> Float32:
+        """Of every item, (N,)."""
+        values = self._values[basket]
+        if self._columns is None:
+            found: Float32 = np.add.reduce(values, axis=0, dtype=np.float32)
+        else:
+            columns = self._columns[basket].ravel()
+            found = np.bincount(columns, values.ravel(), minlength=self.items).astype(np.float32)
+        found *= np.float32(grow(self.head.growth, len(basket)))
+        found += self._bias * np.float32(grow(self.head.bias_growth, len(basket)))
+        return found
+
+    def contributions(self, basket: Rows, columns: Rows) -> Float32:
+        """What each item of the basket (n,) adds to the scores of the items `columns` (c,), (n, c)."""
+        size = np.float32(grow(self.head.growth, len(basket)))
+        if self._columns is None:
+            return self._values[np.ix_(basket, columns)].astype(np.float32) * size
+        places = np.full(self.items, -1, dtype=np.int64)
+        places[columns] = np.arange(len(columns))
+        known = places[self._columns[basket]]
+        owners, entries = np.nonzero(known >= 0)
+        found = np.zeros((len(basket), len(columns)), dtype=np.float32)
+        found[owners, known[owners, entries]] = self._values[basket][owners, entries].astype(np.float32) * size
+        return found
+
+
+class BasketRanker:
+    """Ranks items for baskets by a table, by exact scores, or by exact scores of a table's best."""
+
+    def __init__(self, arrays: Arrays, table: TableHead | None, exact: ExactHead | None) -> None:
+        self._table = None if table is None else EntryTable(arrays, table)
+        self._exact = None if exact is None else ExactScorer(arrays, exact)
+        if self._table is None and self._exact is None:
+            raise ValueError("a table or exact scores, got neither")
+
+    def rank(self, basket: Rows, excluded: Mask | Rows, k: int) -> RankedItems:
+        """The k best items, of equal scores the first rows. A shorter list is the beginning of a longer one."""
+        if self._table is None:
+            return self._rank_exactly(basket, excluded, k)
+        scores = self._table.scores(basket)
+        scores[excluded] = -np.inf
+        if self._exact is None:
+            rows, best = top_columns(scores[None], k)
+            return _fill_up(rows[0], best[0], k)
+        chosen, best = (part[0] for part in top_columns(scores[None], max(k, RESCORED)))
+        chosen = np.sort(chosen[np.isfinite(best)])
+        return _best_of(chosen, self.scores_at(basket, chosen), k)
+
+    def scores_at(self, basket: Rows, columns: Rows) -> Float32:
+        """Scores of some items (c,), by which `rank` orders them."""
+        exact = self._exact
+        if exact is None:
+            assert self._table is not None
+            return self._table.scores(basket)[columns]
+        user = exact.user(basket)
+        if self._table is None:
+            return exact.scores(basket, user)[columns] + exact.correction(user, columns)
+        return exact.scores_at(basket, user, columns) + exact.correction(user, columns)
+
+    def contributions(self, basket: Rows, columns: Rows) -> Float32:
+        """What each item of the basket (n,) adds to the scores of the items `columns` (c,), (n, c)."""
+        if self._exact is not None:
+            return self._exact.contributions(basket, columns)
+        assert self._table is not None
+        return self._table.contributions(basket, columns)
+
+    def _rank_exactly(self, basket: Rows, excluded: Mask | Rows, k: int) -> RankedItems:
+        assert self._exact is not None
+        exact, user = self._exact, self._exact.user(basket)
+        scores = exact.scores(basket, user)
+        scores[excluded] = -np.inf
+        chosen = np.sort(self._candidates(scores, k))
+        return _best_of(chosen, scores[chosen] + exact.correction(user, chosen), k)
+
+    def _candidates(self, scores: Float32, k: int) -> Rows:
+        """Items whose score can reach the k best once the MLP has corrected it by its reach at most."""
+        exact, count = self._exact, len(scores)
+        assert exact is not None
+        if not exact.head.residual or count <= k:
+            return np.arange(count)
+        rows, best = top_columns(scores[None], k)
+        if exact.reach == 0.0:
+            found: Rows = rows[0]
+            return found
+        able = int(np.count_nonzero(scores >= best[0, -1] - 2.0 * exact.reach))
+        wide: Rows = top_columns(scores[None], min(max(able, k), max(CANDIDATES, k), count))[0][0]
+        return wide
+
+
+class MappedLists(NamedTuple):
+    """Lists of the known users as a trainer fills them: items and scores (M, L), of which the first `ready` (1,) rows
+    are there."""
+
+    items: NDArray[np.int32]
+    scores: Float32
+    ready: NDArray[np.int64]
+
+
+class CompiledModel:
+    """Answers of one model. Whatever is large is mapped: processes share it, and nobody but the trainer writes it.
+
+    form, why: of the answers to baskets, and how it was chosen. relevance: what the lists' scores mean;
+    basket_relevance: what those of baskets mean. directions: rows (N, q) of length one, for items like an item.
+    """
+
+    def __init__(self, head: CompiledModelHead, arrays: Arrays, lists: MappedLists | None = None) -> None:
+        """ValueError for arrays that do not fit the head. lists: None in a silo that keeps none."""
+        self.head, self._lists = head, lists
+        self.version, self.kept_at, self.shard = head.version, head.kept_at, head.lists_digest
+        self.form, self.why = head.form, head.why
+        self.relevance, self.basket_relevance = head.relevance, head.basket_relevance
+        self.directions: Float32 = arrays["directions"]
+        self._baskets = BasketRanker(arrays, head.table, head.exact)
+        if len(self.directions) != head.items:
+            raise ValueError(f"directions of {head.items:,} items, got {len(self.directions):,}")
+
+    @property
+    def lists_ready(self) -> int:
+        """How many users' lists are there, those of the first rows."""
+        return 0 if self._lists is None else int(self._lists.ready[0])
+
+    def list_of(self, row: int) -> tuple[NDArray[np.int32], Float32] | None:
+        """A known user's best items that he has not met, best first, -1 where there are no more, and their scores.
+
+        None while the list is not there yet.
+        """
+        lists = self._lists
+        return None if lists is None or row >= lists.ready[0] else (lists.items[row], lists.scores[row])
+
+    def rank_baskets(self, baskets: Sequence[Rows], excluded: Sequence[Mask | Rows], k: int) -> list[RankedItems]:
+        """The k best items for each basket, each without what is excluded for it: a mask (N,), or rows."""
+        return [self._baskets.rank(*one, k) for one in zip(baskets, excluded, strict=True)]
+
+    def contributions(self, basket: Rows, columns: Rows) -> Float32:
+        """What each item of the basket (n,) adds to the scores of the items `columns` (c,), (n, c)."""
+        return self._baskets.contributions(basket, columns)
+
+
+def open_model(folder: Path, shard: CompiledShard) -> CompiledModel:
+    """The compiled model in this folder. DataError for a damaged folder, and for one of another shard."""
+    head, arrays = open_arrays(folder, CompiledModelHead)
+    sizes = (head.lists_digest, head.users, head.items)
+    if sizes != (shard.lists_digest, len(shard.user_ids), len(shard.item_ids)):
+        raise folder_error(folder, f"a model of the shard {shard.lists_digest[:SHORT]}, got one of another shard")
+    try:
+        return CompiledModel(head, arrays, map_lists(folder, head, "r"))
+    except KeyError as error:
+        raise folder_error(folder, f"an array {error}, got none") from None
+    except ValueError as error:
+        raise folder_error(folder, str(error)) from None
+
+
+def map_lists(folder: Path, head: CompiledModelHead, mode: Literal["r", "r+"]) -> MappedLists:
+    """The lists, in memory that processes share. DataError for damaged files."""
+    arrays = []
+    for name, (dtype, shape) in list_files(head).items():
+        try:
+            array = open_memmap(folder / f"{name}.npy", mode=mode).view(np.ndarray)
+        except (OSError, ValueError):
+            raise folder_error(folder, f"an array in {name}.npy, got something else") from None
+        if array.dtype != dtype or array.shape != shape:
+            raise folder_error(folder, f"{shape[0]:,} rows in {name}.npy, got others")
+        arrays.append(array)
+    return MappedLists(*arrays)
+
+
+def list_files(head: CompiledModelHead) -> dict[str, tuple[type[np.generic], tuple[int, ...]]]:
+    """Types and shapes of the arrays of `MappedLists`, by the names of their files."""
+    shape = (head.users, head.length)
+    return {"list-items": (np.int32, shape), "list-scores": (np.float32, shape), "list-ready": (np.int64, (1,))}
+
+
+def _best_of(chosen: Rows, scores: Float32, k: int) -> RankedItems:
+    order = np.argsort(-scores, kind="stable")[:k]
+    return _fill_up(chosen[order], scores[order], k)
+
+
+def _fill_up(rows: Rows, scores: Float32, k: int) -> RankedItems:
+    """k long, with -1 and -inf where there are no more."""
+    ranked, best = np.full(k, -1, dtype=np.int64), np.full(k, -np.inf, dtype=np.float32)
+    count = min(k, int(np.count_nonzero(scores > -np.inf)))
+    ranked[:count], best[:count] = rows[:count], scores[:count]
+    return RankedItems(ranked, best)
