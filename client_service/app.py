@@ -20,7 +20,7 @@ from client_service.settings import ClientSettings
 from shared.web import openapi, problems
 from shared.web.calling import Calling, ProxyTransport
 from shared.web.middleware import AccessLog, BodyLimit, BodyTimeout, Buckets, HeldBytes, HostCheck, RateLimit
-from shared.web.openapi import new_app
+from shared.web.openapi import FrontedApp, new_app
 from shared.web.routes import DecodedTargets, HeadAsGet, build
 from shared.web.tls import Identity
 
@@ -78,7 +78,7 @@ def create_app(
 
 def create_replica(settings: ClientSettings) -> FastAPI:
     """What applications ask, and health and metrics, from the model that another process of this client keeps."""
-    app = FastAPI(
+    app = FrontedApp(
         title="LPSFed client, a replica",
         lifespan=_lifespan,
         docs_url=None,
@@ -93,7 +93,7 @@ def create_replica(settings: ClientSettings) -> FastAPI:
     return _finish(app, settings)
 
 
-def _finish(app: FastAPI, settings: ClientSettings) -> FastAPI:
+def _finish(app: FrontedApp, settings: ClientSettings) -> FrontedApp:
     """Whom it answers, in which words it refuses, and what it counts and limits."""
     keys, service = CallerKeys.of(settings), app.state.service
     app.state.keys = keys
@@ -108,7 +108,7 @@ def _finish(app: FastAPI, settings: ClientSettings) -> FastAPI:
     app.add_middleware(RateLimit, buckets=buckets, who=keys.rate_limit_key)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(AccessLog, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
-    app.add_middleware(
+    app.put_in_front(
         FastPath,
         service=service,
         keys=keys,
@@ -117,7 +117,7 @@ def _finish(app: FastAPI, settings: ClientSettings) -> FastAPI:
         allowed_hosts=settings.allowed_hosts,
     )
     if settings.allowed_origins:
-        app.add_middleware(CrossOrigin, origins=settings.allowed_origins, routes=app.routes)
+        app.put_in_front(CrossOrigin, origins=settings.allowed_origins, routes=app.routes)
     return app
 
 

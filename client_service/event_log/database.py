@@ -88,10 +88,12 @@ def event_mark(event: str, key: bytes) -> bytes:
 FOLDER = "feedback"  # of the state directory: a replica elsewhere is given it, and not the ledger and the keys beside
 EARLIER_NAME = "feedback.sqlite"  # where earlier versions kept it
 NAME = f"{FOLDER}/{EARLIER_NAME}"
-JOURNAL = "-journal"  # beside it, while a transaction lasts or where a process was killed in one
+JOURNAL = "-journal"  # of an earlier version, beside its file where a process was killed in a transaction
+WRITTEN = "-wal"  # beside the file: what was written and has not been brought over into it
 VERSION = 3
 BUSY_SECONDS = 10.0
 KEY_BYTES = 32
+READER_CACHE = 512  # KiB
 TABLES = """
 CREATE TABLE interactions (
     sequence INTEGER PRIMARY KEY, user TEXT NOT NULL, item TEXT NOT NULL, time INTEGER NOT NULL, rating REAL
@@ -132,42 +134,56 @@ class EventDatabase:
 
     def __init__(self, folder: Path, *, writing: bool) -> None:
         self.path, self._lock = folder / NAME, threading.Lock()
-        address = f"{self.path.absolute().as_uri()}?mode={'rwc' if writing else 'ro'}"
+        self._reading = threading.Lock()
         try:
             if writing:
                 _make_place(folder)
-            self._rows = sqlite3.connect(
-                address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
+            self._rows = self._connect("rwc" if writing else "ro")
             self._prepare(writing=writing)
+            self._reader = self._connect("ro")  # it never waits for what this process writes
+            self._reader.execute(f"PRAGMA cache_size = -{READER_CACHE}")
         except sqlite3.Error as error:
             raise DataError(f"{self.path}: expected a database of interactions ({_name_of(error)})") from None
         except OSError as error:
             raise DataError(f"{self.path}: expected a folder for the log of interactions ({error.strerror})") from None
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, self._reading:
+            self._reader.close()
             self._rows.close()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One moment: whatever is read, another process has changed none of it in between."""
-        with self._errors(), self._lock, self._within("BEGIN"):
-            yield self._rows
+        with self._errors(), self._reading, _within(self._reader, "BEGIN"):
+            yield self._reader
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing; durable once it ends."""
-        with self._errors(), self._lock, self._within("BEGIN IMMEDIATE"):
+        with self._errors(), self._lock, _within(self._rows, "BEGIN IMMEDIATE"):
             yield self._rows
 
+    def change_number(self) -> int:
+        """Another one once anybody, of this process or of another, has written. It takes some 3 microseconds."""
+        with self._errors():
+            (found,) = self._reader.execute("PRAGMA data_version").fetchone()
+            return int(found)
+
     def compact(self) -> None:
-        """Leave nothing of what was taken away in the file. UnavailableError where there is no room for that now."""
+        """Leave nothing of what was taken away in the files. UnavailableError where that cannot be done now."""
         with self._errors(), self._lock:
             (loose,) = self._rows.execute("SELECT loose FROM place").fetchone()
             if loose:
                 self._rows.execute("VACUUM")
+                self._empty_log()
                 self._rows.execute("UPDATE place SET loose = 0")
+
+    def _empty_log(self) -> None:
+        """Bring the write-ahead log over into the file, and cut it off."""
+        (busy, _, _) = self._rows.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise UnavailableError("the log of interactions cannot be compacted now: another process is reading it")
 
     def _prepare(self, *, writing: bool) -> None:
         (found,) = self._rows.execute("PRAGMA user_version").fetchone()
@@ -175,10 +191,10 @@ class EventDatabase:
             raise DataError(f"{self.path}: expected version {VERSION}, got {found}")
         if not writing:
             return
-        for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY"):
+        for pragma in ("journal_mode = WAL", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY"):
             self._rows.execute(f"PRAGMA {pragma}")
         if found < VERSION:
-            with self._within("BEGIN IMMEDIATE"):
+            with _within(self._rows, "BEGIN IMMEDIATE"):
                 if found:
                     self._take_over()
                 else:
@@ -192,7 +208,7 @@ class EventDatabase:
         """Give ids that an earlier version kept with blanks around them, and the like, their one spelling."""
         self._rows.create_function("spelled", 1, normalise_id, deterministic=True)
         self._rows.create_function("is_spelled", 1, lambda text: normalise_id(text) == text, deterministic=True)
-        with self._within("BEGIN IMMEDIATE"):
+        with _within(self._rows, "BEGIN IMMEDIATE"):
             for table, column in (("interactions", "user"), ("interactions", "item"), ("items", "item")):
                 odd = f"({column} GLOB '*.0' OR {column} GLOB '*[^!-~]*') AND NOT is_spelled({column})"
                 self._rows.execute(f"UPDATE OR IGNORE {table} SET {column} = spelled({column}) WHERE {odd}")
@@ -218,16 +234,9 @@ class EventDatabase:
         for statement in filter(str.strip, script.split(";")):
             self._rows.execute(statement)
 
-    @contextmanager
-    def _within(self, begin: str) -> Iterator[None]:
-        self._rows.execute(begin)
-        try:
-            yield
-            self._rows.execute("COMMIT")
-        except BaseException:
-            if self._rows.in_transaction:
-                self._rows.execute("ROLLBACK")
-            raise
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        address = f"{self.path.absolute().as_uri()}?mode={mode}"
+        return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -236,6 +245,18 @@ class EventDatabase:
             yield
         except sqlite3.Error as error:
             raise UnavailableError(f"the log of interactions cannot be used now ({_name_of(error)})") from None
+
+
+@contextmanager
+def _within(rows: sqlite3.Connection, begin: str) -> Iterator[None]:
+    rows.execute(begin)
+    try:
+        yield
+        rows.execute("COMMIT")
+    except BaseException:
+        if rows.in_transaction:
+            rows.execute("ROLLBACK")
+        raise
 
 
 def is_kept(folder: Path) -> bool:

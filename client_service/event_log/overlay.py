@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -86,6 +87,7 @@ class Overlay:
         self, shard: CompiledShard, store: EventStore | None = None, *, least_rating: float | None = None
     ) -> None:
         self._shard, self._store = shard, store
+        self._lock, self._followed = threading.RLock(), -1  # up to which change of the log it knows
         self.least_rating = choose_least_rating(least_rating, shard.rating)
         self._later: dict[str, UserHistory] = {}
         self._told, self._last, self._base = LogSnapshot(), 0, 0
@@ -145,20 +147,30 @@ class Overlay:
 
     def attach_store(self, store: EventStore) -> None:
         """Follow this log from now on: it is what has happened since this shard was written."""
-        self._store, self._later = store, {}
-        self._read(store)
-        self._base = self._told.absorbed
+        with self._lock:
+            self._store, self._later, self._followed = store, {}, store.change_number()
+            self._read(store)
+            self._base = self._told.absorbed
 
     def follow(self) -> None:
-        """Take up what another process has written since."""
-        if self._store is None:
+        """Take up what has been written since by whomever. It costs next to nothing where that is nothing, so that
+        every answer about a user begins with it. Any thread may ask."""
+        store = self._store
+        if store is None or store.change_number() == self._followed:
             return
-        rewritten, changed = self._store.count_changes()
+        with self._lock:
+            number = store.change_number()  # before anything is read: what comes meanwhile is another change
+            if number != self._followed:
+                self._follow(store)
+                self._followed = number
+
+    def _follow(self, store: EventStore) -> None:
+        rewritten, changed = store.count_changes()
         if rewritten != self._told.rewritten:
-            return self.begin_anew()
+            return self._read(store)
         if changed != self._told.changed:
-            self.put_items(*self._store.read_items(self._told.changed))
-        self.add(self._store.interactions(self._last))
+            self.put_items(*store.read_items(self._told.changed))
+        self.add(store.interactions(self._last))
 
     def begin_anew(self) -> None:
         """Read all interactions; answers see the old until the new is there.
@@ -166,7 +178,8 @@ class Overlay:
         Where another shard has absorbed the log since, what was known stays: this shard has not got it.
         """
         assert self._store is not None
-        self._read(self._store)
+        with self._lock:
+            self._read(self._store)
 
     def _read(self, store: EventStore) -> None:
         told, rows = store.read_all(self._told.changed)
@@ -194,17 +207,19 @@ class Overlay:
 
     def put_items(self, changed: int, items: Mapping[str, ItemIn]) -> None:
         """Take up what the store has of these items; changed: how often it was told of any by now."""
-        self._told = replace(self._told, changed=changed)
-        self._show(items)
+        with self._lock:
+            self._told = replace(self._told, changed=changed)
+            self._show(items)
 
     def add(self, interactions: Sequence[LoggedInteraction]) -> int:
         """Take interactions up that the store has; returns how many are of items outside the catalogue."""
         if not interactions:
             return 0
-        self._last = interactions[-1].sequence
-        later, unknown = self._meet(self._later, interactions)
-        self._later.update(later)
-        return unknown
+        with self._lock:
+            self._last = max(self._last, interactions[-1].sequence)
+            later, unknown = self._meet(self._later, interactions)
+            self._later.update(later)
+            return unknown
 
     def _meet(
         self, before: Mapping[str, UserHistory], interactions: Iterable[LoggedInteraction]

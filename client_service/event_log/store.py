@@ -189,6 +189,10 @@ class EventStore:
             (changed,) = rows.execute("SELECT changed FROM place").fetchone()
             return changed, self._read_items(rows, after)
 
+    def change_number(self) -> int:
+        """Another one once anybody has written: see `EventDatabase.change_number`."""
+        return self._database.change_number()
+
     def count_changes(self) -> tuple[int, int]:
         """`rewritten` and `changed`: see `LogSnapshot`."""
         with self._database.reading() as rows:

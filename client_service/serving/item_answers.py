@@ -164,12 +164,14 @@ class Catalogue:
 
     def search(self, words: str, offset: int, k: int) -> ItemsOut:
         """Items whose titles hold all of the words, as `fold` compares text; without words all items."""
+        self._overlay.follow()
         rows = self._find_rows(fold(words).split())
         ids = self._shard.item_ids
         return ItemsOut(total=len(rows), items=tuple(self.read(ids[row]) for row in rows[offset : offset + k].tolist()))
 
     def read(self, item: str) -> CatalogueItemOut:
         """NotFoundError for an item of which neither the shard nor an application knows."""
+        self._overlay.follow()
         facts = self._overlay.facts.of(item)
         if facts is None:
             raise NotFoundError("expected an item of this silo's catalogue, got an unknown one")
@@ -177,6 +179,7 @@ class Catalogue:
 
     def count_shown(self) -> int:
         """How many items can be recommended."""
+        self._overlay.follow()
         hidden = self._overlay.hidden
         return len(self._shard.item_ids) - (0 if hidden is None else int(hidden.sum()))
 

@@ -69,6 +69,7 @@ class Recommender(ModelServer):
     @property
     def known_users(self) -> int:
         """How many users get a list of their own."""
+        self.overlay.follow()
         return self.overlay.known_users
 
     @property
@@ -124,6 +125,7 @@ class Recommender(ModelServer):
 
     def for_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
         """Lists for such people in this order, computed together."""
+        self.overlay.follow()
         served, known = self._served, [self._exclusions.rows(basket.items) for basket in asked]
         found = [self._without_model(served, *one, basket.limits) for one, basket in zip(known, asked, strict=True)]
         missing = [place for place, one in enumerate(found) if one is None]
@@ -138,6 +140,7 @@ class Recommender(ModelServer):
 
     def similar(self, item: str, k: int) -> tuple[str | None, tuple[ItemOut, ...]]:
         """Items by the cosine of their pooled embeddings. NotFoundError for an item outside the catalogue."""
+        self.overlay.follow()
         row, served = self._shard.item_row(item), self.served
         if row is None:
             raise NotFoundError("expected an item of this silo's catalogue, got an unknown one")
@@ -152,6 +155,7 @@ class Recommender(ModelServer):
     def history(self, user: str, most: int) -> tuple[tuple[ItemOut, ...], int]:
         """The items that this user's list follows from, the later ones first, at most so many; and how many there are.
         A score of them means nothing."""
+        self.overlay.follow()
         rows = history_rows(self._shard, self.overlay, user)
         return self._answers.write(rows[:most], np.zeros(min(most, len(rows)), dtype=np.float32)), len(rows)
 
@@ -171,6 +175,7 @@ class Recommender(ModelServer):
     ) -> ListRequest:
         """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
         further down than any list goes, and for freshness where the shard has no times."""
+        self.overlay.follow()
         forbidden = self._exclusions.forbid(allow, exclude, filters)
         limits = ListRequest(k, exclude_seen, forbidden, offset, mmr, freshness, explain, raw)
         limits.require_reachable()
@@ -180,6 +185,7 @@ class Recommender(ModelServer):
 
     def _ask_for(self, user: str) -> ListKey:
         """All that is known of a user, once a request: meanwhile he may be erased, or do something."""
+        self.overlay.follow()
         row, latest = self.overlay.user_row(user), self.overlay.of(user)
         by_row = row is not None and (latest is None or not changes_basket(self._shard, row, latest))
         met = NO_ROWS if row is not None else self.overlay.met_rows(user)

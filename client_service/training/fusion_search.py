@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from client_service.data.interactions import Shard
-from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
-from client_service.evaluation.ranking import TopItems, hits_of_each, ranked_by, split_users, validation_users
+from client_service.evaluation.metrics import PerUser
+from client_service.evaluation.ranking import TopItems, ranked_by
+from client_service.models.closed_form.ease import OWN_SIDE
 from client_service.models.closed_form.part import LOUDNESSES, Scorer, ScorerPart
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
 from client_service.models.initial_filter import Filter
@@ -20,100 +20,11 @@ from client_service.models.ranker import Rows
 from client_service.models.score_fusion import ChosenPart, Recipe, fuse, standard_scores, standardise, take_codes
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.filter_search import filter_scores
-from shared.cores import in_threads
+from client_service.training.recipe_judge import ERRORS, Blends, Judge, Score, UncertainRankError, take_rows
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
-MOST_SCORES = 40_000_000  # users x items that a choice is made on: bounds memory at 160 MB a candidate
-ERRORS = 1.0  # standard errors by which a setting must be better than the usual one
-
-Candidate = TypeVar("Candidate")
-Option = TypeVar("Option")
-Blends = Callable[[slice], Iterable[Float32]]
-"""Places among a judge's users -> the scores of several candidates for them in turn: see `Candidates`."""
-
-
-class Judge:
-    """A judge ranks validation items by weighted sums of standardised scores.
-
-    Its values are of the primary measure. Every candidate is scored once, on the users in `users`, all of whom have a
-    validation item; count: how many.
-    """
-
-    def __init__(self, shard: Shard, interrupt: Interrupt) -> None:
-        users = validation_users(shard.train.shape[0], seed=0)
-        some = users[: max(1, MOST_SCORES // shard.train.shape[1])]
-        self.users: Rows = some[np.diff(shard.valid.indptr)[some] > 0]
-        self.count = len(self.users)
-        self._shard, self._interrupt = shard, interrupt
-
-    def scored(self, part: Scorer) -> Float32:
-        """Standardised scores of the users' training items, (users, N)."""
-        return self.scored_together(lambda baskets: (standard_scores(part, baskets),), 1)[0]
-
-    def scored_together(self, parts: Callable[[sparse.csr_array], Iterable[Float32]], count: int) -> list[Float32]:
-        """Likewise of so many parts, whose scores of baskets (B, N) `parts` gives in turn."""
-        found = [np.empty((self.count, self._shard.train.shape[1]), np.float32) for _ in range(count)]
-
-        def score(users: Rows) -> None:
-            self._interrupt.check()
-            baskets = self._shard.train[users].astype(np.float32)
-            for whole, scores in zip(found, parts(baskets), strict=True):
-                whole[self._places(users)] = standardise(scores)
-
-        in_threads(score, split_users(self.users, self._shard.train.shape[1]))
-        return found
-
-    def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
-        """Of ranking by the scores of several candidates, for each user, in one pass."""
-        shard = self._shard
-        hits, relevant = hits_of_each(
-            lambda users: candidates(self._places(users)),
-            shard.valid,
-            shard.train,
-            self.users,
-            self._interrupt,
-        )
-        return [METRICS[PRIMARY].per_user(one, relevant) for one in hits]
-
-    def by_user(self, scores: Float32) -> PerUser:
-        """Of ranking by these scores (users, N), for each user."""
-        return self.by_user_of_each(lambda places: [scores[places].copy()])[0]
-
-    def quality(self, scores: Float32) -> float:
-        """The mean over the users; 0 where nobody has a validation item."""
-        return float(self.by_user(scores).mean()) if self.count else 0.0
-
-    def best_of(self, options: Sequence[Option], candidates: Blends) -> Option:
-        """The first of those whose scores, which `candidates` gives in their order, rank best; the first of all where
-        nobody has a validation item."""
-        if not self.count:
-            return options[0]
-        means = [one.mean() for one in self.by_user_of_each(candidates)]
-        return options[int(np.argmax(means))]
-
-    def preferred(
-        self, usual: tuple[Candidate, Float32], others: Iterable[tuple[Candidate, Float32]], errors: float = ERRORS
-    ) -> tuple[Candidate, Float32]:
-        """A setting replaces the usual one where it is surely better.
-
-        That is by so many standard errors; of several the surest is taken. Each comes with its scores.
-        """
-        if self.count < 2:
-            return usual
-        best, most = usual, 0.0
-        before = self.by_user(usual[1])
-        for other in others:
-            gain = self.by_user(other[1]) - before
-            surely = float(gain.mean() - errors * gain.std(ddof=1) / np.sqrt(len(gain)))
-            if surely > most:
-                best, most = other, surely
-        return best
-
-    def _places(self, users: Rows) -> slice:
-        """Of users that stand together, if any."""
-        first = int(np.searchsorted(self.users, users[0])) if len(users) else 0
-        return slice(first, first + len(users))
+KEPT_ITEMS = 8_000  # items of a graph from which on those that may be among the first are ranked alone
 
 
 PRIOR_USERS = 100  # validation users at which their choice and the usual weights count alike
@@ -168,13 +79,17 @@ def best_recipe(
     directions: of the common basis, None for all. told_share: see `usual_share`. made: the graph's scorers, of which
     those chosen are kept for `fuse`.
     """
-    judge = Judge(shard, interrupt)
-    base = standardise(filter_scores(chosen, began or spectrum, shard.train)(judge.users))
-    made = made or ClosedFormScorers(shard.train, spectrum)
+    judge, made = Judge(shard, interrupt), made or ClosedFormScorers(shard.train, spectrum)
+    scores_of = filter_scores(chosen, began or spectrum, shard.train)
+    if not common and began is None and judge.count and _can_keep_best(shard):
+        try:
+            narrow, parts = _best_of_own_parts(judge, shard, made, scores_of)
+            return _as_recipe(parts, _choose_weights(narrow, parts), 1.0, 0, base_is_common=False)
+        except UncertainRankError:  # rare: so many items have like scores
+            pass
+    base = standardise(scores_of(judge.users))
     parts = _own_parts(judge, shard, made, None if began else base)
-    usual = _normalise({name: PARTS[name].weight if name in PARTS else BASE_WEIGHT for name in parts.scores})
-    weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
-    weights = _no_worse_than_one(judge, parts, _drop_quiet(weights))
+    weights = _choose_weights(judge, parts)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
     prior = usual_share(shard.train.shape[0], directions, told_share)
     share = _own_share(judge, parts.sum(weights), theirs, prior, told_share**2) if theirs else 1.0
@@ -197,6 +112,51 @@ def fused_top(
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     base, codes = filter_scores(chosen, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
+
+
+def _choose_weights(judge: Judge, parts: OwnParts) -> Weights:
+    """Of the silo's own parts: what validation prefers, drawn to the usual weights where few users can vote."""
+    usual = _normalise({name: PARTS[name].weight if name in PARTS else BASE_WEIGHT for name in parts.scores})
+    weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
+    return _no_worse_than_one(judge, parts, _drop_quiet(weights))
+
+
+def _can_keep_best(shard: Shard) -> bool:
+    """Are there many items, and of every scorer so few settings that they fit into memory together?"""
+    return shard.train.shape[1] >= KEPT_ITEMS and min(shard.train.shape) > OWN_SIDE
+
+
+def _best_of_own_parts(
+    judge: Judge, shard: Shard, made: ClosedFormScorers, base: Callable[[Rows], Float32]
+) -> tuple[Judge, OwnParts]:
+    """As `_own_parts`, with the scores of items that may be among the first alone, and the judge that ranks these."""
+    tried = {name: found for name, part in PARTS.items() if (found := part.settings(shard.train.shape))}
+    scorers = {name: made.make_each(name, settings) for name, settings in tried.items()}
+
+    def scores(users: Rows) -> Iterator[Float32]:
+        yield base(users)
+        baskets = shard.train[users].astype(np.float32)
+        for name, some in scorers.items():
+            together = PARTS[name].score_each
+            yield from (standard_scores(one, baskets) for one in some) if together is None else together(some, baskets)
+
+    narrow, (first, *further) = judge.keep_best(scores, 1 + sum(map(len, tried.values())))
+    found, settings = {BASE: first}, {}
+    remaining = iter(further)
+    for name, some in tried.items():
+        each = {setting: next(remaining) for setting in some}
+        usual, *rest = _usual_first(PARTS[name], some)
+        settings[name] = narrow.preferred(
+            (usual, take_rows(each[usual])), ((one, take_rows(each[one])) for one in rest)
+        )
+        found[name] = each[settings[name]]
+        made.keep(name, settings[name], scorers[name][some.index(settings[name])])
+    return narrow, OwnParts(settings, found)
+
+
+def _usual_first(part: ScorerPart, settings: Sequence[Any]) -> tuple[Any, ...]:
+    usual = part.usual if part.usual in settings else settings[0]
+    return usual, *(one for one in settings if one != usual)
 
 
 def _own_parts(judge: Judge, shard: Shard, made: ClosedFormScorers, base: Float32 | None) -> OwnParts:
@@ -222,8 +182,7 @@ def _preferred(
     judge: Judge, made: ClosedFormScorers, part: ScorerPart, settings: Sequence[Any]
 ) -> tuple[_MadePart, Float32]:
     """The setting of a part, the scorer that it gives, and its scores."""
-    usual = part.usual if part.usual in settings else settings[0]
-    ordered = (usual, *(one for one in settings if one != usual))
+    usual, *others = _usual_first(part, settings)
     each = _scored_together(judge, made, part, settings) if part.score_each else {}
 
     def scored(setting: Any) -> tuple[_MadePart, Float32]:
@@ -232,9 +191,11 @@ def _preferred(
         scorer = made.make(part.name, setting)
         return _MadePart(setting, scorer), judge.scored(scorer)
 
-    if len(ordered) == 1:
-        return scored(usual)
-    return judge.preferred(scored(usual), (scored(one) for one in ordered[1:]))
+    def judged(setting: Any) -> tuple[tuple[_MadePart, Float32], Score]:
+        found = scored(setting)
+        return found, take_rows(found[1])
+
+    return judge.preferred(judged(usual), map(judged, others)) if others else scored(usual)
 
 
 def _scored_together(
@@ -313,9 +274,10 @@ def _no_worse_than_one(judge: Judge, parts: OwnParts, weights: Weights) -> Weigh
     """A part by itself, where the sum ranks worse for sure: the fewer users, the more it takes to say so."""
     if judge.count < SOME_USERS:
         return weights
-    alone = (({name: 1.0}, scores) for name, scores in parts.scores.items())
+    alone = (({name: 1.0}, take_rows(scores)) for name, scores in parts.scores.items())
     errors = ERRORS if judge.count >= SURE_USERS else MORE_ERRORS
-    return judge.preferred((weights, parts.sum(weights)), alone, errors)[0]
+    together: tuple[Weights, Score] = weights, partial(parts.sum, weights)
+    return judge.preferred(together, alone, errors)
 
 
 def usual_share(users: int, directions: int | None = None, told_share: float = 1.0) -> float:

@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from shared.errors import UnavailableError
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
 from shared.web.connection_limits import VOUCH, Crowd, Guest
+from shared.web.plain_requests import PlainCycle, describe_request, read_plain
 from shared.web.problems import CODES, SOON, problem
 from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
 from shared.web.request_bodies import CLOSE
@@ -60,6 +61,12 @@ class CorkedTransport:
         self._size += len(data)
         if self._size > MOST_WAITING:
             self._flush()
+
+    def write_now(self, data: bytes) -> None:
+        """Leave at once, behind what was written before."""
+        self._flush()
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def close(self) -> None:
         """What was written leaves first."""
@@ -115,6 +122,43 @@ class Connection(H11Protocol):
         peer = self.client[0] if self.client else None
         self.app_state = {**self.app_state, STATE: RawHead(size, names, peer)}
 
+    def _begin_plain(self, data: bytes) -> bool:
+        """Begin to answer a request that is plain; False for what h11 is to read, which has read all before it."""
+        conn = self.conn
+        if not (conn.our_state is conn.their_state is h11.IDLE) or conn.trailing_data[0] or self.limit_concurrency:
+            return False
+        if (request := read_plain(data)) is None:
+            return False
+        self._unset_keepalive_if_required()
+        self._note_head(request.size, request.names)
+        self.headers = request.headers
+        self.scope = describe_request(request, self.root_path) | {  # type: ignore[assignment]
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "state": self.app_state.copy(),
+        }
+        self.cycle = PlainCycle(
+            data,
+            request.body,
+            self._corked.write_now,
+            scope=self.scope,
+            conn=conn,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            on_response=self.on_response_complete,
+        )
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+        return True
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
         address = get_remote_addr(transport)
@@ -144,7 +188,8 @@ class Connection(H11Protocol):
             self._begin(secured)
 
     def _begin(self, transport: asyncio.Transport) -> None:
-        super().connection_made(CorkedTransport(transport, self.loop))  # type: ignore[arg-type]
+        self._corked = CorkedTransport(transport, self.loop)
+        super().connection_made(self._corked)  # type: ignore[arg-type]
         early, self._early = self._early, None
         self._watch(HEAD_SECONDS)
         if early:
@@ -154,8 +199,12 @@ class Connection(H11Protocol):
         if self._early is not None:  # a caller may speak in the moment in which hands are shaken
             self._early += data
             return
+        if isinstance(self.cycle, PlainCycle) and self.cycle.is_under_way:
+            self.flow.pause_reading()
+            self.cycle.behind += data
+            return
         unread = self._is_refused_unread()
-        if not self._refused:
+        if not self._refused and not self._begin_plain(data):
             super().data_received(data)
         if self._is_refused_unread():
             self._unread -= len(data)
@@ -179,7 +228,7 @@ class Connection(H11Protocol):
         refusal = problem(status, code=CODES[status], detail=TOO_LONG if too_long else NO_HTTP, headers=CLOSE)
         for event in (
             h11.Response(status_code=status, headers=refusal.raw_headers, reason=status.phrase.encode()),
-            h11.Data(data=bytes(refusal.body)),
+            h11.Data(data=b"" if self.conn.asks_for_head else bytes(refusal.body)),
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event) or b"")
@@ -191,6 +240,8 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._unread = MOST_UNREAD
+        if isinstance(self.cycle, PlainCycle) and self.cycle.behind:
+            self.data_received(self.cycle.take_behind())
         self._watch(UNREAD_SECONDS if self._is_refused_unread() else ANSWER_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from starlette.types import Lifespan
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from shared.protocol.problem import ProblemOut
 from shared.web.pages import FOLDER, guard_headers, page, templates
@@ -276,10 +276,25 @@ UNTOLD = "Successful Response"  # the framework's words
 NO_CONTENT = "done; there is nothing to say"
 
 
-def new_app(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -> FastAPI:
+class FrontedApp(FastAPI):
+    """An app with layers in front of the framework, whose own way to its first layer costs as much as an answer."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.front: ASGIApp = super().__call__
+
+    def put_in_front(self, layer: Callable[..., ASGIApp], **options: Any) -> None:
+        """Let this layer stand in front of all that is there already."""
+        self.front = layer(self.front, **options)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.front(scope, receive, send)
+
+
+def new_app(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -> FrontedApp:
     """An app that describes itself so, and has none of the framework's own pages. title: after which generators name
     their package; address: where the lines call it."""
-    app = FastAPI(
+    app = FrontedApp(
         title=title,
         description=about,
         version=package_version(),

@@ -45,17 +45,19 @@ class MeasuredConnection(h11.Connection):
     """Tells `note` of each request's head: its bytes and its names, before anybody acts on it.
 
     No head has more than `most` bytes: h11 itself takes a longer one that is there in one piece. `too_long`: one has.
+    `asks_for_head`: the last request was one whose answer has no body, be it refused or not.
     h11 also takes bare line feeds, folded lines, a length said twice or beside chunks, and what stands behind a chunk's
     size; here each of these is an error.
     """
 
     def __init__(self, most: int, note: Callable[[int, tuple[str, ...]], None]) -> None:
         super().__init__(h11.SERVER, max_incomplete_event_size=most)
-        self._most, self._note, self.too_long = most, note, False
+        self._most, self._note, self.too_long, self.asks_for_head = most, note, False, False
 
     def next_event(self) -> Any:
         if self.their_state is not h11.IDLE:
             return super().next_event()
+        self.asks_for_head = False
         before = self.trailing_data[0]
         try:
             event = super().next_event()
@@ -67,6 +69,7 @@ class MeasuredConnection(h11.Connection):
         return event
 
     def _look(self, request: h11.Request, head: bytes) -> None:
+        self.asks_for_head = request.method == b"HEAD"
         if len(head) > self._most:
             self.too_long = True
             raise h11.RemoteProtocolError("the head is too long")

@@ -13,6 +13,7 @@ from scipy import sparse
 
 from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.evaluation.metrics import K
 from client_service.evaluation.ranking import on_test, on_validation, ranked_by
 from client_service.model_store.model_files import freeze
 from client_service.models.closed_form.ease import EASE, RIDGES, ease, ridges_for
@@ -32,12 +33,12 @@ from client_service.models.score_fusion import (
 from client_service.runtime.interruption import NEVER
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
+from client_service.training import fusion_search, recipe_judge
 from client_service.training.filter_search import best_filter, filter_scores
 from client_service.training.fusion_search import (
     OWN_SHARES,
     SHARE_USERS,
     USUAL_SHARE,
-    Judge,
     OwnParts,
     _drop_quiet,
     _no_worse_than_one,
@@ -47,6 +48,7 @@ from client_service.training.fusion_search import (
     usual_share,
 )
 from client_service.training.item_trainer import ItemTrainer
+from client_service.training.recipe_judge import Judge, KeptItemsJudge
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -338,3 +340,50 @@ def test_a_choice_is_the_same_on_any_number_of_cores(planted: Shard, monkeypatch
         chosen = best_filter(planted, spectrum)
         found.append((chosen.choice, chosen.validation, best_recipe(planted, spectrum, chosen.choice)))
     assert found[0] == found[1]
+
+
+def choose_twice(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, listed: int
+) -> tuple[Recipe, Recipe, list[type[Judge]]]:
+    """A recipe by the scores of all items, one by those of kept items, and who judged the second."""
+    spectrum, asked = low_spectrum(shard.train, 12), list[type[Judge]]()
+    whole = best_recipe(shard, spectrum, Filter(8, 0.4, 0.3))
+    monkeypatch.setattr(fusion_search, "_can_keep_best", lambda _: True)
+    monkeypatch.setattr(recipe_judge, "LISTED", listed)
+    best_of = Judge.best_of
+    monkeypatch.setattr(Judge, "best_of", lambda judge, *given: asked.append(type(judge)) or best_of(judge, *given))
+    return whole, best_recipe(shard, spectrum, Filter(8, 0.4, 0.3)), asked
+
+
+@pytest.mark.parametrize("listed", [45, 100])
+def test_a_choice_by_the_items_that_can_be_among_the_first_is_the_choice_by_all(
+    planted: Shard, monkeypatch: pytest.MonkeyPatch, listed: int
+) -> None:
+    whole, narrow, asked = choose_twice(repeated(planted, 4, 160), monkeypatch, listed)
+    assert narrow == whole
+    assert set(asked) == {KeptItemsJudge}
+
+
+def test_a_choice_is_made_by_all_items_where_another_may_be_among_the_first(
+    planted: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, narrow, asked = choose_twice(repeated(planted, 4, 160), monkeypatch, K)
+    assert narrow == whole
+    assert asked[-1] is Judge  # the K best of each scorer are too few to be sure of the sums'
+
+
+def test_kept_items_say_of_any_sum_what_all_items_say(shard_of: Callable[..., Shard]) -> None:
+    """Scores of one kind rank by chance, ties among them; users have met few items or nearly all."""
+    rng = np.random.default_rng(5)
+    users, items = 50, 400
+    met = rng.random((users, items)) < np.linspace(0.01, 0.95, users)[:, None]
+    valid = ~met & (rng.random((users, items)) < 0.02)
+    judge = Judge(shard_of(met.astype(float), valid.astype(float)), NEVER)
+    scores = [rng.standard_normal((users, items)).round(1).astype(np.float32) for _ in range(3)]
+    narrow, kept = judge.keep_best(lambda rows: (one[rows] for one in scores), len(scores))
+    whole = [standardise(one[judge.users]) for one in scores]
+    assert kept[0].shape[1] < items and narrow.count == judge.count
+    for weights in rng.dirichlet(np.ones(3), 20).astype(np.float32):
+        alone = judge.by_user(lambda places, w=weights: sum(a * one[places] for a, one in zip(w, whole, strict=True)))
+        found = narrow.by_user(lambda places, w=weights: sum(a * one[places] for a, one in zip(w, kept, strict=True)))
+        np.testing.assert_array_equal(found, alone)

@@ -1,0 +1,207 @@
+"""Ranks validation items by sums of several scorers, of all items or of those alone that can be among the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.data.interactions import Shard
+from client_service.evaluation.metrics import METRICS, PRIMARY, K, PerUser
+from client_service.evaluation.ranking import hits_of_each, split_users, validation_users
+from client_service.models.closed_form.part import Scorer
+from client_service.models.ranker import Rows
+from client_service.models.score_fusion import standard_scores, standardise
+from client_service.models.top_items import top_columns
+from client_service.runtime.interruption import Interrupt
+from shared.cores import in_threads
+from shared.method.parameters import Float32
+
+MOST_SCORES = 40_000_000  # users x items that a choice is made on: bounds memory at 160 MB a candidate
+ERRORS = 1.0  # standard errors by which a setting must be better than the usual one
+LISTED = 128  # best items of each scorer that are kept of a user where not all are
+NOWHERE, OUTSIDE = np.float32(-1e9), np.float32(-2e9)  # scores of no item, and of the best of none
+TOGETHER = 256  # users whose kept items are ranked at a time
+
+Candidate = TypeVar("Candidate")
+Option = TypeVar("Option")
+Blends = Callable[[slice], Iterable[Float32]]
+"""Places among a judge's users -> the scores of several candidates for them in turn: see `Candidates`."""
+Score = Callable[[slice], Float32]
+"""Places among a judge's users -> their scores, which whoever asks may overwrite."""
+
+
+def take_rows(scores: Float32) -> Score:
+    """Those of a matrix (users, N)."""
+    return lambda places: scores[places].copy()
+
+
+class UncertainRankError(Exception):
+    """An item that was not kept may be among the first of a user."""
+
+
+class Judge:
+    """A judge ranks validation items by weighted sums of standardised scores.
+
+    Its values are of the primary measure. Every candidate is scored once, on the users in `users`, all of whom have a
+    validation item; count: how many.
+    """
+
+    def __init__(self, shard: Shard, interrupt: Interrupt) -> None:
+        users = validation_users(shard.train.shape[0], seed=0)
+        some = users[: max(1, MOST_SCORES // shard.train.shape[1])]
+        self.users: Rows = some[np.diff(shard.valid.indptr)[some] > 0]
+        self.count = len(self.users)
+        self._shard, self._interrupt = shard, interrupt
+
+    def scored(self, part: Scorer) -> Float32:
+        """Standardised scores of the users' training items, (users, N)."""
+        return self.scored_together(lambda baskets: (standard_scores(part, baskets),), 1)[0]
+
+    def scored_together(self, parts: Callable[[sparse.csr_array], Iterable[Float32]], count: int) -> list[Float32]:
+        """Likewise of so many parts, whose scores of baskets (B, N) `parts` gives in turn."""
+        found = [np.empty((self.count, self._shard.train.shape[1]), np.float32) for _ in range(count)]
+
+        def score(users: Rows) -> None:
+            self._interrupt.check()
+            baskets = self._shard.train[users].astype(np.float32)
+            for whole, scores in zip(found, parts(baskets), strict=True):
+                whole[self._places(users)] = standardise(scores)
+
+        in_threads(score, split_users(self.users, self._shard.train.shape[1]))
+        return found
+
+    def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
+        """Of ranking by the scores of several candidates, for each user, in one pass."""
+        shard = self._shard
+        hits, relevant = hits_of_each(
+            lambda users: candidates(self._places(users)),
+            shard.valid,
+            shard.train,
+            self.users,
+            self._interrupt,
+        )
+        return [METRICS[PRIMARY].per_user(one, relevant) for one in hits]
+
+    def by_user(self, scores: Score) -> PerUser:
+        """Of ranking by these scores, for each user."""
+        return self.by_user_of_each(lambda places: [scores(places)])[0]
+
+    def quality(self, scores: Float32) -> float:
+        """The mean over the users by these scores (users, N); 0 where nobody has a validation item."""
+        return float(self.by_user(take_rows(scores)).mean()) if self.count else 0.0
+
+    def best_of(self, options: Sequence[Option], candidates: Blends) -> Option:
+        """The first of those whose scores, which `candidates` gives in their order, rank best; the first of all where
+        nobody has a validation item."""
+        if not self.count:
+            return options[0]
+        means = [one.mean() for one in self.by_user_of_each(candidates)]
+        return options[int(np.argmax(means))]
+
+    def preferred(
+        self, usual: tuple[Candidate, Score], others: Iterable[tuple[Candidate, Score]], errors: float = ERRORS
+    ) -> Candidate:
+        """A setting replaces the usual one where it is surely better.
+
+        That is by so many standard errors; of several the surest is taken. Each comes with its scores.
+        """
+        if self.count < 2:
+            return usual[0]
+        best, most = usual[0], 0.0
+        before = self.by_user(usual[1])
+        for other in others:
+            gain = self.by_user(other[1]) - before
+            surely = float(gain.mean() - errors * gain.std(ddof=1) / np.sqrt(len(gain)))
+            if surely > most:
+                best, most = other[0], surely
+        return best
+
+    def _places(self, users: Rows) -> slice:
+        """Of users that stand together, if any."""
+        first = int(np.searchsorted(self.users, users[0])) if len(users) else 0
+        return slice(first, first + len(users))
+
+    def keep_best(
+        self, scores: Callable[[Rows], Iterable[Float32]], count: int
+    ) -> tuple[KeptItemsJudge, list[Float32]]:
+        """A judge of the items that are among the best LISTED of one of so many scorers, and their scores of these.
+
+        scores: users (B,) -> the scores of each scorer in turn, (B, N). What the judge ranks is any sum of them with
+        weights of at least 0. A scorer's last column is the best score of an item that was not kept.
+        """
+        shard, items = self._shard, self._shard.train.shape[1]
+
+        def keep(users: Rows) -> tuple[NDArray[np.bool_], list[Float32]]:
+            self._interrupt.check()
+            seen, everybody = shard.train[users], np.arange(len(users))
+            known = np.repeat(everybody, np.diff(seen.indptr)), seen.indices
+            kept = np.zeros((len(users), items), dtype=bool)
+            whole = []
+            for one in scores(users):
+                standard = standardise(one)
+                standard[known] = -np.inf
+                kept[everybody[:, None], top_columns(standard, LISTED)[0]] = True
+                whole.append(standard)
+            kept[known] = False
+            rows, columns = np.nonzero(kept)
+            lengths = np.bincount(rows, minlength=len(users))
+            places = rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            width = int(lengths.max(initial=0))
+            wanted = np.zeros((len(users), width), dtype=bool)
+            wanted[places] = shard.valid[users].toarray()[rows, columns] > 0
+            return wanted, [_keep_columns(one, (rows, columns), places, width) for one in whole]
+
+        blocks = in_threads(keep, split_users(self.users, items))
+        width = max((wanted.shape[1] for wanted, _ in blocks), default=0)
+        found = [np.full((self.count, width + 1), NOWHERE) for _ in range(count)]
+        relevant, first = np.zeros((self.count, width), dtype=bool), 0
+        for wanted, narrow in blocks:
+            here = slice(first, first + len(wanted))
+            relevant[here, : wanted.shape[1]] = wanted
+            for whole, part in zip(found, narrow, strict=True):
+                whole[here, : part.shape[1] - 1], whole[here, -1] = part[:, :-1], part[:, -1]
+            first = here.stop
+        return KeptItemsJudge(shard, self._interrupt, relevant), found
+
+
+class KeptItemsJudge(Judge):
+    """A judge that ranks the kept items of each user alone: the same values, for a fiftieth of the work and memory.
+
+    wanted: which kept items are validation items, (users, kept). Scores have one more column: see `keep_best`. A sum is
+    no higher for an item that was not kept than for that column, so that the first items of a list are known to be the
+    first; where they are not UncertainRankError is raised.
+    """
+
+    def __init__(self, shard: Shard, interrupt: Interrupt, wanted: NDArray[np.bool_]) -> None:
+        super().__init__(shard, interrupt)
+        self._wanted, self._relevant = wanted, np.diff(shard.valid.indptr)[self.users]
+
+    def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
+        """Of ranking by the scores of several candidates, for each user, in one pass."""
+
+        def hits(places: slice) -> list[NDArray[np.bool_]]:
+            self._interrupt.check()
+            found, wanted = [], self._wanted[places]
+            for scores in candidates(places):
+                columns, best = top_columns(scores[:, :-1], K)
+                if bool((scores[:, -1] >= best[:, -1]).any()):
+                    raise UncertainRankError
+                found.append(np.take_along_axis(wanted, columns, 1))
+            return found
+
+        blocks = [slice(first, first + TOGETHER) for first in range(0, self.count, TOGETHER)]
+        each = zip(*in_threads(hits, blocks), strict=True)
+        return [METRICS[PRIMARY].per_user(np.concatenate(one), self._relevant) for one in each]
+
+
+def _keep_columns(scores: Float32, kept: tuple[Rows, Rows], places: tuple[Rows, Rows], width: int) -> Float32:
+    """The scores of kept items at their places, and the best of all others; the scores are overwritten."""
+    found = np.full((len(scores), width + 1), NOWHERE)
+    found[places] = scores[kept]
+    scores[kept] = -np.inf
+    found[:, -1] = np.maximum(scores.max(axis=1), OUTSIDE)
+    return found

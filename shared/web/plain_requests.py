@@ -1,0 +1,153 @@
+"""Requests in the plainest form of HTTP/1.1 -> read and answered without h11, which takes most of a request's time.
+
+What is read here is a part of what `MeasuredConnection` takes, with the same result: a head of CR LF lines, each name
+once, and a body of a stated length, all in one piece. Whatever else comes is h11's, refusals among it. An answer in
+another form than a head with its length and one body is h11's too: it then gets the request, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, RequestResponseCycle
+
+TOKEN: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++"
+VALUE: Final = rb"[\t\x20-\x7e\x80-\xff]*+"
+REQUEST: Final = re.compile(
+    rb"(GET|HEAD|POST|PUT|DELETE) (/[\x21-\x7e]*+) HTTP/1\.1\r\n((?:%b:%b\r\n)++)\r\n" % (TOKEN, VALUE)
+)
+FIELD: Final = re.compile(rb"([^:]++):[ \t]*+((?:[^\r]*[^\r \t])?)[ \t]*+\r\n")
+ANSWER: Final = re.compile(rb"(?:[-!#$%%&'*+.^_`|~0-9a-z]++: %b\r\n)++" % VALUE)
+OTHERS: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))  # which say how to read a request
+NOT_PLAIN: Final = frozenset((b"transfer-encoding", b"connection", b"upgrade"))  # likewise of an answer
+LENGTH: Final = re.compile(rb"[0-9]{1,6}")
+LONGEST_HEAD, LONGEST_BODY = 8 << 10, 64 << 10
+STATUS_LINES: Final = {
+    status: b"HTTP/1.1 %d %b\r\n" % (status, phrase)
+    for status, phrase in STATUS_PHRASES.items()
+    if status >= 200 and status not in (204, 205, 304)
+}
+
+
+class PlainRequest(NamedTuple):
+    """What a server makes of a request: `names` as spelled, `headers` as h11 has them, `size` of the head in bytes."""
+
+    method: str
+    target: bytes
+    names: tuple[str, ...]
+    headers: list[tuple[bytes, bytes]]
+    size: int
+    body: bytes
+
+
+def read_plain(data: bytes) -> PlainRequest | None:
+    """One whole request and nothing behind it; None for what h11 is to read."""
+    head = REQUEST.match(data)
+    if head is None or head.end() > LONGEST_HEAD:
+        return None
+    fields = FIELD.findall(head[3])
+    headers = [(name.lower(), value) for name, value in fields]
+    named = dict(headers)
+    if len(named) != len(headers) or b"host" not in named or not OTHERS.isdisjoint(named):
+        return None
+    if named.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+        return None
+    size, length = head.end(), named.get(b"content-length", b"0")
+    if LENGTH.fullmatch(length) is None or int(length) > LONGEST_BODY or len(data) != size + int(length):
+        return None
+    names = tuple(b"\n".join([name for name, _ in fields]).decode("ascii").split("\n"))
+    return PlainRequest(head[1].decode("ascii"), head[2], names, headers, size, data[size:])
+
+
+def describe_request(request: PlainRequest, root_path: str) -> dict[str, Any]:
+    """The part of an ASGI scope that follows from the request alone, as uvicorn writes it."""
+    path, _, query = request.target.partition(b"?")
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "method": request.method,
+        "root_path": root_path,
+        "path": root_path + unquote(path.decode("ascii")),
+        "raw_path": root_path.encode("ascii") + path,
+        "query_string": query,
+        "headers": request.headers,
+    }
+
+
+class PlainCycle(RequestResponseCycle):
+    """One such request and its answer. came: its bytes; write_now: past whatever gathers writes; behind: what has come
+    behind it, and waits for its answer."""
+
+    def __init__(self, came: bytes, body: bytes, write_now: Callable[[bytes], None], **more: Any) -> None:
+        super().__init__(**more)
+        self._write_now = write_now
+        self._came: bytes | None = came
+        self._begun: Any = None
+        self.behind = b""
+        self.body, self.more_body = bytearray(body), False
+        self.message_event.set()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Is it answered here and not yet in full?"""
+        return self._came is not None and not self.response_complete
+
+    def take_behind(self) -> bytes:
+        """What has come behind it, for whoever reads on."""
+        behind, self.behind = self.behind, b""
+        return behind
+
+    async def send(self, message: Any) -> None:
+        if self._came is None:
+            return await super().send(message)
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if self._begun is None and message["type"] == "http.response.start":
+            self._begun, self.response_started = message, True
+            return
+        answer = self._write_plain(message)
+        if answer is None:
+            await self._hand_over(message)
+            return
+        self._write_now(answer)
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+    def _write_plain(self, message: Any) -> bytes | None:
+        """Head and body in one piece; None for an answer in another form."""
+        begun = self._begun
+        if begun is None or message["type"] != "http.response.body" or message.get("more_body", False):
+            return None
+        headers = [*self.default_headers, *begun.get("headers", ())]
+        named, line = dict(headers), STATUS_LINES.get(begun["status"])
+        if line is None or len(named) != len(headers) or not NOT_PLAIN.isdisjoint(named):
+            return None
+        head = b"".join([b"%b: %b\r\n" % one for one in headers])
+        if head.count(b"\n") != len(headers) or ANSWER.fullmatch(head) is None:
+            return None
+        body = message.get("body", b"")
+        if self.scope["method"] == "HEAD":
+            return b"".join((line, head, b"\r\n")) if LENGTH.fullmatch(named.get(b"content-length", b"")) else None
+        if named.get(b"content-length") != b"%d" % len(body):
+            return None
+        return b"".join((line, head, b"\r\n", body))
+
+    async def _hand_over(self, message: Any) -> None:
+        """Let h11 read the request, and answer it from the beginning."""
+        came, self._came = self._came or b"", None
+        self.conn.receive_data(came + self.take_behind())
+        while not isinstance(self.conn.next_event(), h11.EndOfMessage):
+            pass
+        if (begun := self._begun) is not None:
+            self.response_started = False
+            await super().send(begun)
+        await super().send(message)
