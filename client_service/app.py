@@ -12,10 +12,12 @@ from client_service.http import event_routes, operator_routes, recommendation_ro
 from client_service.http.authentication import OTHER_TASK, CallerKeys
 from client_service.http.cross_origin import CrossOrigin
 from client_service.http.fast_path import FastPath
-from client_service.http.replica import Replica
+from client_service.http.server import Server
 from client_service.http.service import ClientService
+from client_service.http.trainer_proxy import BehindServer
 from client_service.pages import routes as pages
 from client_service.runtime.logs import LOGGER
+from client_service.runtime.trainer_process import ChildProcess
 from client_service.settings import ClientSettings
 from shared.web import openapi, problems
 from shared.web.calling import Calling, ProxyTransport
@@ -57,14 +59,17 @@ def create_app(
     settings: ClientSettings,
     outside: httpx.AsyncBaseTransport | None = None,
     turns: AbstractContextManager[object] | None = None,
+    *,
+    behind_server: bool = False,
 ) -> FastAPI:
     """The service. Its lifespan reads the shard and starts the agent; `app.state.service` is its inside.
 
     `outside`: what carries requests to the aggregator, beneath the gate; by default the network. `turns`: held
-    while the silo computes, where several share a process.
+    while the silo computes, where several share a process. `behind_server`: a server has the port, and checks hosts,
+    counts, limits and logs requests.
     """
     app = new_app("LPSFed", ABOUT, "http://127.0.0.1:8801", _lifespan)
-    identities = app.state.identities = settings.identities()
+    identities = app.state.identities = {} if behind_server else settings.identities()
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
     )
@@ -73,13 +78,14 @@ def create_app(
     app.include_router(event_routes.router, responses=OTHER_TASK)
     pages.install(app, service)
     openapi.install(app)
-    return _finish(app, settings)
+    return _finish(app, settings, behind_server=behind_server)
 
 
-def create_replica(settings: ClientSettings) -> FastAPI:
-    """What applications ask, and health and metrics, from the model that another process of this client keeps."""
+def create_server(settings: ClientSettings, trainer: ChildProcess | None = None) -> FastAPI:
+    """What applications ask and tell, health and metrics, from what the trainer keeps on the disk; all else is asked of
+    the trainer beside it, where there is one."""
     app = FrontedApp(
-        title="LPSFed client, a replica",
+        title="LPSFed client, its server",
         lifespan=_lifespan,
         docs_url=None,
         redoc_url=None,
@@ -87,13 +93,16 @@ def create_replica(settings: ClientSettings) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.identities = settings.identities()
-    app.state.service = Replica(settings)
-    for router in (*recommendation_routes.routers, operator_routes.inside):
+    settings = settings.model_copy(update={"device": "cpu"})
+    service = app.state.service = Server(settings, trainer)
+    for router in (*recommendation_routes.routers, event_routes.router, operator_routes.inside):
         app.include_router(router)
+    if service.proxy is not None:
+        app.router.default = service.proxy
     return _finish(app, settings)
 
 
-def _finish(app: FrontedApp, settings: ClientSettings) -> FrontedApp:
+def _finish(app: FrontedApp, settings: ClientSettings, *, behind_server: bool = False) -> FrontedApp:
     """Whom it answers, in which words it refuses, and what it counts and limits."""
     keys, service = CallerKeys.of(settings), app.state.service
     app.state.keys = keys
@@ -105,6 +114,9 @@ def _finish(app: FrontedApp, settings: ClientSettings) -> FrontedApp:
     app.add_middleware(DecodedTargets)
     app.add_middleware(BodyLimit, held=held)
     app.add_middleware(BodyTimeout)
+    if behind_server:
+        app.add_middleware(BehindServer, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
+        return app
     app.add_middleware(RateLimit, buckets=buckets, who=keys.rate_limit_key)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(AccessLog, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)

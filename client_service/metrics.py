@@ -44,6 +44,24 @@ class ClientState(Protocol):
     def model(self) -> str | None: ...
 
 
+def join_metrics(own: bytes, others: bytes) -> bytes:
+    """Both texts as one: each family once, with the samples of both, and of a sample that both have the first one's."""
+    families: dict[str, list[bytes]] = {}
+    samples: dict[str, dict[bytes, bytes]] = {}
+    for text in (own, others):
+        name, said = "", set(families)
+        for line in text.splitlines():
+            if line.startswith((b"# HELP ", b"# TYPE ")):
+                name = line.split(b" ", 3)[2].decode()
+                if name not in said:
+                    families.setdefault(name, []).append(line)
+                samples.setdefault(name, {})
+            elif line and not line.startswith(b"#"):
+                samples[name].setdefault(line.rpartition(b" ")[0], line)
+    lines = [line for name, told in families.items() for line in (*told, *samples[name].values())]
+    return b"".join(line + b"\n" for line in lines)
+
+
 class RequestMetrics:
     """Series named lpsfed_client_*, in a registry of their own for each app: those of a process that answers."""
 

@@ -200,15 +200,11 @@ class ClientSettings(Listening):
     tls_client_key: Path | None = Field(None, description="PEM, its private key, without a passphrase")
     port: int = Field(8801, ge=0, le=65535, description="port that it listens on")
     workers: int = Field(
-        0,
-        ge=0,
+        1,
+        ge=1,
         le=64,
-        description="number of processes beside the client that answer applications at `SERVING_PORT`, from one copy "
-        ""
-        "of the lists: [answers](operations.md#answers)",
-    )
-    serving_port: int | None = Field(
-        None, ge=1, le=65535, description="port of these processes, for applications alone"
+        description="number of processes that answer at `PORT`, from one copy of the lists: "
+        "[answers](operations.md#answers)",
     )
     least_rating: float | None = Field(
         None,
@@ -312,12 +308,19 @@ class ClientSettings(Listening):
             raise ValueError("operator_key: expected another one than application_key, got the same")
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_serving_port(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Earlier versions had a second port for processes that answered applications beside the client."""
+        if "serving_port" in values:
+            expected = "expected none: all `workers` answer at `port`"
+            raise ValueError(f"serving_port: {expected}; delete the line, and ask at `port` what was asked there")
+        return values
+
     @model_validator(mode="after")
-    def _served_apart(self) -> Self:
-        if self.workers and self.serving_port is None:
-            raise ValueError(f"serving_port: expected one for workers = {self.workers}, got none")
-        if self.serving_port is not None and self.serving_port == self.port:
-            raise ValueError(f"serving_port: expected another one than port, got {self.port} for both")
+    def _shared_port(self) -> Self:
+        if self.workers > 1 and self.port == 0:
+            raise ValueError(f"port: expected one that workers = {self.workers} can share, got 0")
         return self
 
     @model_validator(mode="after")
@@ -398,12 +401,6 @@ class ClientSettings(Listening):
         if url.scheme == "http" and (self.proxy() is not None or not is_loopback(url.host)):
             found.append("without https whoever is on the way to the aggregator reads and changes what is said there")
         return [*super().cautions(), *found]
-
-    def for_replica(self) -> Self:
-        """Those of a process that answers applications beside the one that trains: SettingsError without its port."""
-        if self.serving_port is None:
-            raise SettingsError("serving_port: expected one for a replica, got none")
-        return self.model_copy(update={"port": self.serving_port, "device": "cpu"})
 
     def limits(self) -> CallLimits:
         """How long the calls to the aggregator may take."""

@@ -199,8 +199,10 @@ def read_lock_owner(directory: Path) -> int | None:
     return None
 
 
-def lock_directory(directory: Path) -> TextIO:
+def lock_directory(directory: Path, process: int | None = None) -> TextIO:
     """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written.
+
+    process: the one to end where the lock is to become free; None: this one.
 
     Whoever gets it is the only one who writes there, so what earlier processes left half written is removed.
     """
@@ -214,11 +216,11 @@ def lock_directory(directory: Path) -> TextIO:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         owner.close()
-        process = read_lock_owner(directory)
-        told = "another process" if process is None else f"another process ({process})"
+        other = read_lock_owner(directory)
+        told = "another process" if other is None else f"another process ({other})"
         raise SettingsError(f"state_directory: {told} is using {directory}") from None
     with suppress(OSError):  # a full disk: the lock holds without the words
         os.ftruncate(owner.fileno(), 0)
-        os.write(owner.fileno(), str(os.getpid()).encode())
+        os.write(owner.fileno(), str(process or os.getpid()).encode())
     remove_leftovers(directory)
     return owner

@@ -7,7 +7,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -195,9 +195,10 @@ class EventDatabase:
             self._rows.execute(f"PRAGMA {pragma}")
         if found < VERSION:
             with _within(self._rows, "BEGIN IMMEDIATE"):
-                if found:
+                (found,) = self._rows.execute("PRAGMA user_version").fetchone()  # another process may have been first
+                if 0 < found < VERSION:
                     self._take_over()
-                else:
+                elif not found:
                     self._begin()
                 self._rows.execute(f"PRAGMA user_version = {VERSION}")
         if self._rows.execute("SELECT count(*) FROM place").fetchone() != (1,):
@@ -271,7 +272,8 @@ def _make_place(folder: Path) -> None:
     for end in (JOURNAL, ""):
         earlier = folder / f"{EARLIER_NAME}{end}"
         if earlier.is_file() and not (folder / NAME).exists():
-            earlier.replace(folder / f"{NAME}{end}")
+            with suppress(FileNotFoundError):  # another process was first
+                earlier.replace(folder / f"{NAME}{end}")
 
 
 def _name_of(error: sqlite3.Error) -> str:

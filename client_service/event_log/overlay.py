@@ -141,6 +141,20 @@ class Overlay:
         return self._told.shard not in ("", self.shard_digest)
 
     @property
+    def last_sequence(self) -> int:
+        """Of the interactions that it has taken up, the last one's; 0 where there were none."""
+        return self._last
+
+    @property
+    def items_changed(self) -> int:
+        """How often items were told of, as far as it knows."""
+        return self._told.changed
+
+    def count_unknown(self, interactions: Iterable[LoggedInteraction]) -> int:
+        """How many are of items outside the catalogue."""
+        return sum(self._shard.item_row(one.item) is None for one in interactions)
+
+    @property
     def has_store(self) -> bool:
         """Is there a log that it follows?"""
         return self._store is not None

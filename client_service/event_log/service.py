@@ -65,24 +65,36 @@ class EventLog:
     def _take_all(self, messages: Sequence[InteractionsIn]) -> list[InteractionsOut | FederationError]:
         with self._lock:
             found = self.store.append_each([one.interactions for one in messages])
-            return [self._show(*one) for one in zip(messages, found, strict=True)]
+            new = [one for batch in found if not isinstance(batch, ConflictError) for one in batch]
+            if new and new[0].sequence == self.overlay.last_sequence + 1:
+                self.overlay.add(new)
+            else:  # other processes have told something in between, or the shard has absorbed all that was before
+                self.overlay.follow()
+            return [self._describe(*one) for one in zip(messages, found, strict=True)]
 
-    def _show(
+    def _describe(
         self, message: InteractionsIn, new: list[LoggedInteraction] | ConflictError
     ) -> InteractionsOut | FederationError:
         if isinstance(new, ConflictError):
             return new
-        unknown, repeated = self.overlay.add(new), len(message.interactions) - len(new)
+        unknown, repeated = self.overlay.count_unknown(new), len(message.interactions) - len(new)
         return InteractionsOut(accepted=len(new), repeated=repeated, unknown_items=unknown)
 
     def _put_all(self, told: Sequence[tuple[str, ItemIn]]) -> list[ItemIn | FederationError]:
         with self._lock:
             found = self.store.put_each(told)
             taken = {item: facts for (item, facts), one in zip(told, found, strict=True) if isinstance(one, int)}
-            changed = max((one for one in found if isinstance(one, int)), default=None)
-            if changed is not None:
-                self.overlay.put_items(changed, taken)
+            numbers = [one for one in found if isinstance(one, int)]
+            if numbers and numbers[0] == self.overlay.items_changed + 1:
+                self.overlay.put_items(numbers[-1], taken)
+            elif numbers:  # other processes have told of items in between
+                self.overlay.follow()
             return [facts if isinstance(one, int) else one for (_, facts), one in zip(told, found, strict=True)]
+
+    def follow(self) -> None:
+        """Take up what other processes have written in the log."""
+        with self._lock:
+            self.overlay.follow()
 
     def erase_user(self, user: str) -> ErasedOut:
         """The user is unknown from the next answer on, and gone from the log; the rest follows with a refresh."""

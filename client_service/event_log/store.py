@@ -124,8 +124,8 @@ class EventStore:
         self, folder: Path, *, most: int = MOST, most_item_bytes: int = MOST_ITEM_BYTES, writing: bool = True
     ) -> None:
         self._database, self._most = EventDatabase(folder, writing=writing), most
-        self._most_item_bytes, self._item_bytes = most_item_bytes, _KeptSum(ITEM_BYTES, "items")
-        self._id_bytes = _KeptSum(ID_BYTES, "interactions")
+        self._most_item_bytes, self._item_bytes = most_item_bytes, _KeptSum(ITEM_BYTES, "items", "changed")
+        self._id_bytes = _KeptSum(ID_BYTES, "interactions", "last")
         self.path, self.erasures = self._database.path, ErasureRegister(self._database)
 
     @property
@@ -146,7 +146,7 @@ class EventStore:
     def append_each(self, batches: Sequence[Sequence[InteractionIn]]) -> list[list[LoggedInteraction] | ConflictError]:
         """Likewise of each batch, all of them durable at once. One that has no room leaves the others be."""
         now = time.time()
-        with self._id_bytes.as_written(), self._database.transaction() as rows:
+        with self._id_bytes.writing(self._database) as rows:
             return [self._append(rows, batch, now) for batch in batches]
 
     def _append(
@@ -237,7 +237,7 @@ class EventStore:
 
     def put_each(self, told: Sequence[tuple[str, ItemIn]]) -> list[int | FederationError]:
         """Likewise of each item, all of them durable at once."""
-        with self._item_bytes.as_written(), self._database.transaction() as rows:
+        with self._item_bytes.writing(self._database) as rows:
             return [self._put_item(rows, *one) for one in told]
 
     def _put_item(self, rows: Connection, item: str, facts: ItemIn) -> int | FederationError:
@@ -305,10 +305,12 @@ class EventStore:
 
 
 class _KeptSum:
-    """A sum over the rows of a table, counted once and kept up by whoever alone adds to it."""
+    """A sum over the rows of a table, counted once, kept up by who adds to it, and counted anew once another process
+    has. counter: what of `place` every process that adds counts up."""
 
-    def __init__(self, expression: str, table: str) -> None:
+    def __init__(self, expression: str, table: str, counter: str) -> None:
         self._query = f"SELECT coalesce(sum({expression}), 0) FROM {table}"
+        self._counter, self._counted = f"SELECT {counter} FROM place", -1
         self._known: int | None = None
         self._rewritten = -1
 
@@ -327,13 +329,21 @@ class _KeptSum:
             self._known += size
 
     @contextmanager
-    def as_written(self) -> Iterator[None]:
+    def writing(self, database: EventDatabase) -> Iterator[Connection]:
         """A transaction that writes to the table; what is known does not hold where it fails."""
         try:
-            yield
+            with database.transaction() as rows:
+                if self._count(rows) != self._counted:
+                    self._known = None
+                yield rows
+                self._counted = self._count(rows)
         except BaseException:
             self._known = None
             raise
+
+    def _count(self, rows: Connection) -> int:
+        (found,) = rows.execute(self._counter).fetchone()
+        return int(found)
 
 
 def _select(rows: Connection, after: int) -> list[LoggedInteraction]:

@@ -35,6 +35,7 @@ from client_service.settings import ClientSettings
 from client_service.tasks import task_named
 from shared.errors import ConflictError, ProtocolError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
+from shared.web.health import TrainerStanding
 from shared.web.routes import JSON
 
 NDJSON: Final = "application/x-ndjson"
@@ -195,6 +196,15 @@ class Answering:
             answers = recommender.for_baskets([asked[place][1] for place in places])
             found.update(zip(places, answers, strict=True))
         return tuple(found[place] for place in range(len(asked)))
+
+    @property
+    def trainer_standing(self) -> TrainerStanding | None:
+        """Of the process that trains beside this one; None where this one trains itself, or nobody does."""
+        return None
+
+    async def describe_metrics(self) -> bytes:
+        """Counts and times, for Prometheus."""
+        return self.metrics.text()
 
     @property
     def live(self) -> bool:

@@ -35,7 +35,7 @@ NOTHING_KNOWN: dict[int | str, dict[str, Any]] = {
 
 @router.post("/interactions")
 async def post_interactions(message: InteractionsIn, service: Service) -> InteractionsOut:
-    """On the disk before it is answered, in the next answer of this process; replicas follow within a second."""
+    """On the disk before it is answered, in the next answer of this process; other servers follow within a second."""
     return await service.feedback.take_interactions(message)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
@@ -134,10 +134,11 @@ async def read_readiness(service: Service) -> ReadyOut:
     """It takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
-    return ReadyOut(model="none yet" if service.answers.served is None else "serving")
+    model: Literal["none yet", "serving"] = "none yet" if service.answers.served is None else "serving"
+    return ReadyOut(model=model, trainer=service.trainer_standing)
 
 
 @inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
 async def read_metrics(service: Service) -> Response:
     """Counts and times, for Prometheus."""
-    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(await service.describe_metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -63,6 +63,7 @@ class ClientService(Answering):
         self._gate: GateTransport | None = None
         self._members: KnownMembers | None = None
         self._ended = False
+        self.server_process: int | None = None  # that has started this one
         self.metrics.watch_state(settings.state_directory, self.status)
 
     @property
@@ -100,7 +101,7 @@ class ClientService(Answering):
         """
         pinned, interrupt = self.settings.threads, Interrupt()
         with (
-            lock_directory(self.settings.state_directory),
+            lock_directory(self.settings.state_directory, self.server_process),
             TrainingWorker(pinned, self._turns) as worker,
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)

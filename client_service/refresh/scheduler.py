@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
@@ -23,7 +23,8 @@ from client_service.settings import ClientSettings
 from shared.errors import ConflictError
 from shared.message import Message
 
-LOOK_SECONDS = 1.0  # between two looks at whether there are interactions enough
+T = TypeVar("T")
+LOOK_SECONDS = 1.0  # between two looks at what other processes have told the log
 AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one that nobody asked for
 
 
@@ -66,6 +67,7 @@ class RefreshScheduler:
         feedback.on_erasure = wake
         self.standing = RefreshOut(phase="idle")
         self._due = self._next_due()
+        self._seen = 0  # of the log's change numbers, the last one
 
     def ask(self) -> RefreshOut:
         """A refresh begins soon, by the answer's number; ConflictError while one is under way."""
@@ -107,16 +109,21 @@ class RefreshScheduler:
         """Until somebody asks, an erasure waits, the time has come, or there are interactions enough."""
         failed = self.standing.problem is not None
         while not self._asked.is_set():
-            now = time.monotonic()
-            if now >= self._due or (not failed and await self._has_enough_events()):
+            if time.monotonic() >= self._due or (not failed and await self._has_enough_events()):
                 return
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), self._longest_wait(now))
+            if await self._follow_others() and not failed:  # what has failed is tried again when it is due
+                self._ask_for_erasure()
+            with suppress(TimeoutError):  # and not `wait_for`, which in Python 3.11 may return where it is cancelled
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._asked.wait()
 
-    def _longest_wait(self, now: float) -> float | None:
-        if self._after is not None:
-            return LOOK_SECONDS
-        return None if self._due == float("inf") else max(LOOK_SECONDS, self._due - now)
+    async def _follow_others(self) -> bool:
+        """Take up what other processes have written in the log. Have they erased somebody?"""
+        if (number := await self._query_log(self._store.change_number, otherwise=self._seen)) == self._seen:
+            return False
+        await self._query_log(self._feedback.follow, otherwise=None)
+        self._seen = number
+        return await self._query_log(self._store.erasures.are_open, otherwise=True)
 
     async def _has_enough_events(self) -> bool:
         if self._after is None:
@@ -125,7 +132,7 @@ class RefreshScheduler:
             partial(self._store.holds_liked, self._after, self._feedback.overlay.least_rating), otherwise=False
         )
 
-    async def _query_log(self, ask: Callable[[], bool], *, otherwise: bool) -> bool:
+    async def _query_log(self, ask: Callable[[], T], *, otherwise: T) -> T:
         """What the log says; `otherwise` where it cannot be read now, which is no reason to end."""
         try:
             return await asyncio.to_thread(ask)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from client_service.data.interactions import Shard
 from client_service.data.item_matches import name_items, read_matches
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
 from client_service.evaluation.ranking import on_test, on_validation, validation_users
-from client_service.event_log.overlay import Overlay, follow_feedback
+from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
 from client_service.event_log.store import EventStore
 from client_service.joining_value.comparison import compare_with_alone
@@ -34,10 +33,10 @@ from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import USERS, trial
 from client_service.tasks.task import (
     EventIntake,
+    FollowedTask,
     ModelStart,
     OpenedTask,
     Refitting,
-    ReplicaTask,
     RunContext,
     Task,
 )
@@ -168,15 +167,19 @@ def answering_shard(settings: ClientSettings, shard: Shard) -> Shard:
     return shard.everything if settings.fit_everything else shard
 
 
-def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:
-    """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
-    shard = answering_shard(settings, shard)
+def open_log(settings: ClientSettings, overlay: Overlay) -> EventLog:
+    """The log of what has come since the shard was written, and what it changes in answers."""
     store = EventStore(
         settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
     )
-    recommender = open_recommender(settings, shard)
-    recommender.overlay.attach_store(store)
-    return OpenedTask(recommender, EventLog(store, recommender.overlay, settings.shard))
+    overlay.attach_store(store)
+    return EventLog(store, overlay, settings.shard)
+
+
+def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:
+    """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
+    recommender = open_recommender(settings, answering_shard(settings, shard))
+    return OpenedTask(recommender, open_log(settings, recommender.overlay))
 
 
 def open_recommender(settings: ClientSettings, shard: Shard) -> Recommender:
@@ -196,15 +199,13 @@ def answer_alone(shard: Shard) -> Recommender:
     return Recommender(compile_in_memory(shard))
 
 
-def follow_lists(settings: ClientSettings, shard: Shard) -> ReplicaTask:
-    """Lists that the training process has computed, and the log that it writes."""
+def follow_lists(settings: ClientSettings, shard: Shard) -> FollowedTask:
+    """Lists that the training process has computed."""
     shard = answering_shard(settings, shard)
     compiled = compile_in_memory(shard)
     overlay = Overlay(compiled, least_rating=settings.least_rating)
-    follow = partial(follow_feedback, settings.state_directory, settings.most_interactions, overlay, settings.shard)
-    follow()
     reader = ListReader(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
-    return ReplicaTask(Recommender(compiled, reader, overlay), follow)
+    return FollowedTask(Recommender(compiled, reader, overlay), overlay)
 
 
 ITEMS = Task(

@@ -16,6 +16,7 @@ from client_service.compiled.model import UNFITTED, Relevance
 from client_service.compiled.publication import SERVING
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.event_log.database import FOLDER
+from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.model_server import FrozenModel
@@ -103,12 +104,12 @@ class OpenedTask(NamedTuple):
     feedback: EventLog | None
 
 
-class ReplicaTask(NamedTuple):
-    """answers: without a model yet. follow: takes up what applications have told the training process since; True once
-    another shard than that of the answers has absorbed it, None where nothing could be read."""
+class FollowedTask(NamedTuple):
+    """answers: without a model yet. overlay: what changes them at once, before a log is attached to it; None where
+    applications tell a silo of this task nothing."""
 
     answers: ModelServer
-    follow: Callable[[], bool | None]
+    overlay: Overlay | None
 
 
 Refitted = Callable[[ModelHead, Mapping[str, Tensor]], Any]
@@ -154,7 +155,7 @@ class EventIntake(Generic[S]):
     """
 
     open: Callable[[ClientSettings, S], OpenedTask]
-    follow: Callable[[ClientSettings, S], ReplicaTask]
+    follow: Callable[[ClientSettings, S], FollowedTask]
 
 
 def freeze_model(version: str, training: Training) -> FrozenModel:
@@ -255,17 +256,17 @@ class Task(Generic[S, T]):
         """Opens answers and, where the task takes events, their log."""
         if self.events is not None:
             return self.events.open(settings, shard)
-        make_private_folder(settings.state_directory / FOLDER)  # replicas that mount the folder find it
+        make_private_folder(settings.state_directory / FOLDER)  # servers that mount the folder find it
         answers = (
             self.answer(shard) if self.publish is None else self.publish(shard, settings.state_directory / SERVING)
         )
         return OpenedTask(answers, None)
 
-    def follow(self, settings: ClientSettings, shard: S) -> ReplicaTask:
+    def follow(self, settings: ClientSettings, shard: S) -> FollowedTask:
         """Opens answers in another process than the one that trains."""
         if self.events is not None:
             return self.events.follow(settings, shard)
-        return ReplicaTask(self.answer(shard), lambda: False)
+        return FollowedTask(self.answer(shard), None)
 
     def _refuse_refit(self) -> NoReturn:
         self._refuse("fit_everything", "false", "models that can be fitted again", "true")

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from shared.message import Message
 
+TrainerStanding = Literal["running", "starting"]
+
 
 class LiveOut(Message):
     """The process runs as it should."""
@@ -21,4 +23,9 @@ class ReadyOut(Message):
     status: Literal["ready"] = Field("ready", description="always the same")
     model: Literal["none yet", "serving"] | None = Field(
         None, description="of a client: does a model answer?", examples=["serving"]
+    )
+    trainer: TrainerStanding | None = Field(
+        None,
+        description="of a client: the process beside it that trains and answers its operator",
+        examples=["running"],
     )

@@ -10,7 +10,7 @@ import socket
 import ssl
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from shared.errors import SettingsError
+from shared.files import PRIVATE
 from shared.timeouts import GRACE_SECONDS, KEEP_ALIVE_SECONDS, READY_BEAT_SECONDS, READY_SECONDS
 from shared.web.connection import LONGEST_HEAD, Admitting, Connection
 from shared.web.connection_limits import Crowd
@@ -213,11 +214,16 @@ async def run_server(
     wind_down: Callable[[], None],
     hindrance: Callable[[], str | None],
     logger: structlog.stdlib.BoundLogger,
-    shared_port: bool = False,
+    starting: Callable[[], str | None] = lambda: None,
+    listen: Callable[[Listening], socket.socket] | None = None,
+    beside: Sequence[Coroutine[None, None, None]] = (),
+    cautions: bool = True,
 ) -> None:
     """Serve until SIGINT or SIGTERM, inside the app's lifespan. Its errors reach the caller as they are.
 
-    shared_port: other processes of this user may listen there too, and each connection is one's of them.
+    starting: why whoever has started this process is not told yet that it is ready, once nothing hinders. listen: makes
+    another socket than the usual one of the settings' address. beside: jobs that go on meanwhile. cautions: does the
+    log tell those of the settings?
 
     The port's certificate is the one called PORT; all `identities` are looked after. `hindrance`: what `/health/ready`
     refuses with, None where it does not; `settings.ready_file` says the same. A signal is heeded from before the
@@ -228,7 +234,7 @@ async def run_server(
         logger.info("stopping")
         wind_down()
 
-    for what in settings.cautions():
+    for what in settings.cautions() if cautions else ():
         logger.warning("caution", what=what)
     server = build_server(
         app,
@@ -241,18 +247,19 @@ async def run_server(
     )
     if (file := settings.ready_file) is not None:
         require_ready_place(file)
-    jobs = [keep_renewed(identities.values(), logger), tell_starter(lambda: server.deafness or hindrance())]
+    told = tell_starter(lambda: server.deafness or hindrance() or starting())
+    jobs = [keep_renewed(identities.values(), logger), told, *beside]
     if file is not None:
         jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
-    sockets = [_share_port(settings.host, settings.port)] if shared_port else None
     with server.capture_signals():
         async with run_beside(*jobs), app.router.lifespan_context(app):
-            await server.serve(sockets)
+            await server.serve(None if listen is None else [listen(settings)])
     logger.info("stopped")
 
 
-def _share_port(host: str, port: int) -> socket.socket:
+def share_port(settings: Listening) -> socket.socket:
     """A socket whose address several processes of one user may have. SettingsError as for one of its own."""
+    host, port = settings.host, settings.port
     # With its protocol by name: asyncio sends small answers at once by such sockets alone.
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
@@ -263,6 +270,18 @@ def _share_port(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise SettingsError(_unusable(host, port, error)) from None
+    return listener
+
+
+def listen_privately(place: Path) -> socket.socket:
+    """A unix socket for this user alone, in a folder for this user alone."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(place))
+        place.chmod(PRIVATE)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(f"{place}: expected a place for a socket ({error.strerror})") from None
     return listener
 
 

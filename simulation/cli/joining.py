@@ -292,7 +292,9 @@ def _serve(silo: SiloFolder, *, detach: bool) -> None:
 
     settings = client_settings(silo.settings)
     if not detach:
-        return serve_client(settings)
+        if code := serve_client(settings):
+            raise typer.Exit(code)
+        return
     url = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     if (running := read_lock_owner(settings.state_directory)) is not None:
         words = (

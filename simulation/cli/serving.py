@@ -221,4 +221,5 @@ def client(
     from client_service.settings import client_settings
 
     flags.pop("settings", None)
-    serve_client(client_settings(settings, **flags))
+    if code := serve_client(client_settings(settings, **flags)):
+        raise typer.Exit(code)

@@ -46,7 +46,7 @@ def read_silo_address(file: Path | None) -> SiloAddress:
         return SiloAddress()
     values = read_file_beneath_environment(file)
     scheme = "https" if values.get("tls_certificate") else "http"
-    port = values.get("serving_port") or values.get("port", USUAL_PORT)
+    port = values.get("port", USUAL_PORT)
     return SiloAddress(f"{scheme}://127.0.0.1:{port}", _path(values, "application_key_file"), _path(values, "shard"))
 
 

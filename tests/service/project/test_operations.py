@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 from typer.testing import CliRunner
 
-from client_service.app import create_app, create_replica
+from client_service.app import create_app, create_server
 from simulation.cli import app
 from tests.support.small import small_client
 
@@ -40,19 +40,19 @@ def test_the_page_shows_what_an_operator_does() -> None:
     assert names >= {"status", "aggregator", "keys", "secret", "doctor", "run"} and len(COMMANDS) > 9
 
 
-def test_replicas_answer_what_the_page_says() -> None:
+def test_a_server_answers_what_the_page_says() -> None:
     settings = small_client(Path("unused"), Path("unused"))
-    words = r"answer what the reference lists under `(\w+)` and `(\w+)` .*?key,\s+(`/.*?)\. All else"
+    words = r"answers what the reference lists under `(\w+)`, `(\w+)` and\s+`(\w+)`, and (`/.*?)\. The trainer"
     said = re.search(words, PAGE, flags=re.S)
     assert said is not None
-    tags, named = {said[1], said[2]}, set(re.findall(r"`(/[a-z/]+)`", said[3]))
+    tags, named = {said[1], said[2], said[3]}, set(re.findall(r"`(/[a-z/]+)`", said[4]))
     paths = create_app(settings).openapi()["paths"]
     calls = {
         (method.upper(), path) for path, by in paths.items() for method, one in by.items() if tags & {*one["tags"]}
     }
     found = {
         (method, str(route.path))
-        for route in iter_route_contexts(create_replica(settings).routes)
+        for route in iter_route_contexts(create_server(settings).routes)
         for method in route.methods or ()
     }
     assert len(calls) > 5 and found - {("HEAD", path) for _, path in found} == calls | {("GET", path) for path in named}

@@ -173,11 +173,12 @@ def test_a_model_is_rebuilt_from_its_head_and_parameters(given: Given) -> None:
     assert given.judge(rebuilt) == dict(head.values)
 
 
-def test_its_answers_open_in_the_client_and_in_a_replica(given: Given) -> None:
+def test_its_answers_open_in_the_client_and_in_a_server(given: Given) -> None:
     opened = given.task.open(given.settings, given.shard)
     assert (opened.feedback is None) is (given.task.events is None)
     follower = given.task.follow(given.settings, given.shard)
-    assert follower.follow() is False and type(follower.answers) is type(opened.answers)
+    assert (follower.overlay is None) is (given.task.events is None)
+    assert type(follower.answers) is type(opened.answers)
     for answers in (opened.answers, follower.answers):
         assert answers.served is None and isinstance(answers, type(given.task.answer(given.shard)))
         trial = given.task.try_out(Question(None, None, 5), answers)
@@ -201,4 +202,4 @@ def test_what_it_has_not_is_refused_by_the_name_of_the_setting(given: Given) -> 
     for ask in (lambda: bare.everything(shard), lambda: bare.refit(shard, folder, CPU)):
         with pytest.raises(SettingsError, match=f"^fit_everything: expected false with task '{task.name}'"):
             ask()
-    assert bare.open(settings, shard).feedback is None and bare.follow(settings, shard).follow() is False
+    assert bare.open(settings, shard).feedback is None and bare.follow(settings, shard).overlay is None

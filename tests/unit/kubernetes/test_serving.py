@@ -12,7 +12,7 @@ import pytest
 import yaml
 from fastapi import FastAPI
 
-from client_service.app import create_replica
+from client_service.app import create_server
 from client_service.boundary.policy import Policy
 from client_service.event_log.database import FOLDER
 from client_service.settings import client_settings
@@ -36,7 +36,7 @@ def documents(request: pytest.FixtureRequest, render: Render) -> list[Document]:
 @pytest.fixture
 def beside(silos: Silos, tmp_path: Path) -> FastAPI:
     """The service of a replica."""
-    return create_replica(small_client(silos(1)[0], tmp_path, serving_port=9).for_replica())
+    return create_server(small_client(silos(1)[0], tmp_path))
 
 
 @pytest.fixture
@@ -63,20 +63,20 @@ def mounts(pod: Document) -> dict[str, Document]:
     return {one["mountPath"]: one for one in container["volumeMounts"]}
 
 
-def test_a_replica_reads_the_model_and_the_shard_and_can_write_neither(replica: Document, client: Document) -> None:
-    """Nor read the ledger, or a key that signs. What applications have told is in a folder of its own: without it a
-    replica answered with the lists of erased users, and with what users had met since, until the next shard."""
+def test_a_server_reads_the_model_and_the_shard_and_writes_the_log_alone(replica: Document, client: Document) -> None:
+    """Nor can it read the ledger, or a key that signs. What applications tell is in a folder of its own: without it a
+    server answered with the lists of erased users, and with what users had met since, until the next shard."""
     claims = {
         one["name"]: one["persistentVolumeClaim"]
         for one in replica["spec"]["volumes"]
         if "persistentVolumeClaim" in one
     }
     assert claims == {
-        "state": {"claimName": "state-client-0", "readOnly": True},
+        "state": {"claimName": "state-client-0"},
         "shard": {"claimName": "shard", "readOnly": True},
     }
     found = mounts(replica)
-    assert {path for path, one in found.items() if not one.get("readOnly")} == {"/tmp"}
+    assert {path for path, one in found.items() if not one.get("readOnly")} == {"/tmp", f"/state/{FOLDER}"}
     assert set(found) == {"/state/model", f"/state/{FOLDER}", "/shards", "/secrets/api", "/tmp"}
     for name in ("model", FOLDER):
         assert (found[f"/state/{name}"]["subPath"], found[f"/state/{name}"]["name"]) == (name, "state")
@@ -110,7 +110,7 @@ def read_replica(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Clie
     for name, value in given.items():
         if not name.endswith("_KEY_FILE"):
             monkeypatch.setenv(name, value)
-    return client_settings(**KEYS).for_replica()
+    return client_settings(**KEYS)
 
 
 def test_the_environment_makes_a_replica_s_settings(
@@ -128,7 +128,7 @@ def test_the_environment_makes_a_replica_s_settings(
     assert (made.host, made.state_directory, made.shard) == ("0.0.0.0", Path("/state"), Path("/shards/north"))
 
 
-def test_a_replica_of_a_secure_silo_on_a_gpu_starts_too(
+def test_a_server_of_a_secure_silo_on_a_gpu_starts_too(
     documents: list[Document], replica: Document, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ConfigMap is the client's: a replica has no list of members, and no GPU."""
@@ -137,17 +137,17 @@ def test_a_replica_of_a_secure_silo_on_a_gpu_starts_too(
     policy = Policy(common_basis="secure").model_dump_json()
     config["data"] |= {"LPSFED_CLIENT_POLICY": policy, "LPSFED_CLIENT_METHOD__BASIS__KIND": "exact"}
     made = read_replica(environment(replica, documents), monkeypatch)
-    assert (made.secure, made.device) == (False, "cpu")
+    assert not made.secure and create_server(made).state.service.device.type == "cpu"
 
 
-def test_a_replica_is_started_as_one(replica: Document, client: Document) -> None:
+def test_a_server_is_started_as_one(replica: Document, client: Document) -> None:
     (own,), (other,) = replica["spec"]["containers"], client["spec"]["containers"]
-    assert own["command"] == ["python", "-m", "client_service", "--replica"] and "command" not in other
+    assert own["command"] == ["python", "-m", "client_service", "--server"] and "command" not in other
     assert own["image"] == other["image"]  # both read the same files
 
 
 @pytest.mark.anyio
-async def test_a_replica_knows_the_routes_of_its_probes(replica: Document, beside: FastAPI) -> None:
+async def test_a_server_knows_the_routes_of_its_probes(replica: Document, beside: FastAPI) -> None:
     (container,) = replica["spec"]["containers"]
     paths = {container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=beside), base_url="http://10.1.2.3:8811") as http:

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.app import create_replica
+from client_service.app import create_server
 from client_service.compilation.shard import compile_in_memory
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.data.interaction_files import load_shard, save_shard
@@ -170,7 +170,7 @@ async def test_a_restart_and_a_replica_answer_alike_and_figures_say_when_they_we
         assert (await http.get("/v1/quality")).json()["refitted"] is True
         page = (await http.get("/")).text
         assert "before the model was fitted on all data" in page
-    app = create_replica(everything.model_copy(update={"serving_port": 9}).for_replica())
+    app = create_server(everything)
     transport = httpx.ASGITransport(app=app)
     async with (
         app.router.lifespan_context(app),

@@ -18,11 +18,12 @@ import httpx
 import pytest
 import yaml
 
-from client_service.app import create_replica
-from client_service.event_log.database import VERSION
+from client_service.app import create_server
+from client_service.event_log import database
+from client_service.event_log.database import NAME
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.store import EventStore
-from client_service.http import replica
+from client_service.http import server
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_client
@@ -51,15 +52,15 @@ async def until(found: Callable[[], Awaitable[bool]]) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_replica_that_mounts_parts_of_the_state_follows_erasures_and_what_was_met(
+async def test_a_server_that_mounts_parts_of_the_state_follows_erasures_and_what_was_met(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.02)
-    settings = small_client(silos(1)[0], tmp_path, serving_port=9)
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.02)
+    settings = small_client(silos(1)[0], tmp_path)
     shard, _ = keep_first_model(settings)
     store = EventStore(settings.state_directory)
     there = mounted_state(settings.state_directory, tmp_path / "mounted")
-    app = create_replica(settings.model_copy(update={"state_directory": there}).for_replica())
+    app = create_server(settings.model_copy(update={"state_directory": there}))
     transport = httpx.ASGITransport(app=app)
     gone, user = shard.user_ids[:2]
     async with (
@@ -92,16 +93,15 @@ async def test_a_replica_that_mounts_parts_of_the_state_follows_erasures_and_wha
 
 
 @pytest.mark.anyio
-async def test_a_replica_that_cannot_read_who_is_erased_is_not_ready(
+async def test_a_server_that_cannot_read_who_is_erased_is_not_ready(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As beside a client of a later version, whose log it does not know."""
-    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.01)
-    settings = small_client(silos(1)[0], tmp_path, serving_port=9)
+    """As where another process holds the log's lock and has stopped."""
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
+    settings = small_client(silos(1)[0], tmp_path)
     keep_first_model(settings)
-    store = EventStore(settings.state_directory)
-    say_version(store.path, 99)
-    app = create_replica(settings.for_replica())
+    app = create_server(settings)
     transport = httpx.ASGITransport(app=app)
     async with (
         app.router.lifespan_context(app),
@@ -114,13 +114,9 @@ async def test_a_replica_that_cannot_read_who_is_erased_is_not_ready(
         async def is_hindered() -> bool:
             return not await is_ready()
 
-        await until(is_hindered)
-        assert "who is erased is not known" in (await http.get("/health/ready")).text
-        say_version(store.path, VERSION)
+        with closing(sqlite3.connect(settings.state_directory / NAME, isolation_level=None)) as rows:
+            rows.execute("BEGIN EXCLUSIVE")
+            await until(is_hindered)
+            assert "who is erased is not known" in (await http.get("/health/ready")).text
+            rows.execute("ROLLBACK")
         await until(is_ready)
-    store.close()
-
-
-def say_version(path: Path, version: int) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as rows:
-        rows.execute(f"PRAGMA user_version = {version}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,38 +14,36 @@ import httpx
 import numpy as np
 import pytest
 
-from client_service.app import create_replica
+from client_service.app import create_server
 from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import change_shard
 from client_service.data.interactions import Shard
-from client_service.event_log.messages import InteractionIn
 from client_service.event_log.shard_update import erase_users
-from client_service.event_log.store import EventStore
-from client_service.http import replica
+from client_service.http import server
 from client_service.refresh.cleanup import delete_other_models
-from client_service.runtime import replica_processes
 from client_service.serving import precomputed_lists
 from client_service.serving.precomputed_lists import ListBuilder
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
-from shared.web.server import _share_port
+from shared.web.listening import Listening
+from shared.web.server import share_port
 from simulation.experiments.processes import free_ports
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 
 
 @pytest.fixture
-def replicated(settings: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> ClientSettings:
-    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.02)
+def served(settings: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> ClientSettings:
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(precomputed_lists, "LOOK_SECONDS", 0.02)
-    return settings.model_copy(update={"serving_port": 9})
+    return settings
 
 
 @asynccontextmanager
 async def asking(settings: ClientSettings) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_replica(settings.for_replica())
+    app = create_server(settings)
     transport = httpx.ASGITransport(app=app)
     async with (
         app.router.lifespan_context(app),
@@ -67,15 +64,15 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.anyio
-async def test_a_replica_answers_as_the_client_does_and_writes_nothing(replicated: ClientSettings) -> None:
-    shard, before = keep_first_model(replicated)
-    keeper = ListBuilder(replicated.state_directory / "model", shard)
+async def test_a_server_answers_as_the_client_does_and_writes_nothing(served: ClientSettings) -> None:
+    shard, before = keep_first_model(served)
+    keeper = ListBuilder(served.state_directory / "model", shard)
     ahead = Recommender(compile_in_memory(shard), keeper)
     ahead.served = before.served
     wait_for(lambda: ahead.lists_share == 1.0)
     ahead.close()
-    disk = contents(replicated.state_directory)
-    async with asking(replicated) as http:
+    disk = contents(served.models_directory), contents(served.shard)
+    async with asking(served) as http:
         recommender = http.app.state.service.model_server(Recommender)  # type: ignore[attr-defined]
         await asyncio.to_thread(wait_for, lambda: recommender.lists_share == 1.0)
         for user in shard.user_ids[:5]:
@@ -86,26 +83,26 @@ async def test_a_replica_answers_as_the_client_does_and_writes_nothing(replicate
         assert [one["item"] for one in answer.json()["results"][0]["items"]] == [one.item for one in expected]
         assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "serving"}
         assert "lpsfed_client_serving 1.0" in (await http.get("/metrics")).text
-    assert contents(replicated.state_directory) == disk
+    assert (contents(served.models_directory), contents(served.shard)) == disk
 
 
 @pytest.mark.anyio
-async def test_a_replica_has_nothing_for_the_operator(replicated: ClientSettings) -> None:
-    keep_first_model(replicated)
-    async with asking(replicated) as http:
+async def test_a_server_has_nothing_for_the_operator(served: ClientSettings) -> None:
+    keep_first_model(served)
+    async with asking(served) as http:
         for path in ("/v1/status", "/v1/quality", "/v1/ledger", "/", "/docs", "/openapi.json"):
             assert (await http.get(path)).status_code == 404, path
         assert (await http.post("/v1/gate/probe")).status_code == 404
 
 
 @pytest.mark.anyio
-async def test_a_replica_asks_for_the_application_s_key(replicated: ClientSettings) -> None:
-    shard, _ = keep_first_model(replicated)
+async def test_a_server_asks_for_the_application_s_key(served: ClientSettings) -> None:
+    shard, _ = keep_first_model(served)
     keys = {
         "application_key": "AbCdEfGh0123456789-AbCdEfGh0123456789",
         "operator_key": "zYxWvUt9876543210-zYxWvUt9876543210",
     }
-    guarded = client_settings(**{**dict(replicated), **keys})
+    guarded = client_settings(**{**dict(served), **keys})
     async with asking(guarded) as http:
         path = f"/v1/users/{shard.user_ids[0]}/recommendations"
         assert (await http.get(path)).status_code == 401
@@ -114,17 +111,17 @@ async def test_a_replica_asks_for_the_application_s_key(replicated: ClientSettin
 
 
 @pytest.mark.anyio
-async def test_a_replica_takes_up_a_newer_model_and_keeps_its_own_while_there_is_a_damaged_one(
-    replicated: ClientSettings,
+async def test_a_server_takes_up_a_newer_model_and_keeps_its_own_while_there_is_a_damaged_one(
+    served: ClientSettings,
 ) -> None:
-    async with asking(replicated) as http:
+    async with asking(served) as http:
         recommender = http.app.state.service.model_server(Recommender)  # type: ignore[attr-defined]
         shard = recommender._shard
         assert (await http.get(f"/v1/users/{shard.user_ids[0]}/recommendations")).json()["fallback"] == "no model yet"
         for run in ("run-1", "run-2"):
-            await asyncio.to_thread(keep_first_model, replicated, run)
+            await asyncio.to_thread(keep_first_model, served, run)
             await asyncio.to_thread(wait_for, lambda run=run: served_version(recommender) == f"{run}.0")
-        folder = replicated.state_directory / "model"
+        folder = served.state_directory / "model"
         head = (folder / "model.json").read_text(encoding="utf-8")
         (folder / "model-run-2.0.safetensors").write_bytes(b"damaged")
         (folder / "model.json").write_text(head.replace('"round": 0', '"round": 7'), encoding="utf-8")
@@ -137,10 +134,10 @@ def served_version(recommender: Recommender) -> str | None:
     return None if recommender.served is None else recommender.served.version
 
 
-def test_lists_of_another_process_are_read_as_far_as_they_have_come(replicated: ClientSettings) -> None:
-    shard, before = keep_first_model(replicated)
+def test_lists_of_another_process_are_read_as_far_as_they_have_come(served: ClientSettings) -> None:
+    shard, before = keep_first_model(served)
     assert before.served is not None
-    folder, ranker = replicated.state_directory / "model", before.served.ranker
+    folder, ranker = served.state_directory / "model", before.served.ranker
     found, progress = precomputed_lists.open_lists(folder, ranker, shard)
     reader = Recommender(compile_in_memory(shard), precomputed_lists.ListReader(folder, shard))
     reader.served = replace(before.served, ranker=replace(ranker))  # as one that was read from the disk
@@ -164,8 +161,9 @@ def known(shard: Shard, rows: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"workers": 2}, "serving_port: expected one for workers = 2, got none"),
-        ({"serving_port": 8801}, "serving_port: expected another one than port, got 8801 for both"),
+        ({"serving_port": 8803}, "serving_port: expected none: all `workers` answer at `port`"),
+        ({"workers": 2, "port": 0}, "port: expected one that workers = 2 can share, got 0"),
+        ({"workers": 0}, "workers: .* greater than or equal to 1"),
     ],
 )
 def test_settings_of_no_use_are_refused(settings: ClientSettings, given: dict[str, int], said: str) -> None:
@@ -173,18 +171,14 @@ def test_settings_of_no_use_are_refused(settings: ClientSettings, given: dict[st
         client_settings(**{**dict(settings), **given})
 
 
-def test_a_replica_without_a_port_is_refused(settings: ClientSettings) -> None:
-    with pytest.raises(SettingsError, match="serving_port: expected one for a replica, got none"):
-        settings.for_replica()
-
-
 def test_a_shared_port_is_shared_by_those_who_share_it_alone_and_sends_small_answers_at_once() -> None:
     (port,) = free_ports(1)
-    with _share_port("127.0.0.1", port) as first, _share_port("127.0.0.1", port) as second:
+    place = Listening(host="127.0.0.1", port=port)
+    with share_port(place) as first, share_port(place) as second:
         assert first.getsockname() == second.getsockname()
         assert first.proto == socket.IPPROTO_TCP  # of any other asyncio does not switch Nagle's waiting off
     with socket.create_server(("127.0.0.1", port)), pytest.raises(SettingsError, match="which is taken"):
-        _share_port("127.0.0.1", port)
+        share_port(place)
 
 
 def wait_for(question: Callable[[], bool]) -> None:
@@ -195,54 +189,18 @@ def wait_for(question: Callable[[], bool]) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_serving_process_that_keeps_ending_is_started_less_and_less_often(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waited: list[float] = []
-
-    async def run(_: object) -> int:
-        return 1
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-        if len(waited) == 8:
-            raise asyncio.CancelledError
-
-    monkeypatch.setattr(replica_processes, "_run", run)
-    monkeypatch.setattr(replica_processes.asyncio, "sleep", sleep)
-    with pytest.raises(asyncio.CancelledError):
-        await replica_processes._keep(1, ())
-    assert waited == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
-
-
-@pytest.mark.anyio
-async def test_a_state_that_cannot_be_written_is_no_hindrance(replicated: ClientSettings, tmp_path: Path) -> None:
-    """As a volume that is mounted read-only."""
-    shard, before = keep_first_model(replicated)
-    there = tmp_path / "mounted" / "client-1"
-    shutil.copytree(replicated.state_directory, there)
-    for path in sorted(there.rglob("*"), reverse=True):
-        path.chmod(0o500 if path.is_dir() else 0o400)
-    disk = contents(there)
-    async with asking(replicated.model_copy(update={"state_directory": there})) as http:
-        user = shard.user_ids[0]
-        assert await listed(http, user) == [one.item for one in before.for_user(user, ListRequest(5)).items]
-    assert contents(there) == disk
-
-
-@pytest.mark.anyio
-async def test_a_replica_takes_up_a_shard_of_which_no_model_could_be_kept(replicated: ClientSettings) -> None:
-    shard, _ = keep_first_model(replicated)
+async def test_a_server_takes_up_a_shard_of_which_no_model_could_be_kept(served: ClientSettings) -> None:
+    shard, _ = keep_first_model(served)
     gone, there = shard.user_ids[:2]
-    async with asking(replicated) as http:
+    async with asking(served) as http:
         assert "fallback" not in (await http.get(f"/v1/users/{gone}/recommendations")).json()
-        change_shard(replicated.shard, lambda before: erase_users(before, [gone]))
-        delete_other_models(replicated.models_directory, "f" * 64)
+        change_shard(served.shard, lambda before: erase_users(before, [gone]))
+        delete_other_models(served.models_directory, "f" * 64)
         async with asyncio.timeout(LONGEST_SECONDS):
             while "fallback" not in (answer := (await http.get(f"/v1/users/{there}/recommendations")).json()):
                 await asyncio.sleep(0.02)
         assert answer["fallback"] == "no model yet"
-        keep_first_model(replicated, "run-2")
+        keep_first_model(served, "run-2")
         async with asyncio.timeout(LONGEST_SECONDS):
             while "fallback" in (await http.get(f"/v1/users/{there}/recommendations")).json():
                 await asyncio.sleep(0.02)
@@ -250,16 +208,29 @@ async def test_a_replica_takes_up_a_shard_of_which_no_model_could_be_kept(replic
 
 
 @pytest.mark.anyio
-async def test_a_replica_that_was_there_first_follows_what_the_client_is_told(replicated: ClientSettings) -> None:
-    shard, _ = keep_first_model(replicated)
-    async with asking(replicated) as http:
-        assert (await http.get("/v1/users/new/recommendations")).json()["fallback"] == "unknown user"
-        store = EventStore(replicated.state_directory)
-        event = InteractionIn(event="e", user="new", item=shard.item_ids[0], time=None, rating=None)
-        store.append([event])
+async def test_a_server_follows_what_another_one_was_told(served: ClientSettings) -> None:
+    """Two servers write one log; what both are told meets in the answers of both."""
+    shard, _ = keep_first_model(served)
+    async with asking(served) as first, asking(served) as second:
+        for number, http in enumerate((first, second, first, second)):
+            item = shard.item_ids[number]
+            events = {"interactions": [{"event": f"e{number}", "user": "new", "item": item}]}
+            answer = await http.post("/v1/interactions", json=events)
+            assert answer.json() == {"accepted": 1, "repeated": 0, "unknown_items": 0}
+        for http in (first, second):
+            await until_none_of(http, set(shard.item_ids[:4]))
+            again = {"interactions": [{"event": "e0", "user": "new", "item": shard.item_ids[0]}]}
+            assert (await http.post("/v1/interactions", json=again)).json()["repeated"] == 1
+        receipt = (await first.delete("/v1/users/new")).json()["receipt"]
+        assert (await second.get(f"/v1/erasures/{receipt}")).status_code == 200
         async with asyncio.timeout(LONGEST_SECONDS):
-            while "fallback" in (answer := (await http.get("/v1/users/new/recommendations?k=40")).json()):
+            while (await second.get("/v1/users/new/recommendations")).json().get("fallback") != "unknown user":
                 await asyncio.sleep(0.02)
-        assert shard.item_ids[0] not in [one["item"] for one in answer["items"]]
-        assert (await http.post("/v1/interactions", json={})).status_code == 404  # only the client itself is told
-        store.close()
+
+
+async def until_none_of(http: httpx.AsyncClient, met: set[str]) -> None:
+    async with asyncio.timeout(LONGEST_SECONDS):
+        while "fallback" in (answer := (await http.get("/v1/users/new/recommendations?k=40")).json()) or met & {
+            one["item"] for one in answer["items"]
+        }:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,264 @@
+"""Requests of operators at a silo's port -> the trainer, by its unix socket, and its answers back.
+
+One connection a request. Bodies go through piece by piece; what is said of one connection alone (RFC 9110, 7.6.1) stays
+there. Who may call is for the trainer to say, which knows its routes; so is the route that the server's log names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h11
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import Message, Receive, Scope, Send
+
+from client_service.http.authentication import CallerKeys
+from client_service.runtime.trainer_process import find_socket
+from shared.errors import AuthenticationError, UnavailableError
+from shared.timeouts import SILENCE_SECONDS
+from shared.web.connection_limits import vouch
+from shared.web.credentials import operator_secret
+from shared.web.middleware import AccessLog
+from shared.web.problems import problem
+
+ROUTE = "X-LPSFed-Route"  # of a trainer's answer, to its server alone: methods and template of the route
+OF_ONE_CONNECTION = frozenset(
+    (
+        *("connection", "date", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+    )
+)
+START_SECONDS = 10.0  # for which a request waits for a trainer that is being started
+LOOK_SECONDS = 0.05  # between two attempts to reach it
+ANSWER_SECONDS = 60.0  # for the first and each next piece of an answer: a trainer that computes may be slow
+PIECE = 64 << 10  # bytes
+AWAY = "expected the process that trains, which is being started: ask again"
+SILENT = f"expected an answer of the process that trains within {ANSWER_SECONDS:g} seconds, got none: ask again"
+CUT_OFF = "expected an answer of the process that trains, which has ended and is being started: ask again"
+SOON = {"Retry-After": "1"}
+
+
+@dataclass(frozen=True)
+class ProxiedRoute:
+    """What the server's log calls a route of the trainer."""
+
+    path: str = "(trainer)"
+    methods: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, text: str) -> ProxiedRoute:
+        methods, _, path = text.partition(" ")
+        return cls(path, frozenset(methods.split(","))) if path else cls()
+
+
+class BehindServer(AccessLog):
+    """The trainer's side: no line and no sample of its own for a request, and its route's name for the server's."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def name_route(message: Message) -> None:
+            route = scope.get("route")
+            if message["type"] == "http.response.start" and getattr(route, "path", None) is not None:
+                methods = ",".join(sorted(getattr(route, "methods", None) or ()))
+                MutableHeaders(scope=message)[ROUTE] = f"{methods} {route.path}"  # type: ignore[union-attr]
+            await send(message)
+
+        await super().__call__(scope, receive, name_route)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        """The server records it."""
+
+
+class CallerGoneError(Exception):
+    """Whoever asked has hung up."""
+
+
+@dataclass
+class TrainerProxy:
+    """An ASGI app: passes each request on. starting: is a trainer on its way? Then a request waits for it."""
+
+    state: Path
+    keys: CallerKeys
+    starting: Callable[[], bool] = lambda: True
+    start_seconds: float = START_SECONDS
+    answer_seconds: float = ANSWER_SECONDS
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = ProxiedRoute()
+        self._vouch(scope)
+        try:
+            reader, writer = await self._connect()
+        except OSError:
+            return await _refuse(AWAY, scope, receive, send)
+        exchange = _Exchange(scope, reader, writer, self.answer_seconds)
+        try:
+            await exchange.run(receive, send)
+        except CallerGoneError:
+            return
+        except (OSError, h11.RemoteProtocolError) as error:  # a TimeoutError is an OSError
+            if exchange.has_begun:  # nothing fits behind half an answer: the caller sees the connection end
+                raise UnavailableError(CUT_OFF) from None
+            await _refuse(SILENT if isinstance(error, TimeoutError) else CUT_OFF, scope, receive, send)
+        finally:
+            writer.close()
+
+    async def fetch(self, path: str, seconds: float) -> bytes | None:
+        """The body of a page that shows no key; None where the trainer does not give it in that time."""
+        found: list[bytes] = []
+        status = 0
+
+        async def keep(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            found.append(message.get("body", b""))
+
+        async def nothing() -> Message:
+            return await asyncio.Future()  # nobody hangs up
+
+        scope = {"method": "GET", "raw_path": path.encode(), "query_string": b"", "headers": [(b"host", b"trainer")]}
+        try:
+            async with asyncio.timeout(seconds):
+                reader, writer = await self._open()
+                try:
+                    await _Exchange(scope, reader, writer, seconds).run(nothing, keep)
+                finally:
+                    writer.close()
+        except (OSError, h11.RemoteProtocolError):
+            return None
+        return b"".join(found) if status == 200 else None
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """OSError where nobody listens, after a wait for one that is being started."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.start_seconds
+        while True:
+            try:
+                return await self._open()
+            except OSError:
+                if loop.time() >= until or not self.starting():
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_unix_connection(str(find_socket(self.state)), limit=PIECE)
+
+    def _vouch(self, scope: Scope) -> None:
+        """A connection on which a key of the silo was shown is its holder's."""
+        try:
+            secret = operator_secret(Headers(scope=scope).get("authorization"))
+        except AuthenticationError:
+            return
+        if self.keys.holder(secret) is not None:
+            vouch(scope)
+
+
+@dataclass
+class _Exchange:
+    """One request and its answer."""
+
+    scope: Scope
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    seconds: float
+    has_begun: bool = False  # has any of the answer gone to the caller?
+    _wire: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """CallerGoneError, OSError, h11.RemoteProtocolError, or what reading the caller's body raises."""
+        self._write(h11.Request(method=self.scope["method"], target=_target(self.scope), headers=self._headers()))
+        sending = asyncio.create_task(self._send_body(receive))
+        answering = asyncio.create_task(self._pass_answer(send))
+        try:
+            await asyncio.wait((sending, answering), return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+            else:
+                sending.result()  # it ends by an error alone
+        finally:
+            for task in (sending, answering):
+                task.cancel()
+            await asyncio.gather(sending, answering, return_exceptions=True)
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        given = self.scope["headers"]
+        kept = _without_hops(given)
+        if any(name == b"transfer-encoding" for name, _ in given):
+            kept.append((b"transfer-encoding", b"chunked"))
+        return [*kept, (b"connection", b"close")]
+
+    async def _send_body(self, receive: Receive) -> None:
+        """Pass the body on, then wait until the caller hangs up. What the trainer does not take is not its answer."""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise CallerGoneError
+            more = message.get("more_body", False)
+            try:
+                if body := message.get("body", b""):
+                    self._write(h11.Data(data=body))
+                    async with asyncio.timeout(self.seconds):
+                        await self.writer.drain()
+                if not more:
+                    self._write(h11.EndOfMessage())
+            except (ConnectionError, h11.LocalProtocolError):
+                break  # it has answered already, and closed
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        raise CallerGoneError
+
+    async def _pass_answer(self, send: Send) -> None:
+        while True:
+            event: Any = self._wire.next_event()
+            if event is h11.NEED_DATA:
+                async with asyncio.timeout(self.seconds):
+                    self._wire.receive_data(await self.reader.read(PIECE))
+            elif isinstance(event, h11.Response):
+                await self._begin(event, send)
+            elif isinstance(event, h11.Data):
+                await _in_time(send({"type": "http.response.body", "body": bytes(event.data), "more_body": True}))
+            elif isinstance(event, h11.EndOfMessage):
+                return await send({"type": "http.response.body", "body": b"", "more_body": False})
+            elif not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("expected a whole answer")
+
+    async def _begin(self, response: h11.Response, send: Send) -> None:
+        headers = _without_hops(response.headers)
+        named = dict(headers).get(ROUTE.lower().encode(), b"")
+        self.scope["route"] = ProxiedRoute.read(named.decode("latin-1"))
+        kept = [one for one in headers if one[0] != ROUTE.lower().encode()]
+        self.has_begun = True
+        await send({"type": "http.response.start", "status": response.status_code, "headers": kept})
+
+    def _write(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
+        self.writer.write(self._wire.send(event) or b"")
+
+
+async def _in_time(sending: Any) -> None:
+    """A caller that takes nothing for so long is left: what waits to be sent is bounded, and so is the wait."""
+    try:
+        async with asyncio.timeout(SILENCE_SECONDS):
+            await sending
+    except TimeoutError:
+        raise CallerGoneError from None
+
+
+def _target(scope: Scope) -> bytes:
+    query: bytes = scope["query_string"]
+    path: bytes = scope["raw_path"]
+    return path + b"?" + query if query else path
+
+
+def _without_hops(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Without what is of one connection: by its name, or because a Connection header names it."""
+    found = [(name.lower(), value) for name, value in headers]
+    said = ",".join(value.decode("latin-1") for name, value in found if name == b"connection")
+    named = {one.strip().lower() for one in said.split(",")}
+    return [one for one in found if (text := one[0].decode("latin-1")) not in OF_ONE_CONNECTION and text not in named]
+
+
+async def _refuse(detail: str, scope: Scope, receive: Receive, send: Send) -> None:
+    await problem(503, code=UnavailableError.code, detail=detail, headers=SOON)(scope, receive, send)

@@ -1,0 +1,238 @@
+"""What a server asks its trainer goes through whole, bounded, and without what is of one connection alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request, Response
+from starlette.responses import StreamingResponse
+
+from client_service.http.authentication import CallerKeys
+from client_service.http.trainer_proxy import BehindServer, TrainerProxy
+from client_service.metrics import ClientMetrics, RequestMetrics, join_metrics
+from client_service.runtime.logs import LOGGER
+from client_service.runtime.trainer_process import choose_socket, find_socket, keep_settings, read_kept_settings
+from client_service.settings import ClientSettings, client_settings
+from shared.web import problems
+from shared.web.middleware import AccessLog, BodyLimit, BodyTimeout
+from shared.web.routes import HeadAsGet
+from shared.web.server import build_server, listen_privately
+
+PIECES = 50
+
+
+def make_trainer(metrics: RequestMetrics) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+    problems.install(app)
+
+    @app.api_route("/echo/{name}", methods=["GET", "POST", "PUT"])
+    async def echo(name: str, request: Request) -> dict[str, Any]:
+        body = await request.body()
+        query = [list(one) for one in request.query_params.multi_items()]
+        headers = [[name, value] for name, value in request.headers.items()]
+        return {"name": name, "method": request.method, "query": query, "bytes": len(body), "headers": headers}
+
+    @app.get("/pieces")
+    async def pieces() -> StreamingResponse:
+        async def give() -> AsyncIterator[bytes]:
+            for _ in range(PIECES):
+                yield b"x" * 100_000
+
+        return StreamingResponse(give(), headers={"Keep-Alive": "timeout=5", "Connection": "x-secret", "X-Secret": "1"})
+
+    @app.get("/slow")
+    async def slow() -> None:
+        await asyncio.sleep(3600)
+
+    @app.get("/half")
+    async def half() -> StreamingResponse:
+        async def give() -> AsyncIterator[bytes]:
+            yield b"half"
+            raise RuntimeError
+
+        return StreamingResponse(give())
+
+    @app.post("/early")
+    async def early() -> Response:
+        return Response(status_code=401)
+
+    app.add_middleware(BehindServer, requests=metrics.requests, logger=LOGGER, callers_ids=True)
+    return app
+
+
+Ask = Callable[..., Awaitable[httpx.Response]]
+
+
+@asynccontextmanager
+async def listening(state: Path, metrics: RequestMetrics) -> AsyncIterator[None]:
+    server = build_server(make_trainer(metrics), host="trainer", port=0, wind_down=lambda: None)
+    serving = asyncio.create_task(server.serve([listen_privately(choose_socket(state))]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+@pytest.fixture
+def metrics() -> RequestMetrics:
+    return RequestMetrics()
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> TrainerProxy:
+    return TrainerProxy(tmp_path, CallerKeys(), lambda: True, start_seconds=0.0, answer_seconds=60.0)
+
+
+def front(proxy: TrainerProxy, metrics: RequestMetrics) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+    problems.install(app)
+    app.router.default = proxy
+    for kind in (HeadAsGet, BodyLimit, BodyTimeout):
+        app.add_middleware(kind)
+    app.add_middleware(AccessLog, requests=metrics.requests, logger=LOGGER, callers_ids=True)
+    return app
+
+
+@asynccontextmanager
+async def asking(proxy: TrainerProxy, metrics: RequestMetrics) -> AsyncIterator[httpx.AsyncClient]:
+    """A front on a real port, since what is of one connection shows there alone."""
+    server = build_server(front(proxy, metrics), host="127.0.0.1", port=0, wind_down=lambda: None)
+    listener = socket.create_server(("127.0.0.1", 0))
+    serving = asyncio.create_task(server.serve([listener]))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
+            yield http
+    finally:
+        server.should_exit = True
+        await serving
+
+
+@pytest.mark.anyio
+async def test_a_request_goes_through_as_it_came(proxy: TrainerProxy, tmp_path: Path) -> None:
+    inner, outer = RequestMetrics(), RequestMetrics()
+    async with listening(tmp_path, inner), asking(proxy, outer) as http:
+        sent = {"Connection": "x-hop, keep-alive", "X-Hop": "1", "TE": "trailers"}
+        answer = await http.post("/echo/a%20b%C3%A9?q=1&q=%202", content=b"x" * 3_000_000, headers=sent)
+        told = answer.json()
+        assert (told["name"], told["method"], told["bytes"]) == ("a bé", "POST", 3_000_000)
+        assert told["query"] == [["q", "1"], ["q", " 2"]]
+        names = [name for name, _ in told["headers"]]
+        assert not {"x-hop", "te", "keep-alive"} & {*names} and names.count("host") == 1
+        assert dict(told["headers"])["host"] == http.base_url.netloc.decode()
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(30):
+                yield b"y" * 10_000
+
+        assert (await http.put("/echo/x", content=chunks())).json()["bytes"] == 300_000
+        head = await http.head("/echo/x")
+        assert head.status_code == 200 and head.content == b"" and int(head.headers["content-length"]) > 0
+        assert "x-lpsfed-route" not in head.headers and len(head.headers.get_list("date")) == 1
+        assert 'route="/echo/{name}",status="200"' in outer.text().decode()
+        assert "route=" not in inner.text().decode()  # each request is counted once
+        assert (await http.get("/nowhere")).status_code == 404
+
+
+@pytest.mark.anyio
+async def test_an_answer_comes_in_pieces_without_what_is_of_one_connection(
+    proxy: TrainerProxy, metrics: RequestMetrics, tmp_path: Path
+) -> None:
+    async with listening(tmp_path, metrics), asking(proxy, metrics) as http, http.stream("GET", "/pieces") as answer:
+        assert sum([len(piece) async for piece in answer.aiter_bytes()]) == PIECES * 100_000
+        assert not {"keep-alive", "x-secret"} & {*answer.headers}
+
+
+@pytest.mark.anyio
+async def test_a_body_that_is_too_long_and_an_early_answer(
+    proxy: TrainerProxy, metrics: RequestMetrics, tmp_path: Path
+) -> None:
+    async with listening(tmp_path, metrics), asking(proxy, metrics) as http:
+        refused = await http.post("/echo/x", content=b"x" * (5 << 20))
+        assert refused.status_code == 413 and refused.headers["content-type"] == "application/problem+json"
+        assert (await http.post("/early", content=b"x" * (2 << 20))).status_code == 401
+
+
+@pytest.mark.anyio
+async def test_a_trainer_that_is_away_is_waited_for_and_then_said_to_be_started(
+    proxy: TrainerProxy, metrics: RequestMetrics, tmp_path: Path
+) -> None:
+    async with asking(proxy, metrics) as http:
+        answer = await http.get("/v1/status")
+        assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
+        assert "which is being started" in answer.json()["detail"] and answer.json()["code"] == "unavailable"
+        proxy.start_seconds = 60.0
+        waiting = asyncio.create_task(http.get("/echo/x"))
+        await asyncio.sleep(0)
+        async with listening(tmp_path, metrics):
+            assert (await waiting).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_a_trainer_that_is_silent_or_ends_in_an_answer(
+    proxy: TrainerProxy, metrics: RequestMetrics, tmp_path: Path
+) -> None:
+    async with listening(tmp_path, metrics), asking(replace(proxy, answer_seconds=0.05), metrics) as http:
+        silent = await http.get("/slow")
+        assert silent.status_code == 503 and "got none" in silent.json()["detail"]
+    async with listening(tmp_path, metrics), asking(proxy, metrics) as http:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await http.get("/half")
+
+
+@pytest.mark.anyio
+async def test_series_of_both_have_each_family_once(proxy: TrainerProxy, tmp_path: Path) -> None:
+    own, others = RequestMetrics(), ClientMetrics()
+    own.serving.set(1)
+    own.requests.labels("GET", "/a", 200).observe(0.1)
+    others.rounds.inc()
+    text = join_metrics(own.text(), others.text()).decode()
+    families = [line for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert len(families) == len({line.split()[2] for line in families}) > 6
+    assert "lpsfed_client_serving 1.0" in text and "lpsfed_client_serving 0.0" not in text
+    assert "lpsfed_client_rounds_total 1.0" in text and 'route="/a"' in text
+    assert join_metrics(own.text(), b"") == own.text()
+    assert await proxy.fetch("/metrics", 1.0) is None
+    async with listening(tmp_path, own):
+        assert await proxy.fetch("/echo/x", 60.0) is not None
+        assert await proxy.fetch("/nowhere", 60.0) is None
+
+
+def test_a_socket_is_for_this_user_alone_also_where_its_path_is_too_long(tmp_path: Path) -> None:
+    for state in (tmp_path / "short", tmp_path / ("long-" * 30)):
+        state.mkdir()
+        for _ in range(2):  # the second time there is one that a killed process has left
+            with listen_privately(choose_socket(state)) as listener:
+                found = find_socket(state)
+                assert listener.getsockname() == str(found) and found.stat().st_mode & 0o777 == 0o600
+        assert len(os.fsencode(found)) < 107
+    assert found.parent != state and found.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_settings_are_handed_over_whole_secrets_included(shared_settings: Callable[..., ClientSettings]) -> None:
+    keys = {
+        "application_key": "AbCdEfGh0123456789-AbCdEfGh0123456789",
+        "operator_key": "zYxWvUt9876543210-zYxWvUt9876543210",
+    }
+    given = shared_settings(allowed_hosts=("shop.example",))
+    settings = client_settings(**{**dict(given), **keys, "policy": {"counts": True}, "privacy": {"mechanism": "off"}})
+    kept = keep_settings(settings)
+    try:
+        found = client_settings(**read_kept_settings(kept))
+        assert found == settings and found.model_fields_set == settings.model_fields_set
+        assert found.privacy.model_fields_set == settings.privacy.model_fields_set
+        assert found.key("application_key") == keys["application_key"]
+    finally:
+        os.close(kept)
