@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.compiled.top_items import top_columns
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, K, PerUser
 from client_service.evaluation.ranking import hits_of_each, split_users, validation_users
 from client_service.models.closed_form.part import Scorer
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import standard_scores, standardise
-from client_service.models.top_items import top_columns
 from client_service.runtime.interruption import Interrupt
 from shared.cores import in_threads
 from shared.method.parameters import Float32
