@@ -84,8 +84,11 @@ class LowPass(Encoder):
         """P; what one edge adds to the row of the node at its other end, before that node's degree; degrees."""
         sides, self.normalising = node_degrees(spectrum, interactions), normalising_exponents(spectrum)
         entry = np.concatenate([power(side, -exponent) for side, exponent in zip(sides, self.normalising, strict=True)])
-        step = edge_weight(spectrum) * entry[:, None] * spectrum.basis / spectrum.singular
-        self._keep(basis=spectrum.basis, edge_step=step, degree=np.concatenate(sides))
+        basis = spectrum.basis
+        self._keep(basis=basis)
+        basis *= edge_weight(spectrum) * entry[:, None]
+        basis /= spectrum.singular
+        self._keep(edge_step=basis, degree=np.concatenate(sides))
 
     def _keep_start(self, start: Start | None, width: int) -> float:
         """Z(0) and the degree scales where training begins; the weight alpha_0 of the base path."""

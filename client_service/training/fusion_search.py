@@ -130,7 +130,7 @@ def _best_of_own_parts(
     judge: Judge, shard: Shard, made: ClosedFormScorers, base: Callable[[Rows], Float32]
 ) -> tuple[Judge, OwnParts]:
     """As `_own_parts`, with the scores of items that may be among the first alone, and the judge that ranks these."""
-    tried = {name: found for name, part in PARTS.items() if (found := part.settings(shard.train.shape))}
+    tried = {name: options for name, part in PARTS.items() if (options := part.settings(shard.train.shape))}
     scorers = {name: made.make_each(name, settings) for name, settings in tried.items()}
 
     def scores(users: Rows) -> Iterator[Float32]:

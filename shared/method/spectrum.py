@@ -183,7 +183,8 @@ class Spectrum:
     @property
     def basis(self) -> Float64:
         """P, (M + N, Phi): the Laplacian's eigenvectors [u; v] / sqrt(2)."""
-        basis: Float64 = np.concatenate([self.users, self.items]) / np.sqrt(2.0)
+        basis: Float64 = np.concatenate([self.users, self.items])
+        basis /= np.sqrt(2.0)
         return basis
 
     def cut(self, cutoff: int) -> Spectrum:
