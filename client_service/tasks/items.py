@@ -24,7 +24,7 @@ from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
 from client_service.event_log.store import EventStore
 from client_service.joining_value.comparison import compare_with_alone
-from client_service.model_store.model_files import ModelHead, Served, freeze
+from client_service.model_store.model_files import REFRESH, ModelHead, Served, freeze
 from client_service.model_store.refitting import Refit, load_model_basis
 from client_service.runtime.interruption import Interrupt
 from client_service.serving.precomputed_lists import ListBuilder, ListReader
@@ -45,6 +45,7 @@ from client_service.training.relevance_fit import fit_relevance
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.start_choice import Choice, load_choice, save_choice
 from shared.method.declaration import Counts
+from shared.method.spectrum import RANKING, TRAINING, Accuracy
 from shared.strategies import build_strategy
 
 
@@ -88,7 +89,7 @@ def begin_training(
     """A model where its run begins, with the choices that an earlier run made on the same shard."""
     method, folder = place.method, place.cache or place.folder
     began = time.perf_counter()
-    spectrum = cached_spectrum(shard, method.cutoff, folder)
+    spectrum = cached_spectrum(shard, method.cutoff, folder, spectrum_accuracy(place.run))
     seconds = time.perf_counter() - began
     basis = _choice_basis(place)
     known = load_choice(shard, method.cutoff, folder, basis)
@@ -124,10 +125,15 @@ def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.
     Raises DataError where the basis is missing: without it the model ranks otherwise.
     """
     basis = load_model_basis(folder, head)
-    spectrum = cached_spectrum(shard, head.method.cutoff, folder)
+    spectrum = cached_spectrum(shard, head.method.cutoff, folder, spectrum_accuracy(head.run))
     return ItemTrainer(
         shard, spectrum, head.method, device, head.start, kind=head.kind, recipe=head.recipe, basis=basis
     )
+
+
+def spectrum_accuracy(run: str) -> Accuracy:
+    """Nothing is trained on the spectrum of a refresh: its model only ranks."""
+    return RANKING if run == REFRESH else TRAINING
 
 
 def relate_scores(shard: Shard, served: Served, interrupt: Interrupt) -> Relevance:

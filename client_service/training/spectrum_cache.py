@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from scipy import sparse
 
 from client_service.data.interactions import Shard
 from shared.files import save_arrays
-from shared.method.spectrum import Spectrum, low_spectrum
+from shared.method.graph import Float64
+from shared.method.spectrum import TRAINING, Accuracy, Spectrum, low_spectrum
 
-RANKING = "ranking-"  # in the names of spectra that scorers rank by
+SUFFIX = "safetensors"
 NAMES = ("singular", "users", "items")
+RANKED = "ranking"  # in the names of spectra that are as exact as lists need
 
 
 @dataclass(frozen=True)
@@ -26,44 +27,53 @@ class KeptSpectrum(Spectrum):
 
     def rank_by(self, interactions: sparse.csr_array, cutoff: int, exponent: float) -> Spectrum:
         """Reads a further spectrum of the same graph, or computes and keeps it."""
-        name = "-".join(self.path.name.split("-")[:2])
-        path = self.path.with_name(f"{name}-{RANKING}{cutoff}-{exponent:g}.safetensors")
-        kept = _read(path)
-        return kept if kept is not None else _keep(super().rank_by(interactions, cutoff, exponent), path, np.float32)
+        digest = self.path.name.split("-")[1]
+        path = self.path.with_name(_ranking_name(digest, cutoff, exponent))
+        return _read(path) or _keep(super().rank_by(interactions, cutoff, exponent), path)
 
 
-def cached_spectrum(shard: Shard, cutoff: int, folder: Path | None) -> Spectrum:
+def cached_spectrum(shard: Shard, cutoff: int, folder: Path | None, accuracy: Accuracy = TRAINING) -> Spectrum:
     """The low spectrum of the shard's training graph.
 
     The file's name holds the digest and the cut-off: when the shard changes, the basis turns and the old file is of
     no use. A file that cannot be read is computed anew. Without a folder nothing is kept.
     """
     if folder is None:
-        return low_spectrum(shard.train, cutoff)
-    path = folder / f"spectrum-{shard.digest[:16]}-{cutoff}.safetensors"
-    found = _read(path)
-    if found is None:
-        found = _keep(low_spectrum(shard.train, cutoff), path, np.float64)
-    return KeptSpectrum(found.singular, found.users, found.items, path)
+        return low_spectrum(shard.train, cutoff, accuracy=accuracy)
+    digest = shard.digest[:16]
+    name = f"spectrum-{digest}-{cutoff}.{SUFFIX}" if accuracy is TRAINING else _ranking_name(digest, cutoff, 0.5)
+    found = _read(folder / name) or _keep(low_spectrum(shard.train, cutoff, accuracy=accuracy), folder / name)
+    return KeptSpectrum(found.singular, found.users, found.items, folder / name)
+
+
+def _ranking_name(digest: str, cutoff: int, exponent: float) -> str:
+    return f"spectrum-{digest}-{cutoff}-{RANKED}-{exponent:g}.{SUFFIX}"
 
 
 def _read(path: Path) -> Spectrum | None:
     try:
         arrays = load_file(path)
-        return Spectrum(*(arrays[name].astype(np.float64, copy=False) for name in NAMES))
+        return Spectrum(*(arrays[name] for name in NAMES))
     except (FileNotFoundError, SafetensorError, KeyError):
         return None
 
 
-def _keep(spectrum: Spectrum, path: Path, dtype: type[np.float32 | np.float64]) -> Spectrum:
-    """Replaces spectra of the same kind: of a cut-off tried before, or of a shard that is gone.
+def _keep(spectrum: Spectrum, path: Path) -> Spectrum:
+    """Replaces what was kept of a shard that is gone, and the same spectrum with a cut-off that was tried before.
 
     What is returned lies in memory as one that is read: a restart must not change the order in which a sum is made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for old in path.parent.glob("spectrum-*.safetensors"):
-        if (RANKING in old.name) == (RANKING in path.name):
+    digest, kind = _identify(path)
+    for old in path.parent.glob(f"spectrum-*.{SUFFIX}"):
+        if _identify(old)[0] != digest or _identify(old)[1] == kind:
             old.unlink(missing_ok=True)
-    arrays = {name: getattr(spectrum, name).astype(dtype, order="C") for name in NAMES}
+    arrays: dict[str, Float64] = {name: getattr(spectrum, name).copy(order="C") for name in NAMES}
     save_arrays(path, arrays)
-    return Spectrum(*(arrays[name].astype(np.float64, copy=False) for name in NAMES))
+    return Spectrum(**arrays)
+
+
+def _identify(path: Path) -> tuple[str, tuple[str, ...]]:
+    """The shard's digest, and what sets a spectrum apart from others of its graph."""
+    _, digest, _, *kind = path.name.removesuffix(f".{SUFFIX}").split("-")
+    return digest, tuple(kind)

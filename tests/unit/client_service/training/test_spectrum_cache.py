@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 import client_service.training.spectrum_cache
 from client_service.data.interactions import Shard
 from client_service.training.spectrum_cache import cached_spectrum
-from shared.method.spectrum import Spectrum, low_spectrum
+from shared.method.spectrum import RANKING, Accuracy, Spectrum, low_spectrum
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The cut-offs with which the solver was called."""
     calls: list[int] = []
 
-    def counted(interactions: object, cutoff: int) -> Spectrum:
+    def counted(interactions: object, cutoff: int, accuracy: Accuracy) -> Spectrum:
         calls.append(cutoff)
-        return low_spectrum(interactions, cutoff)
+        return low_spectrum(interactions, cutoff, accuracy=accuracy)
 
     monkeypatch.setattr(client_service.training.spectrum_cache, "low_spectrum", counted)
     return calls
@@ -96,7 +96,7 @@ def test_a_spectrum_that_scorers_rank_by_is_kept_beside_and_read_again(
     monkeypatch.setattr(Spectrum, "rank_by", lambda *_: pytest.fail("expected the kept spectrum"))
     again = cached_spectrum(planted, 5, tmp_path)
     assert_equal(again.rank_by(planted.train, 7, 0.25), first)
-    np.testing.assert_allclose(first.singular, low_spectrum(planted.train, 7, 0.25).singular, rtol=1e-6)
+    assert_equal(first, low_spectrum(planted.train, 7, 0.25))
     assert len(kept(tmp_path)) == 2
     monkeypatch.undo()
     changed: Any = SimpleNamespace(digest="f" * 64, train=planted.train[::-1])
@@ -107,3 +107,13 @@ def test_a_spectrum_that_scorers_rank_by_is_kept_beside_and_read_again(
 def test_a_part_of_a_kept_spectrum_finds_what_is_kept_beside_the_whole(planted: Shard, tmp_path: Path) -> None:
     cached_spectrum(planted, 5, tmp_path).cut(3).rank_by(planted.train, 7, 0.25)
     assert len(kept(tmp_path)) == 2
+
+
+def test_what_only_ranks_is_kept_apart_from_what_is_trained_on(
+    planted: Shard, tmp_path: Path, solved: list[int]
+) -> None:
+    for _ in range(2):
+        cached_spectrum(planted, 5, tmp_path, RANKING).rank_by(planted.train, 7, 0.25)
+        cached_spectrum(planted, 5, tmp_path)
+    assert solved == [5, 5]
+    assert len(kept(tmp_path)) == 3
