@@ -1,9 +1,11 @@
-"""The client of one silo beside implicit's ALS (128 factors) behind FastAPI: the same shard and load, by turns.
+"""What one silo's service can do, row by row beside its bar; known users and baskets also beside others.
 
-python -m benchmarks.peers.serving SHARD [--seconds 4]
+python -m benchmarks.peers.serving SHARD [--seconds 3] [--json]
 
-Needs wrk. Both servers are one process whose linear algebra has one thread, and wrk is another. What stands beside
-wall-clock figures is the server's processor time, which a busy machine leaves nearly alone.
+Others: implicit's ALS (128 factors) behind FastAPI on the same shard, and an empty FastAPI route with an answer as
+large on the server that the services have. All are loaded by turns by wrk, which has to be there. The linear algebra of
+every process has one thread. What stands beside wall-clock figures is the server's processor time, which a busy machine
+leaves nearly alone.
 """
 
 from __future__ import annotations
@@ -12,36 +14,101 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
 from scipy import sparse
 
 from benchmarks.common import render_table
 from benchmarks.peers.environments import INSIDE, make_environment
+from benchmarks.speed.served_process import (
+    child_processes,
+    list_path,
+    load_until_swapped,
+    measure_lists_after_events,
+    measure_memory,
+    measure_start,
+    open_line,
+    percentiles,
+    write_request,
+)
 from benchmarks.speed.serving import (
     CLIENT,
-    all_requests,
+    EMPTY_ROUTE,
+    OWN_SERVER,
+    K,
     as_table,
-    serve_closed_form,
+    batch_requests,
+    drawn_users,
     serve_empty_route,
     untrained_settings,
+    user_requests,
     wait_for,
+    wait_until_lists,
 )
-from benchmarks.speed.wrk import Load, LoadTarget, load_by_turns, memory_of
+from benchmarks.speed.wrk import Load, LoadTarget, Requests, load_by_turns
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
+from client_service.settings import ClientSettings
 from simulation.experiments.experiment import Experiment
-from simulation.experiments.processes import HOST, free_ports, stop_services
+from simulation.experiments.processes import (
+    HOST,
+    choose_addresses,
+    connect_services,
+    free_ports,
+    start_client,
+    start_services,
+    stop_services,
+)
 
 FIT_SECONDS = 900.0
 IMPLICIT = "implicit"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+KNOWN, BATCHES = "known users", "batches of 100 users"
+BASKETS = {size: f"baskets of {size} items" for size in (20, 200)}
+EVENTS, STEADY, AROUND = 1000, 200, 1.0  # later events; requests a second; seconds around a swap that are its own
+
+
+@dataclass(frozen=True)
+class ServingRow:
+    """A figure and its bar: `at least` or `at most` so much; None where there is none. more: what explains it."""
+
+    what: str
+    figure: float
+    unit: str
+    bar: float | None = None
+    at_least: bool = False
+    more: str = ""
+
+    @property
+    def holds(self) -> bool | None:
+        if self.bar is None:
+            return None
+        return self.figure >= self.bar if self.at_least else self.figure <= self.bar
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"holds": self.holds}
+
+
+def render_rows(rows: Sequence[ServingRow]) -> str:
+    """A line each."""
+    words = {True: "yes", False: "no", None: "-"}
+    lines = []
+    for one in rows:
+        bar = "-" if one.bar is None else f"{'>=' if one.at_least else '<='} {one.bar:g}"
+        lines.append([one.what, f"{one.figure:,.4g}", one.unit, bar, words[one.holds], one.more])
+    return render_table(("what", "figure", "unit", "bar", "holds", "more"), lines)
 
 
 @contextmanager
@@ -58,7 +125,7 @@ def serve_implicit(shard: Shard) -> Iterator[LoadTarget]:
             url = f"http://{HOST}:{port}"
             wait_for(f"{url}/openapi.json", FIT_SECONDS)
             yield LoadTarget(IMPLICIT, url, "none", process.pid)
-            print(f"memory of implicit's service: {memory_of(process.pid)} MB", file=sys.stderr)
+            print(f"memory of implicit's service: {measure_memory(process.pid)}", file=sys.stderr)
         finally:
             stop_services([process])
 
@@ -84,24 +151,215 @@ def _times(load: Load) -> str:
     return f"{load.p50:.2f}, {load.p99:.2f}"
 
 
-async def load_services(shard_folder: Path, seconds: int) -> list[Load]:
-    """The client, implicit and an empty route by turns."""
+def requests_of(shard: Shard) -> tuple[Requests, ...]:
+    """Known users who are drawn once, baskets of both sizes, batches."""
+    users = drawn_users(shard)
+    baskets = (Requests(what, draw_baskets(shard, size)) for size, what in BASKETS.items())
+    return (Requests(KNOWN, user_requests(users)), *baskets, Requests(BATCHES, batch_requests(users)))
+
+
+def draw_baskets(shard: Shard, size: int, count: int = 500) -> list[str]:
+    """POST of baskets of so many items, which are drawn as often as users have them."""
+    draws, popular = np.random.default_rng(size), shard.train.indices
+    found = []
+    for _ in range(count):
+        items = np.unique(draws.choice(popular, 3 * size))
+        basket = [shard.item_ids[row] for row in draws.permutation(items)[:size]]
+        found.append(f"POST /v1/recommendations {json.dumps({'basket': basket, 'k': K})}")
+    return found
+
+
+def rows_of_loads(loads: Sequence[Load]) -> list[ServingRow]:
+    """Known users beside the empty route, baskets beside implicit."""
+    by = {(one.server, one.what, one.connections): one for one in loads}
+    rows = []
+    for connections in (1, 16):
+        own, empty = by[CLIENT, KNOWN, connections], by[EMPTY_ROUTE, KNOWN, connections]
+        told = f"{own.rate:,.0f} and {empty.rate:,.0f} a second; processor {own.cpu:.3f} and {empty.cpu:.3f} ms"
+        what = f"{KNOWN}, {connections} connection{'s' if connections > 1 else ''}"
+        rows.append(ServingRow(what, own.rate / empty.rate, "x an empty FastAPI route", 1.0, True, told))
+        if connections == 1:
+            rows.append(
+                ServingRow(f"{what}: p99", own.p99, "ms", 1.5, more=f"p50 {own.p50:.2f}, empty p99 {empty.p99:.2f}")
+            )
+    for what in BASKETS.values():
+        for connections in (1, 16):
+            own, peer = by[CLIENT, what, connections], by[IMPLICIT, what, connections]
+            told = f"{own.rate:,.0f} and {peer.rate:,.0f} a second; processor {own.cpu:.3f} and {peer.cpu:.3f} ms"
+            rows.append(ServingRow(f"{what}, {connections}", own.rate / peer.rate, "x implicit", 1.5, True, told))
+        own = by[CLIENT, what, 1]
+        rows.append(ServingRow(f"{what}, 1: p99", own.p99, "ms", 5.0, more=f"p50 {own.p50:.2f}"))
+    return rows
+
+
+class ServedSilo:
+    """A silo's processes: the aggregator, and the server with its trainer, which can be started again."""
+
+    def __init__(self, experiment: Experiment, shard: Shard) -> None:
+        self.experiment, self.shard = experiment, shard
+        self.places, self.name = choose_addresses(experiment), experiment.names[0]
+        self.url, self.key = self.places.clients[self.name], experiment.application_key
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def target(self) -> LoadTarget:
+        """Of the process that runs, or ran last."""
+        assert self.process is not None
+        return LoadTarget(CLIENT, self.url, self.key, self.process.pid)
+
+    def settings(self, **changes: Any) -> ClientSettings:
+        port = int(self.url.rpartition(":")[2])
+        found = self.experiment.make_client_settings(
+            self.experiment.shards[0], aggregator_url=self.places.aggregator, port=port
+        )
+        return found.model_copy(update=changes)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
+        """Ways of the operators to aggregator and client."""
+        with start_services(self.experiment, self.places) as children:
+            self.process = children.processes[self.name]
+            async with connect_services(self.experiment, self.places, children) as federation:
+                yield federation.operator, next(iter(federation.clients.values()))
+
+    def start_again(self, **changes: Any) -> None:
+        """In the place of the process before."""
+        self.process = start_client(self.settings(**changes), self.experiment.folder / "logs" / "again.log")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            stop_services([self.process])
+
+
+async def measure_first_model(silo: ServedSilo, operator: httpx.AsyncClient, client: httpx.AsyncClient) -> ServingRow:
+    """From the start of a run to a list by its model, with nothing kept before."""
+    message, headers = silo.experiment.run_request().model_dump_json(), {"Content-Type": "application/json"}
+    asked, began = write_request("GET", "/v1/model", silo.key), time.perf_counter()
+    (await operator.post("/v1/runs", content=message, headers=headers)).raise_for_status()
+    with open_line(silo.url) as line:
+        while "version" not in line.ask(asked):
+            await asyncio.sleep(0.1)
+    took = time.perf_counter() - began
+    while (await client.get("/v1/status")).json()["phase"] != "finished":
+        await asyncio.sleep(0.2)
+    await wait_until_lists(client)
+    lists = time.perf_counter() - began
+    return ServingRow("first model", took, "s", 15.0, more=f"lists of all users {lists:.1f} s after the same beginning")
+
+
+def read_form(silo: ServedSilo) -> list[ServingRow]:
+    """How baskets are ranked, and the interval of NDCG by which that was chosen; nothing where nothing is compiled."""
+    serving = silo.settings().state_directory / "serving"
+    try:
+        current = json.loads((serving / "current.json").read_text(encoding="utf-8"))
+        head = json.loads((serving / current["model"] / "head.json").read_text(encoding="utf-8"))
+        size = sum(path.stat().st_size for path in (serving / current["model"]).iterdir()) / (1 << 20)
+    except (OSError, KeyError, TypeError):
+        return []
+    return [ServingRow("compiled model", size, "MB on the disk", more=f"baskets: {head['form']}; {head['why']}")]
+
+
+async def measure_refresh(silo: ServedSilo, client: httpx.AsyncClient) -> list[ServingRow]:
+    """A refresh after EVENTS events while lists of known users are asked for, STEADY a second."""
+    draws, shard = np.random.default_rng(7), silo.shard
+    users, items = (draws.choice(ids, EVENTS).tolist() for ids in (shard.user_ids, shard.item_ids))
+    pairs = enumerate(zip(users, items, strict=True))
+    events = [{"event": f"later-{number}", "user": user, "item": item} for number, (user, item) in pairs]
+    others = sorted(set(drawn_users(shard)) - set(users))
+    (await client.get("/v1/refresh")).raise_for_status()  # the connection is there
+    with open_line(silo.url) as line:
+        line.ask(write_request("POST", "/v1/interactions", silo.key, {"interactions": events}))
+    loading = asyncio.create_task(load_until_swapped(silo.target, others, STEADY))
+    await asyncio.sleep(1.0)  # of quiet, before it trains
+    answer = await client.post("/v1/refresh")
+    if answer.status_code not in (202, 409):  # 409: it has begun by itself
+        answer.raise_for_status()
+    found = await loading
+    swapped = next(one.due for one in found if one.model != found[0].model)
+    training = [one.took for one in found if 1.0 < one.due < swapped]
+    around = [one.took for one in found if abs(one.due - swapped) <= AROUND]
+    quiet = percentiles([one.took for one in found if one.due <= 1.0], 50, 99)
+    p50, p99 = percentiles(training, 50, 99)
+    return [
+        ServingRow(f"refresh after {EVENTS:,} events", swapped - 1.0, "s", 6.0),
+        ServingRow("known users while it trains: p99", p99, "ms", 3.0, more=f"p50 {p50}; before p50, p99 {quiet}"),
+        ServingRow(
+            f"slowest within {AROUND:g} s of a swap, {STEADY}/s", max(around), "ms", 20.0, more=f"{len(around)} asked"
+        ),
+    ]
+
+
+def measure_processes(silo: ServedSilo) -> list[ServingRow]:
+    """Memory after all that was asked; then the client is started again, and once more with a second worker."""
+    assert silo.process is not None
+    server, user = measure_memory(silo.process.pid), drawn_users(silo.shard)[0]
+    others = {words.split()[-1]: measure_memory(pid) for pid, words in child_processes(silo.process.pid).items()}
+    told = "; ".join(f"{name} {one.resident} MB" for name, one in others.items())
+    rows = [
+        ServingRow("server: resident", server.resident, "MB", 120.0, more=told),
+        ServingRow("server: private", server.private, "MB", 40.0),
+    ]
+    silo.stop()
+    took = measure_start(silo.start_again, silo.target, user)
+    rows.append(ServingRow("start to the first list by the model", took, "s", 2.0))
+    silo.stop()
+    measure_start(partial(silo.start_again, workers=2), silo.target, user)
+    rows.append(measure_worker(silo))
+    silo.stop()
+    return rows
+
+
+def measure_worker(silo: ServedSilo) -> ServingRow:
+    """A further worker's private memory, once it has answered."""
+    asked = [write_request("GET", list_path(user), silo.key) for user in drawn_users(silo.shard)[:200]]
+    for _ in range(20):  # connections, of which the system gives each process some
+        with open_line(silo.url) as line:
+            for one in asked:
+                line.ask(one)
+    assert silo.process is not None
+    workers = [pid for pid, words in child_processes(silo.process.pid).items() if "--trainer" not in words]
+    private = [measure_memory(pid).private for pid in workers]
+    return ServingRow("a further worker: private", max(private, default=float("nan")), "MB", 40.0)
+
+
+async def measure(shard_folder: Path, seconds: int) -> tuple[list[ServingRow], list[Load]]:
+    """All rows, and the loads that those of known users and baskets follow from."""
     shard = load_shard(shard_folder)
     with serve_implicit(shard) as peer, tempfile.TemporaryDirectory() as folder:
-        experiment = Experiment((shard_folder,), Path(folder), untrained_settings(), rounds=1)
-        async with serve_closed_form(experiment) as (client, answer):
-            with serve_empty_route(answer) as empty:
-                return load_by_turns((client, peer, empty), all_requests(shard), seconds)
+        silo = ServedSilo(Experiment((shard_folder,), Path(folder), untrained_settings(), rounds=1), shard)
+        try:
+            async with silo.running() as (operator, client):
+                rows = [await measure_first_model(silo, operator, client), *read_form(silo)]
+                with open_line(silo.url) as line:
+                    answer = json.dumps(line.ask(write_request("GET", list_path(drawn_users(shard)[0]), silo.key)))
+                known, *others = requests_of(shard)
+                with serve_empty_route(answer.encode(), OWN_SERVER) as empty:
+                    loads = load_by_turns((silo.target, empty, peer), [known], seconds)
+                loads += load_by_turns((silo.target, peer), others, seconds)
+                rows += rows_of_loads(loads)
+                p50, p99 = percentiles(measure_lists_after_events(silo.target, drawn_users(shard)[:300]), 50, 99)
+                rows += [ServingRow("list after an event: p50", p50, "ms", 3.0), ServingRow("its p99", p99, "ms", 8.0)]
+                rows += await measure_refresh(silo, client)
+                rows += measure_processes(silo)
+        finally:
+            silo.stop()
+        return rows, loads
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shard", type=Path)
-    parser.add_argument("--seconds", type=int, default=4, help="of each turn of each load")
+    parser.add_argument("--seconds", type=int, default=3, help="of each turn of each load")
+    parser.add_argument("--json", action="store_true", help="the rows as JSON")
     arguments = parser.parse_args()
+    if shutil.which("wrk") is None:
+        parser.error("expected wrk on the PATH, there is none: it is in Debian's package wrk")
     os.environ |= ONE_THREAD
-    loads = asyncio.run(load_services(arguments.shard, arguments.seconds))
-    print(f"{compare(loads)}\n\n{as_table(loads)}")
+    rows, loads = asyncio.run(measure(arguments.shard, arguments.seconds))
+    if arguments.json:
+        print(json.dumps({"rows": [one.as_json() for one in rows], "loads": [asdict(one) for one in loads]}, indent=1))
+    else:
+        print(f"{render_rows(rows)}\n\n{compare(loads)}\n\n{as_table(loads)}")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,20 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=False, log_
 """
 
 
+OWN_SERVER = """
+import sys
+from pathlib import Path
+import anyio
+from fastapi import FastAPI, Response
+from shared.web.server import build_server
+app, body = FastAPI(), Path(sys.argv[2]).read_bytes()
+@app.get("/v1/users/{user}/recommendations")
+async def answer(user: str, k: int = 20):
+    return Response(body, media_type="application/json")
+anyio.run(build_server(app, host="127.0.0.1", port=int(sys.argv[1]), wind_down=lambda: None).serve)
+"""
+
+
 def user_requests(users: Sequence[str]) -> list[str]:
     """GET of each user's list."""
     return [f"GET /v1/users/{quote(user, safe='')}/recommendations?k={K}" for user in users]
@@ -75,13 +89,14 @@ def batch_requests(users: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def serve_empty_route(body: bytes) -> Iterator[LoadTarget]:
-    """A route that answers with these bytes, whatever is asked."""
+def serve_empty_route(body: bytes, code: str = EMPTY) -> Iterator[LoadTarget]:
+    """A route that answers with these bytes, whatever is asked. code: of its process, on plain uvicorn or on the
+    server that the services have."""
     (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "body"
         kept.write_bytes(body)
-        process = subprocess.Popen([sys.executable, "-c", EMPTY, str(port), str(kept)])
+        process = subprocess.Popen([sys.executable, "-c", code, str(port), str(kept)])
         try:
             url = f"http://{HOST}:{port}"
             wait_for(f"{url}/v1/users/any/recommendations")

@@ -9,6 +9,7 @@ they are.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from asyncio import sslproto
 from http import HTTPStatus
@@ -33,6 +34,7 @@ NO_ROOM = "expected at most so many connections at once, got one more"
 NO_HTTP = "expected a request of HTTP/1.1, got something else"
 TOO_LONG = f"expected a head of at most {LONGEST_HEAD} bytes, got a longer one"
 MOST_WAITING = 64 << 10  # bytes written that wait for the end of the turn of the event loop
+SOON_OVER = 0.01  # seconds that a clock may be early by
 MOST_UNREAD = 2 << 20  # bytes that go on coming after a refusal
 # asyncio sets so many bytes aside for each connection by TLS; by itself 256 KiB, a gigabyte for four thousand callers
 # who say nothing. A record of TLS has at most 16.
@@ -64,9 +66,14 @@ class CorkedTransport:
 
     def write_now(self, data: bytes) -> None:
         """Leave at once, behind what was written before."""
-        self._flush()
+        if self._waiting:
+            self._flush()
         if not self._transport.is_closing():
             self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Is it about to end?"""
+        return self._transport.is_closing()
 
     def close(self) -> None:
         """What was written leaves first."""
@@ -109,6 +116,7 @@ class Connection(H11Protocol):
     conn: MeasuredConnection
     _late: asyncio.TimerHandle | None = None
     _handshake: asyncio.Task[None] | None = None
+    _idle_since = -math.inf  # the end of the last answer, by the loop's clock
     _unread = 0  # bytes that may still come of what was refused
     _refused = False  # what came is no request, or one whose head is too long
 
@@ -119,8 +127,10 @@ class Connection(H11Protocol):
 
     def _note_head(self, size: int, names: tuple[str, ...]) -> None:
         """Where the request's state will be copied from in a moment."""
-        peer = self.client[0] if self.client else None
-        self.app_state = {**self.app_state, STATE: RawHead(size, names, peer)}
+        self.app_state = {**self.app_state, STATE: self._describe_head(size, names)}
+
+    def _describe_head(self, size: int, names: tuple[str, ...]) -> RawHead:
+        return RawHead(size, names, self.client[0] if self.client else None)
 
     def _begin_plain(self, data: bytes) -> bool:
         """Begin to answer a request that is plain; False for what h11 is to read, which has read all before it."""
@@ -129,15 +139,13 @@ class Connection(H11Protocol):
             return False
         if (request := read_plain(data)) is None:
             return False
-        self._unset_keepalive_if_required()
-        self._note_head(request.size, request.names)
         self.headers = request.headers
         self.scope = describe_request(request, self.root_path) | {  # type: ignore[assignment]
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
             "server": self.server,
             "client": self.client,
             "scheme": self.scheme,
-            "state": self.app_state.copy(),
+            "state": {**self.app_state, STATE: self._describe_head(request.size, request.names)},
         }
         self.cycle = PlainCycle(
             data,
@@ -199,12 +207,16 @@ class Connection(H11Protocol):
         if self._early is not None:  # a caller may speak in the moment in which hands are shaken
             self._early += data
             return
-        if isinstance(self.cycle, PlainCycle) and self.cycle.is_under_way:
-            self.flow.pause_reading()
-            self.cycle.behind += data
+        if self._is_under_way():
+            if isinstance(self.cycle, PlainCycle) and self.cycle.is_plain:
+                self.flow.pause_reading()
+                self.cycle.behind += data
+                return
+        elif not self._refused and self._begin_plain(data):
+            self._unwatch()
             return
         unread = self._is_refused_unread()
-        if not self._refused and not self._begin_plain(data):
+        if not self._refused:
             super().data_received(data)
         if self._is_refused_unread():
             self._unread -= len(data)
@@ -238,11 +250,41 @@ class Connection(H11Protocol):
         self._watch(UNREAD_SECONDS)
 
     def on_response_complete(self) -> None:
+        self._idle_since, cycle = self.loop.time(), self.cycle
+        if isinstance(cycle, PlainCycle) and cycle.is_plain:
+            self._end_plain(cycle)
+            return
         super().on_response_complete()
         self._unread = MOST_UNREAD
-        if isinstance(self.cycle, PlainCycle) and self.cycle.behind:
-            self.data_received(self.cycle.take_behind())
         self._watch(UNREAD_SECONDS if self._is_refused_unread() else ANSWER_SECONDS)
+
+    def _end_plain(self, cycle: PlainCycle) -> None:
+        """The same for a plain request, which has been read in full: with clocks only where something may be late."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.timeout_keep_alive_task is None:
+            self._wait_for_next(self.timeout_keep_alive)
+        self.flow.resume_reading()
+        if cycle.behind:
+            self.data_received(cycle.take_behind())
+        elif self.transport.get_write_buffer_size():
+            self._watch(ANSWER_SECONDS)
+
+    def _wait_for_next(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection on which no request has come for so long. Between plain requests the clock goes on: it is
+        cheaper to look once more at its end than to set it anew after each answer."""
+        self.timeout_keep_alive_task = None
+        if self._is_under_way():
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > SOON_OVER:
+            self._wait_for_next(left)
+        else:
+            super().timeout_keep_alive_handler()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()

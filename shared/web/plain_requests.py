@@ -66,12 +66,13 @@ def read_plain(data: bytes) -> PlainRequest | None:
 def describe_request(request: PlainRequest, root_path: str) -> dict[str, Any]:
     """The part of an ASGI scope that follows from the request alone, as uvicorn writes it."""
     path, _, query = request.target.partition(b"?")
+    text = path.decode("ascii")
     return {
         "type": "http",
         "http_version": "1.1",
         "method": request.method,
         "root_path": root_path,
-        "path": root_path + unquote(path.decode("ascii")),
+        "path": root_path + (unquote(text) if "%" in text else text),
         "raw_path": root_path.encode("ascii") + path,
         "query_string": query,
         "headers": request.headers,
@@ -92,9 +93,9 @@ class PlainCycle(RequestResponseCycle):
         self.message_event.set()
 
     @property
-    def is_under_way(self) -> bool:
-        """Is it answered here and not yet in full?"""
-        return self._came is not None and not self.response_complete
+    def is_plain(self) -> bool:
+        """Is it answered here, and not by h11?"""
+        return self._came is not None
 
     def take_behind(self) -> bytes:
         """What has come behind it, for whoever reads on."""

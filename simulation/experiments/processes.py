@@ -18,6 +18,7 @@ import httpx
 from pydantic import BaseModel, SecretStr
 
 from aggregator_service.settings import AggregatorSettings
+from client_service.settings import ClientSettings
 from shared.errors import UnavailableError
 from shared.timeouts import TIMEOUT_SECONDS
 from shared.web.server import TETHERED
@@ -117,8 +118,7 @@ def start_services(experiment: Experiment, places: Addresses) -> Iterator[Childr
         for shard in experiment.shards:
             url = places.clients[shard.name]
             client = experiment.make_client_settings(shard, aggregator_url=places.aggregator, port=_url_port(url))
-            environment = _environment_variables("LPSFED_CLIENT", client)
-            children.processes[shard.name] = _start_service("client_service", environment, logs / f"{shard.name}.log")
+            children.processes[shard.name] = start_client(client, logs / f"{shard.name}.log")
         yield children
     finally:
         if not children.kept:
@@ -157,6 +157,11 @@ async def _connect_service(
 def start_aggregator(settings: AggregatorSettings, log: Path) -> subprocess.Popen[bytes]:
     """With these settings, in a process that the caller ends."""
     return _start_service("aggregator_service", _environment_variables("LPSFED_AGGREGATOR", settings), log)
+
+
+def start_client(settings: ClientSettings, log: Path) -> subprocess.Popen[bytes]:
+    """Likewise a client."""
+    return _start_service("client_service", _environment_variables("LPSFED_CLIENT", settings), log)
 
 
 def _start_service(package: str, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:

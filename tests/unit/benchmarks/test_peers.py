@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers import environments
-from benchmarks.peers.serving import compare
+from benchmarks.peers.serving import BASKETS, KNOWN, ServingRow, compare, render_rows, rows_of_loads
 from benchmarks.speed import wrk
 from benchmarks.speed.serving import as_table
 from benchmarks.speed.wrk import Load, LoadTarget, Requests
@@ -74,3 +74,24 @@ def test_of_the_turns_of_each_server_the_median_is_told(monkeypatch: pytest.Monk
     assert [(one.server, one.connections, one.rate) for one in found] == [
         (name, connections, rate) for connections in (1, 16) for name, rate in (("client", 2.0), ("empty route", 6.0))
     ]
+
+
+def test_each_row_says_whether_it_holds() -> None:
+    rows = [ServingRow("rate", 1.2, "x", 1.0, True), ServingRow("time", 1.2, "ms", 1.0), ServingRow("form", 3.0, "MB")]
+    assert [one.holds for one in rows] == [True, False, None] == [one.as_json()["holds"] for one in rows]
+    told = [line.split(" | ")[3:5] for line in render_rows(rows).splitlines()[2:]]
+    assert told == [[">= 1", "yes"], ["<= 1", "no"], ["-", "-"]]
+
+
+def test_known_users_stand_beside_the_empty_route_and_baskets_beside_implicit() -> None:
+    loads = []
+    for connections in (1, 16):
+        for what, *rates in ((KNOWN, 300.0, 100.0, 200.0), *((one, 400.0, 200.0, 0.0) for one in BASKETS.values())):
+            servers = ("client", "implicit", "empty route")
+            loads += [
+                Load(name, what, connections, rate, 0.5, 1.0, 4.0, 0.1, 0)
+                for name, rate in zip(servers, rates, strict=True)
+            ]
+    found = {one.what: (one.figure, one.holds) for one in rows_of_loads(loads)}
+    assert found[f"{KNOWN}, 16 connections"] == (1.5, True) and found[f"{KNOWN}, 1 connection: p99"] == (4.0, False)
+    assert found[f"{BASKETS[200]}, 1"] == (2.0, True) and found[f"{BASKETS[20]}, 1: p99"] == (4.0, True)

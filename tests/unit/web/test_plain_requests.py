@@ -96,6 +96,9 @@ class Wire:
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return {"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 80)}.get(name, default)
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
