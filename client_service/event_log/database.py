@@ -142,13 +142,15 @@ class EventDatabase:
             self._prepare(writing=writing)
             self._reader = self._connect("ro")  # it never waits for what this process writes
             self._reader.execute(f"PRAGMA cache_size = -{READER_CACHE}")
+            self._watching, self._watcher = threading.Lock(), self._connect("ro")  # nobody waits for who reads
         except sqlite3.Error as error:
             raise DataError(f"{self.path}: expected a database of interactions ({_name_of(error)})") from None
         except OSError as error:
             raise DataError(f"{self.path}: expected a folder for the log of interactions ({error.strerror})") from None
 
     def close(self) -> None:
-        with self._lock, self._reading:
+        with self._lock, self._reading, self._watching:
+            self._watcher.close()
             self._reader.close()
             self._rows.close()
 
@@ -166,9 +168,12 @@ class EventDatabase:
 
     def change_number(self) -> int:
         """Another one once anybody, of this process or of another, has written. It takes some 3 microseconds."""
-        with self._errors():
-            (found,) = self._reader.execute("PRAGMA data_version").fetchone()
-            return int(found)
+        try:
+            with self._watching:  # a connection that one thread uses must not be closed by another
+                (found,) = self._watcher.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error as error:
+            raise _unavailable(error) from None
+        return int(found)
 
     def compact(self) -> None:
         """Leave nothing of what was taken away in the files. UnavailableError where that cannot be done now."""
@@ -245,7 +250,11 @@ class EventDatabase:
         try:
             yield
         except sqlite3.Error as error:
-            raise UnavailableError(f"the log of interactions cannot be used now ({_name_of(error)})") from None
+            raise _unavailable(error) from None
+
+
+def _unavailable(error: sqlite3.Error) -> UnavailableError:
+    return UnavailableError(f"the log of interactions cannot be used now ({_name_of(error)})")
 
 
 @contextmanager

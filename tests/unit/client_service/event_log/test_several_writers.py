@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from client_service.event_log.store import EventStore
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from shared.errors import UnavailableError
+from tests.support.questions import LONGEST_SECONDS
 
 CANARY = "canary-4711-user"
 EVENTS = {"user": ["anna", "anna", "bert"], "item": ["boots", "hat", "hat"], "split": ["train"] * 3}
@@ -116,3 +118,24 @@ def test_a_log_that_another_process_reads_is_compacted_later(tmp_path: Path, mon
 
 def _files_with_canary(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+
+
+def test_a_log_that_is_closed_while_somebody_looks_at_it_refuses_and_does_no_harm(tmp_path: Path) -> None:
+    """The process ended by a fault of memory."""
+
+    def look(store: EventStore, begun: threading.Event, refused: list[Exception]) -> None:
+        try:
+            while True:
+                store.change_number()
+                begun.set()
+        except UnavailableError as error:
+            refused.append(error)
+
+    for number in range(30):
+        store, begun, refused = EventStore(tmp_path / str(number), most=10), threading.Event(), list[Exception]()
+        looking = threading.Thread(target=look, args=(store, begun, refused))
+        looking.start()
+        assert begun.wait(LONGEST_SECONDS)
+        store.close()
+        looking.join()
+        assert len(refused) == 1
