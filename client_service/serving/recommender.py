@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,10 +100,8 @@ class Recommender(ModelServer):
         served = self._served
         if served is None or (found := self._find_list(served, self._ask_for(user), ListRequest(k))) is None:
             return None
-        ids, titles = self._shard.item_ids, self.overlay.titles
         rows, scores = found[0].tolist(), served.relevance.of(found[1]).tolist()
-        names = repeat(None) if titles is None else (titles[row] for row in rows)
-        return Listed(served.version, zip((ids[row] for row in rows), scores, names, strict=False))
+        return Listed(served.version, rows, scores, self._shard.item_ids, self.overlay.titles)
 
     def for_users(self, users: Sequence[str], limits: ListRequest) -> tuple[RecommendationsOut, ...]:
         """Their lists in this order: looked up where they can be, all others computed together."""

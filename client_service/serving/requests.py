@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,12 +69,24 @@ class Basket:
     limits: ListRequest
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A known user's list as it was looked up: the model's version, and each item with its score and title."""
+class Listed(NamedTuple):
+    """A known user's list as it was looked up: the model's version, rows of items and their scores; and the id and the
+    title of every row, where there are titles."""
 
     version: str
-    items: Iterable[tuple[str, float, str | None]]
+    rows: list[int]
+    scores: list[float]
+    ids: Sequence[str]
+    titles: Sequence[str | None] | None
+
+    @property
+    def items(self) -> list[tuple[str, float, str | None]]:
+        """Each item's id, score and title."""
+        titles = self.titles
+        return [
+            (self.ids[row], score, None if titles is None else titles[row])
+            for row, score in zip(self.rows, self.scores, strict=True)
+        ]
 
 
 EXPECTED: Final = r"filter: expected KEY:VALUE or KEY:VALUE|VALUE, with \ before a :, | or \ that belongs to one"
