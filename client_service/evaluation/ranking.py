@@ -35,14 +35,15 @@ def evaluate(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, us
 def find_hits(
     top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None
 ) -> tuple[Hits, Counts]:
-    """The hits of each user with a target item, (B, k), and how many target items each has, (B,)."""
+    """The hits of each user with a target item, (B, k), and how many target items each has, (B,). `top` is called in
+    several threads."""
     counts = np.diff(target.indptr)
     judged = np.flatnonzero(counts > 0) if users is None else users[counts[users] > 0]
     if len(judged) == 0:
         return np.zeros((0, K), dtype=bool), counts[judged]
     chunks = split_users(judged, target.shape[1])
-    hits = np.concatenate([list_hits(top(chunk, seen[chunk], K), target[chunk]) for chunk in chunks])
-    return hits, counts[judged]
+    hits = in_threads(lambda chunk: list_hits(top(chunk, seen[chunk], K), target[chunk]), chunks)
+    return np.concatenate(hits), counts[judged]
 
 
 def split_users(users: Rows, items: int) -> list[Rows]:
