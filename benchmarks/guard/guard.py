@@ -16,7 +16,7 @@ from benchmarks.common import ROOT, render_table
 from benchmarks.guard.learning import prepare_epoch, prepare_first_model
 from benchmarks.guard.measuring import Figure, GuardedPart, measure_part
 from benchmarks.guard.rounds import prepare_round
-from benchmarks.guard.serving import prepare_serving
+from benchmarks.guard.serving import prepare_server, prepare_serving
 from benchmarks.guard.silo import GeneratedSilo, make_silo
 from client_service.runtime.device import pin_threads
 from shared.errors import SettingsError
@@ -30,6 +30,7 @@ PARTS = (
     GuardedPart("first model", prepare_first_model),
     GuardedPart("epoch", prepare_epoch),
     GuardedPart("serving", prepare_serving),
+    GuardedPart("server", prepare_server),
     GuardedPart("round", prepare_round),
 )
 

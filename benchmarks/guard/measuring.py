@@ -76,11 +76,13 @@ class TimedWork:
 
 @dataclass(frozen=True)
 class PreparedWork:
-    """All that one process measures. mib: the memory by which its own is told, which `memory_unit` says in words."""
+    """All that one process measures. mib: the memory by which its own is told, which `memory_unit` says in words.
+    taken: MiB that another process holds, which is told in the place of its own."""
 
     timed: tuple[TimedWork, ...]
     mib: float
     memory_unit: str
+    taken: float | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ async def measure_part(part: GuardedPart, silo: GeneratedSilo, folder: Path) -> 
     before = memory_mib()
     async with part.prepare(silo, folder) as prepared:
         times = [await measure_time(timed) for timed in prepared.timed]
-        mib = memory_mib() - before
+        mib = memory_mib() - before if prepared.taken is None else prepared.taken
     return [*times, Figure(f"memory: {part.name}", mib / prepared.mib, prepared.memory_unit, f"{mib:.0f} MiB")]
 
 

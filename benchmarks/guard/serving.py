@@ -5,26 +5,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 from fastapi import FastAPI, Response
-from pydantic import SecretStr
 from starlette.types import Message, Scope
 
 from benchmarks.guard.learning import MATRIX
 from benchmarks.guard.measuring import PreparedWork, Preparing, TimedWork, Work
 from benchmarks.guard.silo import METHOD, NAME, GeneratedSilo, matrix_mib
+from benchmarks.speed.served_process import list_path, measure_memory, measure_start, open_line, write_request
+from benchmarks.speed.wrk import LoadTarget
 from client_service.app import create_app
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.http.service import ClientService
-from client_service.settings import ClientSettings
+from client_service.settings import client_settings
 from shared.errors import FederationError
+from simulation.experiments.processes import HOST, free_ports, start_client, stop_services
 
 KEY = "the-key-of-the-applications-of-the-guard"
 ASKED, BASKETS, BATCH, K = 500, 100, 100, 20
@@ -89,23 +94,45 @@ class Unreachable(httpx.AsyncBaseTransport):
         raise AssertionError("nobody sets that event")
 
 
+def _settings(silo: GeneratedSilo) -> dict[str, Any]:
+    place = {"name": NAME, "shard": silo.shard, "state_directory": silo.state}
+    return {**place, "method": METHOD, "application_key": KEY}
+
+
 @asynccontextmanager
 async def served_client(silo: GeneratedSilo) -> AsyncIterator[FastAPI]:
     """The client's application with the model and the lists of all known users ready."""
-    settings = ClientSettings(
-        name=NAME,
-        shard=silo.shard,
-        state_directory=silo.state,
-        method=METHOD,
-        application_key=SecretStr(KEY),
-        log_level="warning",
-    )
+    settings = client_settings(**_settings(silo), log_level="warning")
     app = create_app(settings, outside=Unreachable())
     async with app.router.lifespan_context(app):
         service: ClientService = app.state.service
         while service.answers.lists_share < 1.0:
             await asyncio.sleep(LOOK_SECONDS)
         yield app
+
+
+BARE = "import numpy, pydantic, uvicorn, sys; sys.stdin.read()"
+
+
+@asynccontextmanager
+async def prepare_server(silo: GeneratedSilo, folder: Path) -> Preparing:
+    """What the server's process has to itself once it has answered, beside a process that imports libraries alone."""
+    (port,) = free_ports(1)
+    settings = client_settings(**_settings(silo), port=port, aggregator_url=f"http://{HOST}:9", log_level="warning")
+    with subprocess.Popen([sys.executable, "-c", BARE], stdin=subprocess.PIPE) as bare:
+        server = start_client(settings, folder / "server.log")
+        try:
+            target = LoadTarget(NAME, f"http://{HOST}:{port}", KEY, server.pid)
+            users = load_shard(silo.shard).user_ids[:ASKED]
+            measure_start(lambda: None, target, users[0])
+            with open_line(target.url) as line:
+                for user in users:
+                    line.ask(write_request("GET", list_path(user), KEY))
+            taken, unit = (measure_memory(one.pid).private for one in (server, bare))
+            yield PreparedWork((), unit, "a process that imports numpy, pydantic and uvicorn", taken)
+        finally:
+            stop_services([server])
+            bare.communicate()
 
 
 def empty_app(body: bytes) -> FastAPI:

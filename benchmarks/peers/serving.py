@@ -311,8 +311,8 @@ def measure_processes(silo: ServedSilo) -> list[ServingRow]:
 
 def measure_worker(silo: ServedSilo) -> ServingRow:
     """A further worker's private memory, once it has answered."""
-    asked = [write_request("GET", list_path(user), silo.key) for user in drawn_users(silo.shard)[:200]]
-    for _ in range(20):  # connections, of which the system gives each process some
+    asked = [write_request("GET", list_path(user), silo.key) for user in drawn_users(silo.shard)[:50]]
+    for _ in range(12):  # connections, of which the system gives each process some
         with open_line(silo.url) as line:
             for one in asked:
                 line.ask(one)

@@ -72,11 +72,13 @@ class AskingLine:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, request: bytes) -> Any:
-        """The answer's content. ValueError for any status but a good one."""
+        """The answer's content. ValueError for any status but a good one, ConnectionError for half of an answer."""
         self._socket.sendall(request)
         came = b""
         while (found := _split(came)) is None:
-            came += self._socket.recv(1 << 16)
+            if not (piece := self._socket.recv(1 << 16)):
+                raise ConnectionError("expected a whole answer, the connection ended")
+            came += piece
         return _read(*found)
 
     def close(self) -> None:
