@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 from fastapi import FastAPI
 
-from client_service.app import create_app
+from client_service.app import create_app, create_server
 from client_service.data.interaction_files import write_shard
 from client_service.http.fast_path import FastPath
 from client_service.settings import ClientSettings
@@ -450,6 +450,11 @@ def split(answer: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
     return first, [(one[0], one[-1]) for one in named if one[0].lower() not in ASIDE], OWN_ID.sub(b"", body)
 
 
+def create_whole(settings: ClientSettings) -> FastAPI:
+    """Server and trainer in one process."""
+    return create_app(settings, Unreachable())
+
+
 def find_fast_path(app: Any) -> FastPath:
     layer = app.front
     while not isinstance(layer, FastPath):
@@ -462,7 +467,7 @@ Pair = tuple[Silo, Silo, list[int]]
 
 
 @pytest.fixture
-def pair_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ClientSettings, ClientSettings], Pair]]:
+def pair_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Pair]]:
     """Two services of equal silos; the second one's fast path passes everything on."""
     whole = FastPath.__call__
     passed, without = [0], set[int]()
@@ -484,8 +489,8 @@ def pair_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ClientSetting
     monkeypatch.setattr(FastPath, "__call__", call)
     with ExitStack() as stack:
 
-        def open_pair(fast: ClientSettings, slow: ClientSettings) -> Pair:
-            apps = [create_app(one, Unreachable()) for one in (fast, slow)]
+        def open_pair(*settings: ClientSettings, make: Callable[..., FastAPI] = create_whole) -> Pair:
+            apps = [make(one) for one in settings]
             without.add(id(find_fast_path(apps[1])))
             first, second = (Silo(app, stack.enter_context(serve(app))) for app in apps)
             return first, second, passed
@@ -535,7 +540,7 @@ def wait_until_listed(silo: Silo, version: str) -> None:
 
 
 @pytest.fixture
-def pair(pair_of: Callable[[ClientSettings, ClientSettings], Pair], silos: Silos, tmp_path: Path) -> Pair:
+def pair(pair_of: Callable[..., Pair], silos: Silos, tmp_path: Path) -> Pair:
     """Of a silo with a model, an allowed host and an allowed origin. One user has a later event, one is erased, and one
     is nowhere but in the log."""
     changes: dict[str, Any] = {"allowed_hosts": ("silo.example.org",), "allowed_origins": (SHOP,)}
@@ -595,9 +600,7 @@ def test_the_usual_requests_do_not_reach_the_framework(pair: Pair) -> None:
     assert silo.ask(get(USERS, key=None)).startswith(b"HTTP/1.1 401") and passed[0] > before + 1
 
 
-def test_without_a_key(
-    pair_of: Callable[[ClientSettings, ClientSettings], Pair], silos: Silos, tmp_path: Path, lines: Lines
-) -> None:
+def test_without_a_key(pair_of: Callable[..., Pair], silos: Silos, tmp_path: Path, lines: Lines) -> None:
     (shard,) = silos(1)
     none = dict.fromkeys(KEYS)
     found = pair_of(*(prepare(tmp_path / name, shard, modelled=False, **none) for name in ("a", "b")))
@@ -607,7 +610,7 @@ def test_without_a_key(
 
 
 def test_what_comes_too_fast_is_refused_alike(
-    pair_of: Callable[[ClientSettings, ClientSettings], Pair],
+    pair_of: Callable[..., Pair],
     silos: Silos,
     tmp_path: Path,
     lines: Lines,
@@ -624,7 +627,7 @@ def test_what_comes_too_fast_is_refused_alike(
     assert found[0].ask(get(USERS)).startswith(b"HTTP/1.1 429")
 
 
-def test_next_items(pair_of: Callable[[ClientSettings, ClientSettings], Pair], tmp_path: Path, lines: Lines) -> None:
+def test_next_items(pair_of: Callable[..., Pair], tmp_path: Path, lines: Lines) -> None:
     found = pair_of(*(session_silo(tmp_path / name, **KEYS) for name in ("a", "b")))
     for body in NEXT_BODIES:
         require_same(found, post(NEXT, body), lines)
@@ -656,3 +659,26 @@ def test_a_user_by_another_spelling_of_the_id_is_that_user_with_all_that_came_la
         for spelled in ("1", "1.0", "%201"):
             found = json.loads(split(silo.ask(get(f"/v1/users/{spelled}/recommendations")))[2])
             assert found["user"] == "1" and listed[0] not in [one["item"] for one in found["items"]], spelled
+
+
+def test_a_server_without_its_trainer(pair_of: Callable[..., Pair], silos: Silos, tmp_path: Path, lines: Lines) -> None:
+    (shard,) = silos(1)
+    found = pair_of(*(prepare(tmp_path / name, shard) for name in ("a", "b")), make=create_server)
+    for silo in found[:2]:
+        until = time.monotonic() + LONGEST_SECONDS
+        while b'"version"' not in silo.ask(get("/v1/model")):
+            assert time.monotonic() < until
+        tell(silo, post("/v1/interactions", {"interactions": [{"event": "e", "user": "user-02", "item": "item-11"}]}))
+    lines.take()
+    for user in ("user-01", "user-02", "nobody", "user%2D01", "%ff"):
+        require_same(found, get(f"/v1/users/{user}/recommendations?k=4"), lines)
+    for request in (
+        get(SIMILAR),
+        post(BASKETS, SMALL_BODY),
+        post(BASKETS, "{"),
+        post(NEXT, NEXT_BODIES[0]),
+        get(USERS, key=None),
+    ):
+        require_same(found, request, lines)
+    before = found[2][0]
+    assert found[0].ask(get(USERS)).startswith(b"HTTP/1.1 200") and found[2][0] == before + 1
