@@ -66,12 +66,20 @@ def hits_of_each(
 
     def hits(rows: Rows) -> list[Hits]:
         interrupt.check()
-        out, wanted, owners = seen[rows], target[rows].toarray() > 0, np.arange(len(rows))[:, None]
+        out, wanted, owners = seen[rows], held_out(target, rows), np.arange(len(rows))[:, None]
         lists = (best_unseen(scores, out, K) for scores in candidates(rows))
         return [wanted[owners, ranked] & (ranked >= 0) for ranked in lists]
 
     found = in_threads(hits, split_users(judged, target.shape[1]))
     return [np.concatenate(one) for one in zip(*found, strict=True)], counts[judged]
+
+
+def held_out(target: sparse.csr_array, rows: Rows) -> NDArray[np.bool_]:
+    """Which items are held out of these users, (B, N)."""
+    own = target[rows]
+    found = np.zeros(own.shape, dtype=bool)
+    found[np.repeat(np.arange(len(rows)), np.diff(own.indptr)), own.indices] = own.data > 0
+    return found
 
 
 def validation_users(users: int, seed: int) -> Rows:

@@ -26,6 +26,8 @@ from client_service.event_log.store import EventStore
 from client_service.joining_value.comparison import compare_with_alone
 from client_service.model_store.model_files import REFRESH, ModelHead, Served, freeze
 from client_service.model_store.refitting import Refit, load_model_basis
+from client_service.models.closed_form.full_spectrum import COMPONENTS, EXPONENT, FILTER
+from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import Interrupt
 from client_service.serving.precomputed_lists import ListBuilder, ListReader
 from client_service.serving.recommender import Recommender
@@ -45,7 +47,9 @@ from client_service.training.relevance_fit import fit_relevance
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.start_choice import Choice, load_choice, save_choice
 from shared.method.declaration import Counts
+from shared.method.settings import MethodSettings
 from shared.method.spectrum import RANKING, TRAINING, Accuracy
+from shared.method.tensors import EXCHANGES
 from shared.strategies import build_strategy
 
 
@@ -88,12 +92,13 @@ def begin_training(
 ) -> tuple[ItemTrainer, dict[str, Any]]:
     """A model where its run begins, with the choices that an earlier run made on the same shard."""
     method, folder = place.method, place.cache or place.folder
-    began = time.perf_counter()
-    spectrum = cached_spectrum(shard, method.cutoff, folder, spectrum_accuracy(place.run))
-    seconds = time.perf_counter() - began
     basis = _choice_basis(place)
     known = load_choice(shard, method.cutoff, folder, basis)
     recipe = known.recipe if method.fusion else None
+    began = time.perf_counter()
+    beside = filter_spectrum(method, place.kind, recipe)
+    spectrum = cached_spectrum(shard, method.cutoff, folder, spectrum_accuracy(place.run), beside)
+    seconds = time.perf_counter() - began
     training = ItemTrainer(shard, spectrum, method, device, known.start, interrupt, place.kind, recipe, place.basis)
     choice = Choice(start=training.start or known.start, recipe=training.recipe or known.recipe)
     if choice != known:
@@ -125,7 +130,8 @@ def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.
     Raises DataError where the basis is missing: without it the model ranks otherwise.
     """
     basis = load_model_basis(folder, head)
-    spectrum = cached_spectrum(shard, head.method.cutoff, folder, spectrum_accuracy(head.run))
+    beside = None if head.recipe is None else filter_spectrum(head.method, head.kind, head.recipe)
+    spectrum = cached_spectrum(shard, head.method.cutoff, folder, spectrum_accuracy(head.run), beside)
     return ItemTrainer(
         shard, spectrum, head.method, device, head.start, kind=head.kind, recipe=head.recipe, basis=basis
     )
@@ -134,6 +140,16 @@ def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.
 def spectrum_accuracy(run: str) -> Accuracy:
     """Nothing is trained on the spectrum of a refresh: its model only ranks."""
     return RANKING if run == REFRESH else TRAINING
+
+
+def filter_spectrum(method: MethodSettings, kind: str, recipe: Recipe | None) -> tuple[int, float] | None:
+    """Cut-off and exponent of the spectrum of the filter that is fused with a model; None where there is none.
+
+    recipe: None where validation has not chosen yet.
+    """
+    begins_at_filter = EXCHANGES[kind or method.model].starts_at_filter and method.start != "random"
+    heard = recipe is None or recipe.loudness(FILTER.name) > 0.0
+    return (COMPONENTS, EXPONENT) if method.fusion and begins_at_filter and heard else None
 
 
 def relate_scores(shard: Shard, served: Served, interrupt: Interrupt) -> Relevance:

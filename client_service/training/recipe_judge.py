@@ -12,7 +12,7 @@ from scipy import sparse
 from client_service.compiled.top_items import top_columns
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, K, PerUser
-from client_service.evaluation.ranking import hits_of_each, split_users, validation_users
+from client_service.evaluation.ranking import held_out, hits_of_each, split_users, validation_users
 from client_service.models.closed_form.part import Scorer
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import standard_scores, standardise
@@ -152,7 +152,7 @@ class Judge:
             places = rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             width = int(lengths.max(initial=0))
             wanted = np.zeros((len(users), width), dtype=bool)
-            wanted[places] = shard.valid[users].toarray()[rows, columns] > 0
+            wanted[places] = held_out(shard.valid, users)[rows, columns]
             return wanted, [_keep_columns(one, (rows, columns), places, width) for one in whole]
 
         blocks = in_threads(keep, split_users(self.users, items))

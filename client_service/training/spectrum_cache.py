@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -10,9 +12,10 @@ from safetensors.numpy import load_file
 from scipy import sparse
 
 from client_service.data.interactions import Shard
+from shared.cores import in_threads
 from shared.files import save_arrays
 from shared.method.graph import Float64
-from shared.method.spectrum import TRAINING, Accuracy, Spectrum, low_spectrum
+from shared.method.spectrum import RANKING, TRAINING, Accuracy, Spectrum, low_spectrum
 
 SUFFIX = "safetensors"
 NAMES = ("singular", "users", "items")
@@ -27,23 +30,44 @@ class KeptSpectrum(Spectrum):
 
     def rank_by(self, interactions: sparse.csr_array, cutoff: int, exponent: float) -> Spectrum:
         """Reads a further spectrum of the same graph, or computes and keeps it."""
-        digest = self.path.name.split("-")[1]
-        path = self.path.with_name(_ranking_name(digest, cutoff, exponent))
-        return _read(path) or _keep(super().rank_by(interactions, cutoff, exponent), path)
+        digest, _ = _identify(self.path)
+        return _ranking_spectrum(interactions, self.path.parent, digest, cutoff, exponent)
 
 
-def cached_spectrum(shard: Shard, cutoff: int, folder: Path | None, accuracy: Accuracy = TRAINING) -> Spectrum:
+def cached_spectrum(
+    shard: Shard,
+    cutoff: int,
+    folder: Path | None,
+    accuracy: Accuracy = TRAINING,
+    beside: tuple[int, float] | None = None,
+) -> Spectrum:
     """The low spectrum of the shard's training graph.
 
     The file's name holds the digest and the cut-off: when the shard changes, the basis turns and the old file is of
-    no use. A file that cannot be read is computed anew. Without a folder nothing is kept.
+    no use. A file that cannot be read is computed anew. Without a folder nothing is kept. beside: cut-off and exponent
+    of a spectrum that `rank_by` will be asked for; both are computed at the same time, since one keeps one core busy.
     """
     if folder is None:
         return low_spectrum(shard.train, cutoff, accuracy=accuracy)
     digest = shard.digest[:16]
     name = f"spectrum-{digest}-{cutoff}.{SUFFIX}" if accuracy is TRAINING else _ranking_name(digest, cutoff, 0.5)
-    found = _read(folder / name) or _keep(low_spectrum(shard.train, cutoff, accuracy=accuracy), folder / name)
-    return KeptSpectrum(found.singular, found.users, found.items, folder / name)
+    path = folder / name
+
+    def find() -> Spectrum:
+        return _read(path) or _keep(low_spectrum(shard.train, cutoff, accuracy=accuracy), path)
+
+    jobs: list[Callable[[], Spectrum]] = [find]
+    if beside is not None:
+        jobs.append(partial(_ranking_spectrum, shard.train, folder, digest, *beside))
+    found = in_threads(lambda job: job(), jobs)[0]
+    return KeptSpectrum(found.singular, found.users, found.items, path)
+
+
+def _ranking_spectrum(
+    interactions: sparse.csr_array, folder: Path, digest: str, cutoff: int, exponent: float
+) -> Spectrum:
+    path = folder / _ranking_name(digest, cutoff, exponent)
+    return _read(path) or _keep(low_spectrum(interactions, cutoff, exponent, accuracy=RANKING), path)
 
 
 def _ranking_name(digest: str, cutoff: int, exponent: float) -> str:

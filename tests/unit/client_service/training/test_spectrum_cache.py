@@ -21,9 +21,9 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The cut-offs with which the solver was called."""
     calls: list[int] = []
 
-    def counted(interactions: object, cutoff: int, accuracy: Accuracy) -> Spectrum:
+    def counted(interactions: object, cutoff: int, exponent: float = 0.5, *, accuracy: Accuracy) -> Spectrum:
         calls.append(cutoff)
-        return low_spectrum(interactions, cutoff, accuracy=accuracy)
+        return low_spectrum(interactions, cutoff, exponent, accuracy=accuracy)
 
     monkeypatch.setattr(client_service.training.spectrum_cache, "low_spectrum", counted)
     return calls
@@ -90,18 +90,27 @@ def test_other_files_in_the_folder_stay(planted: Shard, tmp_path: Path) -> None:
 
 
 def test_a_spectrum_that_scorers_rank_by_is_kept_beside_and_read_again(
-    planted: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planted: Shard, tmp_path: Path, solved: list[int]
 ) -> None:
     first = cached_spectrum(planted, 5, tmp_path).rank_by(planted.train, 7, 0.25)
-    monkeypatch.setattr(Spectrum, "rank_by", lambda *_: pytest.fail("expected the kept spectrum"))
     again = cached_spectrum(planted, 5, tmp_path)
     assert_equal(again.rank_by(planted.train, 7, 0.25), first)
+    assert solved == [5, 7]
     assert_equal(first, low_spectrum(planted.train, 7, 0.25))
     assert len(kept(tmp_path)) == 2
-    monkeypatch.undo()
     changed: Any = SimpleNamespace(digest="f" * 64, train=planted.train[::-1])
     cached_spectrum(changed, 5, tmp_path).rank_by(changed.train, 7, 0.25)
     assert {path.name.split("-")[1] for path in kept(tmp_path)} == {"f" * 16}
+
+
+def test_both_spectra_of_a_graph_are_computed_at_once_where_both_are_needed(
+    planted: Shard, tmp_path: Path, solved: list[int]
+) -> None:
+    found = cached_spectrum(planted, 5, tmp_path, beside=(7, 0.25))
+    assert sorted(solved) == [5, 7] and len(kept(tmp_path)) == 2
+    assert_equal(found, low_spectrum(planted.train, 5))
+    assert_equal(found.rank_by(planted.train, 7, 0.25), low_spectrum(planted.train, 7, 0.25))
+    assert sorted(solved) == [5, 7]
 
 
 def test_a_part_of_a_kept_spectrum_finds_what_is_kept_beside_the_whole(planted: Shard, tmp_path: Path) -> None:
@@ -115,5 +124,5 @@ def test_what_only_ranks_is_kept_apart_from_what_is_trained_on(
     for _ in range(2):
         cached_spectrum(planted, 5, tmp_path, RANKING).rank_by(planted.train, 7, 0.25)
         cached_spectrum(planted, 5, tmp_path)
-    assert solved == [5, 5]
+    assert solved == [5, 7, 5]
     assert len(kept(tmp_path)) == 3
