@@ -34,6 +34,7 @@ from client_service.compilation.item_model import (
     basket_of,
     choose_form,
     in_blocks,
+    pick_items,
 )
 from client_service.compilation.item_table import fold_in
 from client_service.compiled.model import BasketRanker
@@ -105,18 +106,6 @@ def keep_users(shard: Shard, rows: Rows) -> Shard:
     """The shard of these users alone, with all of its items."""
     matrices = [sparse.csr_array(part[rows]) for part in (shard.train, shard.valid, shard.test)]
     return shard_of_matrices(shard.name, [shard.user_ids[row] for row in rows], shard.item_ids, matrices)
-
-
-def pick_items(baskets: sparse.csr_array, count: int, generator: np.random.Generator) -> sparse.csr_array:
-    """At most so many items of each basket, drawn."""
-    keys = generator.random(baskets.nnz)
-    owners = np.repeat(np.arange(baskets.shape[0]), np.diff(baskets.indptr))
-    order = np.lexsort((keys, owners))
-    places = np.arange(baskets.nnz) - np.repeat(baskets.indptr[:-1], np.diff(baskets.indptr))
-    kept = order[places < count]
-    found = sparse.csr_array((np.ones(len(kept), np.float32), (owners[kept], baskets.indices[kept])), baskets.shape)
-    found.sort_indices()
-    return found
 
 
 def gain_of(

@@ -2,11 +2,13 @@
 
 The form of answers to baskets is the smallest that does not rank worse than the model itself: `truncated` tables of
 few entries an item, a `dense` one, a table whose best items are scored again (`rescored`), or the model's own scores
-for each basket (`exact`).
+for each basket (`exact`). How loud the parts of a score are beside each other is another thing for a few items than for
+many, so that small baskets are ranked by the model's own scores where a table ranks them worse.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -53,7 +55,8 @@ ENTRIES = (200, 400)  # of an item in a truncated table; the first also where th
 DENSE_ITEMS = 6000  # up to which there is a dense table: 72 MB
 FEW_ITEMS = 2000  # up to which only a dense one is tried: it is 8 MB, and as fast
 NO_WORSE = -0.001  # of the primary measure: the lower end of a form's interval must lie above
-JUDGING = (2000, 6000)  # users who judge a form, more where fewer leave it open
+JUDGING = (2000, 6000)  # users who judge a form, all of them unless the first ones say no
+SMALL_BASKETS = ((3, 8), (8, 20))  # items of baskets by which a table is judged, and below how many it is not used then
 LEAST_JUDGING = 30  # without whom nothing is chosen
 SEED = 0
 CHANGED = 0.1  # share of the training pairs by which their number may differ before a form is chosen anew
@@ -61,11 +64,12 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Option(NamedTuple):
-    """A form, and what it is made of. entries: of an item in the table, 0: all, None: there is none."""
+    """A form, and what it is made of. entries: of an item in the table, 0: all, None: there is none. few: see
+    `TableHead`."""
 
     form: Form
     entries: int | None
-    exact: bool
+    few: int = 0
 
     @property
     def name(self) -> str:
@@ -73,7 +77,7 @@ class Option(NamedTuple):
         return f"{self.form}-{self.entries}" if self.entries else self.form
 
 
-EXACT = Option("exact", None, True)
+EXACT = Option("exact", None)
 
 
 @dataclass
@@ -113,25 +117,26 @@ class FormBuilder:
         if not self.served.ranker.fusion.parts or self.linear is None:
             return [EXACT]  # a product with the items' embeddings is smaller than any table
         if items <= FEW_ITEMS:
-            return [Option("dense", 0, exact=False), EXACT]
-        truncated = [Option("truncated", count, exact=False) for count in ENTRIES]
-        dense = [Option("dense", 0, exact=False)] if items <= DENSE_ITEMS else []
-        return [*truncated, *dense, Option("rescored", ENTRIES[0], exact=True), EXACT]
+            return [Option("dense", 0), EXACT]
+        truncated = [Option("truncated", count) for count in ENTRIES]
+        dense = [Option("dense", 0)] if items <= DENSE_ITEMS else []
+        return [*truncated, *dense, Option("rescored", ENTRIES[0]), EXACT]
 
     def build(self, option: Option) -> tuple[TableHead | None, ExactHead | None, Arrays]:
         """The arrays of this form."""
         table, exact, arrays = None, None, Arrays()
         if option.entries is not None:
-            table, arrays = self._table(option.entries)
-        if option.exact:
+            table, arrays = self._table(option, option.entries)
+        if table is None or table.rescored or table.few:
             exact, own = self.exact
             arrays = arrays | own
         return table, exact, arrays
 
-    def _table(self, entries: int) -> tuple[TableHead, Arrays]:
+    def _table(self, option: Option, entries: int) -> tuple[TableHead, Arrays]:
         linear = self.linear
         assert linear is not None
-        head = TableHead(entries=entries, growth=linear.growth, bias_growth=linear.bias_growth)
+        growths = {"growth": linear.growth, "bias_growth": linear.bias_growth}
+        head = TableHead(entries=entries, rescored=option.form == "rescored", few=option.few, **growths)
         if not entries:
             return head, {"table-values": all_entries(linear, self.interrupt), "table-bias": linear.bias}
         columns, values = self.strongest if entries == ENTRIES[-1] else fewer_entries(self.strongest, entries)
@@ -139,31 +144,32 @@ class FormBuilder:
 
 
 class _Judge:
-    """Ranks validation items for the training items of users as if these were strangers' baskets."""
+    """Ranks validation items for the training items of users as if these were strangers' baskets. most: items of each
+    basket that count, drawn; None: all."""
 
-    def __init__(self, builder: FormBuilder) -> None:
-        self._builder, shard = builder, builder.shard
+    def __init__(self, builder: FormBuilder, judging: Sequence[int], most: int | None = None) -> None:
+        self._builder, self._baskets, shard = builder, builder.baskets, builder.shard
+        if most is not None:
+            self._baskets = pick_items(builder.baskets, most, np.random.default_rng(SEED))
         has_both = np.flatnonzero((np.diff(shard.valid.indptr) > 0) & (np.diff(shard.train.indptr) > 0))
-        self.users: Rows = np.random.default_rng(SEED).permutation(has_both)[: JUDGING[-1]]
+        users: Rows = np.random.default_rng(SEED).permutation(has_both)[: judging[-1]]
+        parts = np.split(users, [count for count in judging[:-1] if count < len(users)])
+        self._blocks, self.count = [np.sort(one) for one in parts], len(users)
         self._exact: list[PerUser] = []
 
     def is_no_worse(self, ranker: BasketRanker) -> tuple[bool, str]:
         """Does the interval of its gain over the model itself lie above NO_WORSE? And the interval in words.
 
-        More users judge where few leave it open.
+        Not all users are asked where some of them say no.
         """
         gains: list[PerUser] = []
-        for place, users in enumerate(self._blocks()):
+        for place, users in enumerate(self._blocks):
             gains.append(self._measure(in_blocks(partial(self._rank, ranker)), users) - self._judge_exact(place, users))
             gain = np.concatenate(gains)
             mean, half = float(gain.mean()), float(1.96 * gain.std(ddof=1) / np.sqrt(len(gain)))
-            if mean - half > NO_WORSE or mean + half < NO_WORSE:
+            if mean + half < NO_WORSE:
                 break
         return mean - half > NO_WORSE, f"{mean:+.4f} +- {half:.4f} of {len(gain):,} users"
-
-    def _blocks(self) -> list[Rows]:
-        parts = np.split(self.users, [count for count in JUDGING[:-1] if count < len(self.users)])
-        return [np.sort(one) for one in parts]
 
     def _judge_exact(self, place: int, users: Rows) -> PerUser:
         """The measure of each user by the model itself."""
@@ -173,12 +179,12 @@ class _Judge:
 
     def _rank_exactly(self, rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
         self._builder.interrupt.check()
-        served, baskets = self._builder.served, self._builder.baskets
-        return served.ranker.top_scored(fold_in(served, baskets[rows]), seen.toarray() > 0, k)[0]
+        served = self._builder.served
+        return served.ranker.top_scored(fold_in(served, self._baskets[rows]), seen.toarray() > 0, k)[0]
 
     def _rank(self, ranker: BasketRanker, rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
         self._builder.interrupt.check()
-        baskets = ((basket_of(self._builder.shard.train, row), basket_of(seen, at)) for at, row in enumerate(rows))
+        baskets = ((basket_of(self._baskets, row), basket_of(seen, at)) for at, row in enumerate(rows))
         return np.stack([ranker.rank(basket, excluded, k).rows for basket, excluded in baskets])
 
     def _measure(self, top: TopItems, users: Rows) -> PerUser:
@@ -189,6 +195,17 @@ class _Judge:
 def basket_of(matrix: sparse.csr_array, row: int) -> Rows:
     """The items of a row, ascending."""
     found: Rows = matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].astype(np.int64)
+    return found
+
+
+def pick_items(baskets: sparse.csr_array, most: int, generator: np.random.Generator) -> sparse.csr_array:
+    """At most so many items of each basket, drawn."""
+    counts = np.diff(baskets.indptr)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    order = np.lexsort((generator.random(baskets.nnz), owners))
+    kept = np.sort(order[np.arange(baskets.nnz) - np.repeat(baskets.indptr[:-1], counts) < most])
+    found = sparse.csr_array((baskets.data[kept], (owners[kept], baskets.indices[kept])), baskets.shape)
+    found.sort_indices()
     return found
 
 
@@ -217,16 +234,33 @@ def choose_form(builder: FormBuilder) -> ChosenForm:
     options = builder.options()
     if len(options) == 1:
         return _choice(builder, EXACT, "the model's own scores are the smallest form")
-    judge, told = _Judge(builder), []
-    if len(judge.users) < LEAST_JUDGING:
+    judge, told = _Judge(builder, JUDGING), []
+    if judge.count < LEAST_JUDGING:
         return _choice(builder, EXACT, f"fewer than {LEAST_JUDGING} users have validation items to choose by")
     for option in options[:-1]:
-        table, exact, arrays = builder.build(option)
-        good, interval = judge.is_no_worse(BasketRanker(arrays, table, exact))
+        good, interval = judge.is_no_worse(_ranker(builder, option))
         told.append(f"{option.name} {interval}")
         if good:
-            return ChosenForm(option, table, exact, arrays, _explain(told))
+            few, more = _choose_few(builder, option)
+            return _choice(builder, option._replace(few=few), _explain([*told, *more]))
     return _choice(builder, EXACT, f"{_explain(told)}; the interval of none lies above {NO_WORSE}")
+
+
+def _choose_few(builder: FormBuilder, option: Option) -> tuple[int, list[str]]:
+    """Below how many items a basket is ranked exactly; and the intervals in words."""
+    told, few = [], 0
+    for size, beyond in SMALL_BASKETS:
+        good, interval = _Judge(builder, JUDGING[:1], size).is_no_worse(_ranker(builder, option))
+        told.append(f"of {size} items {interval}")
+        if good:
+            break
+        few = beyond
+    return few, told
+
+
+def _ranker(builder: FormBuilder, option: Option) -> BasketRanker:
+    table, exact, arrays = builder.build(option)
+    return BasketRanker(arrays, table, exact)
 
 
 def _explain(told: list[str]) -> str:
@@ -286,6 +320,7 @@ def _compile(
         length=min(LENGTH, items),
         form=choice.option.form,
         entries=choice.option.entries,
+        few=choice.option.few,
         why=choice.why,
         chosen_for=describe_parts(served),
         chosen_pairs=shard.train.nnz if kept is None or before is None else before.chosen_pairs,
@@ -310,5 +345,5 @@ def _kept_option(builder: FormBuilder, before: CompiledModelHead) -> Option | No
     pairs = builder.shard.train.nnz
     if before.chosen_for != describe_parts(builder.served) or abs(pairs - before.chosen_pairs) > CHANGED * pairs:
         return None
-    known = Option(before.form, before.entries, before.exact is not None)
-    return known if known in builder.options() else None
+    known = Option(before.form, before.entries, before.few)
+    return known if known._replace(few=0) in builder.options() else None

@@ -8,7 +8,7 @@ of the usual size. Shapes: M users, N items, B users or rows, q embedding width,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,8 @@ BLOCK = 1 << 21  # numbers of the table that are made at a time: 8 MB, and a few
 MOST_MADE = 1 << 22  # numbers of users' scores that are made at a time
 FEW_USERS = 1024  # up to which EASE's weights are made as a product of matrices of that rank
 EVERY, SAMPLED = 8, 16  # columns of which one is sampled; times the entries that a row has, at least, to be sampled
-QUIET = 0.03  # share of the base score in all loudness, below which the table does without it
+UNIT_ROWS, LARGE = 64, 8.0  # rows by which the unit is chosen, and what their largest number becomes
+HIGHEST = 6e4  # number that half precision holds
 TIE = 1e-4  # of a score's deviation that popular items have before others that no item of a basket speaks for
 SEED = 0
 Entries = tuple[NDArray[np.integer], NDArray[np.float16]]
@@ -57,7 +58,8 @@ class LinearPart:
 @dataclass(frozen=True)
 class LinearModel:
     """W as the sum of its parts, and the bias (N,). growth, bias_growth: factors of both with a basket's size, which
-    make the scores as large as the model's own. sizes: of each scorer's scores, by a basket's size."""
+    make the scores as large as the model's own. sizes: of each scorer's scores, by a basket's size. unit: what W is
+    divided by, so that half-precision numbers hold it."""
 
     items: int
     parts: tuple[LinearPart, ...]
@@ -65,6 +67,7 @@ class LinearModel:
     growth: Growth
     bias_growth: Growth
     sizes: tuple[Growth, ...]
+    unit: float = 1.0
 
     def blocks(self) -> list[Rows]:
         """Rows of the table that are made at a time."""
@@ -83,7 +86,8 @@ class LinearModel:
             else:
                 found += more
         found[np.arange(len(rows)), rows] = 0.0
-        return found
+        found *= np.float32(1.0 / self.unit)
+        return np.clip(found, -HIGHEST, HIGHEST, out=found)
 
     def __post_init__(self) -> None:
         low = [(part.left, part.right) for part in self.parts if part.left is not None and part.right is not None]
@@ -139,14 +143,13 @@ def linearise(served: Served, train: sparse.csr_array, popularity: Float32, inte
     summed = [not isinstance(part, Frequency) for _, part in fusion]
     loud = [(1.0, of_base), *((one, size) for (one, _), size, yes in zip(fusion, linear, summed, strict=True) if yes)]
     common = _common_size(loud)
-    whole = sum(loudness for loudness, _ in loud)
-    parts = [base.weighed(_weight(1.0, common, of_base))] if whole * QUIET < 1.0 else []
+    parts = [base.weighed(_weight(1.0, common, of_base))]
     for (loudness, part), one, size, yes in zip(fusion, mapped, linear, summed, strict=True):
         if yes:
             weight = _weight(loudness, common, size)
             parts.append(_linear_part(part, np.float32(weight)) if one is None else one.weighed(weight))
     heard = np.where(spread > 0, spread, 1.0)
-    return LinearModel(
+    found = LinearModel(
         train.shape[1],
         tuple(parts),
         _bias(fusion, popularity),
@@ -154,6 +157,10 @@ def linearise(served: Served, train: sparse.csr_array, popularity: Float32, inte
         _fit_growth(heard, counts),
         tuple(_fit_growth(size, counts) for size in sizes),
     )
+    drawn = np.random.default_rng(SEED).permutation(found.items)[:UNIT_ROWS]
+    unit = float(np.abs(found.make_rows(drawn)).max(initial=0.0)) / LARGE or 1.0
+    growth = (found.growth[0] + float(np.log(unit)), found.growth[1])
+    return replace(found, growth=growth, unit=unit)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from shared.method.parameters import Float32
 FORMAT: Final = "lpsfed-compiled-model/1"
 KIND: Final = "model"
 LENGTH: Final = 200  # items of a list, of which a request's filters leave some
-RESCORED: Final = 400  # items of a table's list that are scored again, and more where more are asked for
+RESCORED: Final = 200  # items of a table's list that are scored again, and more where more are asked for
 CANDIDATES: Final = 2000  # items at most of which the predictive MLP's part is computed
 Form = Literal["dense", "truncated", "rescored", "exact"]
 Rows = NDArray[np.int64]
@@ -52,20 +52,22 @@ UNFITTED = Relevance(1.0, 0.0)  # of a model that no validation item has judged
 
 class TableHead(BaseModel):
     """An item table. entries: of each item, 0: all. growth: of the sum's factor, and of the bias's, with a basket's
-    size."""
+    size. rescored: are its best items scored again exactly? few: smaller baskets are ranked exactly."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     entries: int
     growth: Growth
     bias_growth: Growth
+    rescored: bool = False
+    few: int = 0
 
 
 class CompiledModelHead(BaseModel):
     """What the arrays of a compiled model are of.
 
-    lists_digest: of the shard's data. entries: see `TableHead`; None without a table. why: how the form was chosen.
-    chosen_for, chosen_pairs: what the choice holds for, so that the next model of the kind need not choose again.
-    relevance: of the lists' scores; basket_relevance: of the baskets'.
+    lists_digest: of the shard's data. entries, few: see `TableHead`; entries None without a table. why: how the form
+    was chosen. chosen_for, chosen_pairs: what the choice holds for, so that the next model of the kind need not choose
+    again. relevance: of the lists' scores; basket_relevance: of the baskets'.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -78,6 +80,7 @@ class CompiledModelHead(BaseModel):
     length: int
     form: Form
     entries: int | None
+    few: int
     why: str
     chosen_for: str
     chosen_pairs: int
@@ -138,16 +141,17 @@ class BasketRanker:
     def __init__(self, arrays: Arrays, table: TableHead | None, exact: ExactHead | None) -> None:
         self._table = None if table is None else EntryTable(arrays, table)
         self._exact = None if exact is None else ExactScorer(arrays, exact)
-        if self._table is None and self._exact is None:
-            raise ValueError("a table or exact scores, got neither")
+        if self._exact is None and (table is None or table.rescored or table.few):
+            raise ValueError("the arrays of exact scores, got none")
 
     def rank(self, basket: Rows, excluded: Mask | Rows, k: int) -> RankedItems:
         """The k best items, of equal scores the first rows. A shorter list is the beginning of a longer one."""
-        if self._table is None:
+        table = self._table_for(basket)
+        if table is None:
             return self._rank_exactly(basket, excluded, k)
-        scores = self._table.scores(basket)
+        scores = table.scores(basket)
         scores[excluded] = -np.inf
-        if self._exact is None:
+        if not table.head.rescored:
             rows, best = top_columns(scores[None], k)
             return _fill_up(rows[0], best[0], k)
         chosen, best = (part[0] for part in top_columns(scores[None], max(k, RESCORED)))
@@ -156,21 +160,27 @@ class BasketRanker:
 
     def scores_at(self, basket: Rows, columns: Rows) -> Float32:
         """Scores of some items (c,), by which `rank` orders them."""
-        exact = self._exact
-        if exact is None:
-            assert self._table is not None
-            return self._table.scores(basket)[columns]
+        table, exact = self._table_for(basket), self._exact
+        if table is not None and not table.head.rescored:
+            return table.scores(basket)[columns]
+        assert exact is not None
         user = exact.user(basket)
-        if self._table is None:
+        if table is None:
             return exact.scores(basket, user)[columns] + exact.correction(user, columns)
         return exact.scores_at(basket, user, columns) + exact.correction(user, columns)
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:
         """What each item of the basket (n,) adds to the scores of the items `columns` (c,), (n, c)."""
-        if self._exact is not None:
-            return self._exact.contributions(basket, columns)
-        assert self._table is not None
-        return self._table.contributions(basket, columns)
+        table = self._table_for(basket)
+        if table is not None and not table.head.rescored:
+            return table.contributions(basket, columns)
+        assert self._exact is not None
+        return self._exact.contributions(basket, columns)
+
+    def _table_for(self, basket: Rows) -> EntryTable | None:
+        """The table, where a basket of this size is ranked by it."""
+        table = self._table
+        return None if table is None or len(basket) < table.head.few else table
 
     def _rank_exactly(self, basket: Rows, excluded: Mask | Rows, k: int) -> RankedItems:
         assert self._exact is not None
