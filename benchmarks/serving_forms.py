@@ -59,7 +59,7 @@ SIZES, LISTS = (20, 200), 100  # of baskets whose lists are timed, and how many 
 
 
 @dataclass(frozen=True)
-class Gain:
+class FormGain:
     """Of the compiled form over the model, of so many users: the mean, and half of its interval."""
 
     kind: str
@@ -75,7 +75,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedForm:
     """What is told of one shard. lists: milliseconds of one, by the size of the basket."""
 
     shard: str
@@ -87,7 +87,7 @@ class Judged:
     seconds: float
     again: float
     peak: float
-    gains: tuple[Gain, ...]
+    gains: tuple[FormGain, ...]
     lists: dict[int, float]
 
 
@@ -110,7 +110,7 @@ def keep_users(shard: Shard, rows: Rows) -> Shard:
 
 def gain_of(
     kind: str, served: Served, ranker: BasketRanker, baskets: sparse.csr_array, seen: sparse.csr_array, target: Any
-) -> Gain:
+) -> FormGain:
     """baskets, seen and target: (B, N), of the users that judge."""
 
     def rank_exactly(rows: Rows, known: sparse.csr_array, k: int) -> Rows:
@@ -124,7 +124,7 @@ def gain_of(
     exact, own = (_measure(in_blocks(top), target, seen, users) for top in (rank_exactly, rank))
     gain = own - exact
     half = 1.96 * gain.std(ddof=1) / np.sqrt(len(gain))
-    return Gain(kind, len(users), float(exact.mean()), float(gain.mean()), float(half))
+    return FormGain(kind, len(users), float(exact.mean()), float(gain.mean()), float(half))
 
 
 def _measure(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows) -> PerUser:
@@ -156,7 +156,7 @@ def choose(builder: FormBuilder, form: str | None) -> ChosenForm:
     return ChosenForm(option, *builder.build(option), "by --form")
 
 
-def judge_shard(folder: Path, most: int, form: str | None = None) -> Judged:
+def judge_shard(folder: Path, most: int, form: str | None = None) -> JudgedForm:
     """All figures of one shard."""
     whole = load_shard(folder)
     generator = np.random.default_rng(SEED)
@@ -191,10 +191,10 @@ def judge_shard(folder: Path, most: int, form: str | None = None) -> Judged:
     users, columns = shard.train.shape
     lists = time_lists(ranker, popularity)
     sized = (users, columns, chosen.option.name, chosen.why, megabytes, seconds, again, peak)
-    return Judged(f"{folder.parent.name}/{folder.name}", *sized, gains, lists)
+    return JudgedForm(f"{folder.parent.name}/{folder.name}", *sized, gains, lists)
 
 
-def as_table(found: Sequence[Judged]) -> str:
+def as_table(found: Sequence[JudgedForm]) -> str:
     """A line for each shard and kind of basket."""
     head = ("shard", "users x items", "form", "MB", "kind", "users", "NDCG@20", "compiled", "above -.001")
     rest = ("compiled s", "again s", "more MiB", "20, 200 items ms")
