@@ -82,19 +82,19 @@ class LinearModel:
                 continue
             more = part.rows(rows)
             if isinstance(more, sparse.csr_array):
-                found[np.repeat(np.arange(len(rows)), np.diff(more.indptr)), more.indices] += more.data
+                owners = np.repeat(np.arange(len(rows)), np.diff(more.indptr))
+                found[owners, more.indices] += more.data * np.float32(1.0 / self.unit)
             else:
-                found += more
+                found += more * np.float32(1.0 / self.unit)
         found[np.arange(len(rows)), rows] = 0.0
-        found *= np.float32(1.0 / self.unit)
-        return np.clip(found, -HIGHEST, HIGHEST, out=found)
+        return found
 
     def __post_init__(self) -> None:
         low = [(part.left, part.right) for part in self.parts if part.left is not None and part.right is not None]
         nothing = np.zeros((self.items, 0), np.float32)
         left = np.concatenate([nothing, *(one for one, _ in low)], axis=1)
         right = np.concatenate([nothing, *(one for _, one in low)], axis=1)
-        object.__setattr__(self, "_left", left)
+        object.__setattr__(self, "_left", left * np.float32(1.0 / self.unit))
         object.__setattr__(self, "_right", np.ascontiguousarray(right.T))
 
     _left: Float32 = None  # type: ignore[assignment]
@@ -307,7 +307,7 @@ def strongest_entries(model: LinearModel, count: int, interrupt: Interrupt) -> E
         interrupt.check()
         found = model.make_rows(rows)
         chosen = np.sort(_find_furthest(np.abs(found), count), axis=1)
-        columns[rows], values[rows] = chosen, np.take_along_axis(found, chosen, 1)
+        columns[rows], values[rows] = chosen, to_half(np.take_along_axis(found, chosen, 1))
 
     in_threads(keep, model.blocks())
     return columns, values
@@ -344,13 +344,18 @@ def column_type(items: int) -> type[np.uint16] | type[np.int32]:
     return np.uint16 if items <= 1 << 16 else np.int32
 
 
+def to_half(values: Float32) -> NDArray[np.float16]:
+    """In half precision, what is beyond it as the largest that it holds."""
+    return np.clip(values, -HIGHEST, HIGHEST, out=values).astype(np.float16)
+
+
 def all_entries(model: LinearModel, interrupt: Interrupt) -> NDArray[np.float16]:
     """W, (N, N)."""
     values = np.empty((model.items, model.items), np.float16)
 
     def keep(rows: Rows) -> None:
         interrupt.check()
-        values[rows] = model.make_rows(rows)
+        values[rows] = to_half(model.make_rows(rows))
 
     in_threads(keep, model.blocks())
     return values
