@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,8 +61,15 @@ def save_folder(
             np.save(partial / f"{name}.npy", array, allow_pickle=False)
         for name, (dtype, shape) in later.items():
             open_memmap(partial / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+            _reserve(partial / f"{name}.npy")
         sizes = {name: (partial / f"{name}.npy").stat().st_size for name in (*arrays, *later)}
         return put_folder(partial, kind, digest.hexdigest(), {**fields, "sizes": sizes})
+
+
+def _reserve(path: Path) -> None:
+    """The disk keeps a file's room. OSError where it has none: who writes to a map of it later would be killed."""
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def read_folder_head(folder: Path, kind: type[Head]) -> Head:

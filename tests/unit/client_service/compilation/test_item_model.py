@@ -298,6 +298,23 @@ def test_an_interrupted_compilation_leaves_nothing(listed: Shard, tmp_path: Path
     assert not list(tmp_path.glob("*"))
 
 
+def test_lists_that_the_disk_has_no_room_for_are_an_error_at_once(
+    listed: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with holes would end the process that fills it, once the disk is full. No folder is left."""
+    folder = compile_model(serve(listed), listed, tmp_path / "room")
+    lists = folder / "list-items.npy"
+    assert lists.stat().st_blocks * 512 >= lists.stat().st_size
+
+    def refuse(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        compile_model(serve(listed), listed, tmp_path / "none")
+    assert not list((tmp_path / "none").glob("*"))
+
+
 def test_exact_arrays_know_every_encoder_and_scorer(listed: Shard) -> None:
     """A further one that nobody has compiled is an error here before it is one in a silo."""
     for name in OF_ITEMS:
