@@ -21,8 +21,17 @@ from client_service.runtime.trainer_process import ChildProcess
 from client_service.settings import ClientSettings
 from shared.web import openapi, problems
 from shared.web.calling import Calling, ProxyTransport
-from shared.web.middleware import AccessLog, BodyLimit, BodyTimeout, Buckets, HeldBytes, HostCheck, RateLimit
-from shared.web.openapi import FrontedApp, new_app
+from shared.web.middleware import (
+    AccessLog,
+    BodyLimit,
+    BodyTimeout,
+    Buckets,
+    FrontedApp,
+    HeldBytes,
+    HostCheck,
+    RateLimit,
+)
+from shared.web.openapi import new_app
 from shared.web.routes import DecodedTargets, HeadAsGet, build
 from shared.web.tls import Identity
 

@@ -33,7 +33,9 @@ from shared.errors import FederationError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
 from shared.web import request_ids
 from shared.web.connection_limits import vouch
+from shared.web.logs import write_line
 from shared.web.middleware import SMALL_MESSAGE, Buckets, HeldBytes, address_key, is_own_host
+from shared.web.plain_requests import Headers
 from shared.web.routes import decode_percent
 
 LISTS, SIMILAR = "/v1/users/{user}/recommendations", "/v1/items/{item}/similar"
@@ -43,6 +45,7 @@ POSTS: Final = {BASKETS.encode(): BASKETS, NEXT.encode(): NEXT}
 OK: Final = 200
 USUAL: Final = 20  # items of a list
 LONGEST_ID: Final = 512
+ITEM_END: Final = b"}"
 MOST_PREPARED: Final = 1 << 14  # items whose bytes are kept: some 3 MB
 QUERY: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
 LENGTH: Final = re.compile(rb"[1-9][0-9]{0,5}")
@@ -84,26 +87,53 @@ class FastPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
-        headers = self._admit(scope)
-        target = None if headers is None else _find_target(scope, headers)
-        if headers is None or target is None:
+        if (found := self._begin(scope)) is None:
             return await self.app(scope, receive, send)
-        who = APPLICATION if self._guarded else address_key(scope)
-        if self._buckets.take(who):  # the framework's own layer refuses it
-            return await self.app(scope, receive, send)
-        if self._guarded:
-            vouch(scope)
-        given = headers.get(ID_HEADER)
-        identity = request_ids.adopt_or_create(None if given is None else given.decode("latin-1"))
+        target, who, identity = found
         receive = again = Repeatable(receive)
         body = await self._answer(target, again, identity)
         if body is None:
             self._buckets.give_back(who)
             return await self.app(scope, receive, send)
         try:
-            await _send(send, identity, body, head=scope["method"] == "HEAD")
+            await send({"type": "http.response.start", "status": OK, "headers": _write_headers(identity, body)})
+            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
         finally:
             self._record.write(scope["method"], target.route, time.perf_counter() - began, identity)
+
+    def answer_at_once(self, scope: Scope) -> tuple[Headers, bytes] | None:
+        """A known user's list that is at hand, which nobody has to wait for: see `AnswerAtOnce`."""
+        began = time.perf_counter()
+        if (found := self._begin(scope, LISTS)) is None:
+            return None
+        target, who, identity = found
+        try:
+            body = self._look_up(target)
+        except Exception:  # the log is not readable, or a mistake of ours: it comes again, and is told then
+            body = None
+        if body is None:
+            self._buckets.give_back(who)
+            return None
+        self._record.write(scope["method"], target.route, time.perf_counter() - began, identity)
+        return _write_headers(identity, body), body
+
+    def _begin(self, scope: Scope, route: str = "") -> tuple[ReadTarget, str, str] | None:
+        """What is asked for, who is counted for it, and the request's id; None for what the framework is to read, and
+        for another route than that. It refuses those who ask too often, in its words."""
+        if (headers := self._admit(scope)) is None or (target := _find_target(scope, headers)) is None:
+            return None
+        who = APPLICATION if self._guarded else address_key(scope)
+        if (route and target.route is not route) or self._buckets.take(who):
+            return None
+        if self._guarded:
+            vouch(scope)
+        given = headers.get(ID_HEADER)
+        return target, who, request_ids.adopt_or_create(None if given is None else given.decode("latin-1"))
+
+    def _look_up(self, target: ReadTarget) -> bytes | None:
+        recommender = self._recommender()
+        listed = None if recommender is None else recommender.listed_for(target.name, target.k)
+        return None if listed is None else self._writer.write(target.name, listed)
 
     def _admit(self, scope: Scope) -> dict[bytes, bytes] | None:
         """The headers of a request that comes to this host with the application's key; None for what else comes, and
@@ -126,10 +156,8 @@ class FastPath:
     async def _answer(self, target: ReadTarget, receive: Repeatable, identity: str) -> bytes | None:
         """The body; None for what the framework is to read or to refuse, and where an answer fails."""
         try:
-            if target.route is LISTS and (recommender := self._recommender()) is not None:
-                listed = recommender.listed_for(target.name, target.k)
-                if listed is not None:
-                    return self._writer.write(target.name, listed)
+            if target.route is LISTS and (body := self._look_up(target)) is not None:
+                return body
             with request_ids.bind_request_id(identity):
                 if target.route in (BASKETS, NEXT):
                     return await self._answer_message(target, receive)
@@ -198,7 +226,7 @@ class AnswerRecord:
         if self._logger.isEnabledFor(logging.INFO):
             now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
             rest = f'"event": "request", "request_id": "{identity}", "level": "info", "timestamp": "{now}"'
-            self._logger.info(f'{begun}, "seconds": {round(seconds, 6)!r}, {rest}}}')
+            write_line(self._logger, f'{begun}, "seconds": {round(seconds, 6)!r}, {rest}}}')
 
 
 def _expected_header(key: str | None) -> bytes | None:
@@ -237,28 +265,35 @@ class ListWriter:
 
     def __init__(self) -> None:
         self._of: tuple[object, object] = (None, None)  # the ids and titles that the prepared bytes are of
-        self._parts: dict[int, tuple[bytes, bytes]] = {}
+        self._heads: dict[int, bytes] = {}  # what stands before an item's score, and behind it
+        self._tails: dict[int, bytes] = {}
 
     def write(self, user: str, listed: Listed) -> bytes:
         """The body of an answer."""
-        if self._of[0] is not listed.ids or self._of[1] is not listed.titles or len(self._parts) > MOST_PREPARED:
-            self._of, self._parts = (listed.ids, listed.titles), {}
-        parts = self._parts
+        if self._of[0] is not listed.ids or self._of[1] is not listed.titles or len(self._heads) > MOST_PREPARED:
+            self._of, self._heads, self._tails = (listed.ids, listed.titles), {}, {}
+        rows = listed.rows
+        try:
+            heads, tails = self._find(rows)
+        except KeyError:
+            self._prepare(listed)
+            heads, tails = self._find(rows)
+        pieces = [b""] * (3 * len(rows))
+        pieces[::3], pieces[2::3] = heads, tails
+        if rows:
+            pieces[1::3] = to_json(listed.scores)[1:-1].split(b",")
+        items = b"".join(pieces)[1:]  # without the first comma
+        told = to_json(user), to_json(listed.version), items
+        return b'{"user":%b,"model":%b,"unknown_items":0,"items":[%b]}' % told
+
+    def _find(self, rows: list[int]) -> tuple[list[bytes], list[bytes]]:
+        return list(map(self._heads.__getitem__, rows)), list(map(self._tails.__getitem__, rows))
+
+    def _prepare(self, listed: Listed) -> None:
         for row in listed.rows:
-            if row not in parts:
-                parts[row] = _prepare_item(listed.ids[row], None if listed.titles is None else listed.titles[row])
-        scores = to_json(listed.scores)[1:-1].split(b",")
-        items = b",".join(
-            [b"%b%b%b" % (parts[row][0], score, parts[row][1]) for row, score in zip(listed.rows, scores, strict=False)]
-        )
-        head = b'{"user":%b,"model":%b,"unknown_items":0,"items":[' % (to_json(user), to_json(listed.version))
-        return b"%b%b]}" % (head, items)
-
-
-def _prepare_item(item: str, title: str | None) -> tuple[bytes, bytes]:
-    """What stands before and behind an item's score."""
-    told = b"}" if title is None else b',"title":%b}' % to_json(title)
-    return b'{"item":%b,"score":' % to_json(item), told
+            title = None if listed.titles is None else listed.titles[row]
+            self._heads[row] = b',{"item":%b,"score":' % to_json(listed.ids[row])
+            self._tails[row] = ITEM_END if title is None else b',"title":%b}' % to_json(title)
 
 
 class Repeatable:
@@ -285,8 +320,5 @@ class Repeatable:
         return await self._receive() if first is None else first
 
 
-async def _send(send: Send, identity: str, body: bytes, *, head: bool) -> None:
-    length, told = str(len(body)).encode(), identity.encode()
-    headers = [(b"content-length", length), *ALWAYS, (ID_HEADER, told)]
-    await send({"type": "http.response.start", "status": OK, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if head else body})
+def _write_headers(identity: str, body: bytes) -> Headers:
+    return [(b"content-length", b"%d" % len(body)), *ALWAYS, (ID_HEADER, identity.encode())]

@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 from shared.errors import UnavailableError
 from shared.timeouts import ANSWER_SECONDS, HANDSHAKE_SECONDS, HEAD_SECONDS, UNREAD_SECONDS
 from shared.web.connection_limits import VOUCH, Crowd, Guest
-from shared.web.plain_requests import PlainCycle, describe_request, read_plain
+from shared.web.plain_requests import AnswerAtOnce, PlainCycle, describe_request, read_plain, write_plain
 from shared.web.problems import CODES, SOON, problem
 from shared.web.raw_heads import STATE, MeasuredConnection, RawHead
 from shared.web.request_bodies import CLOSE
@@ -139,6 +139,7 @@ class Connection(H11Protocol):
             return False
         if (request := read_plain(data)) is None:
             return False
+        self._unwatch()
         self.headers = request.headers
         self.scope = describe_request(request, self.root_path) | {  # type: ignore[assignment]
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
@@ -147,6 +148,8 @@ class Connection(H11Protocol):
             "scheme": self.scheme,
             "state": {**self.app_state, STATE: self._describe_head(request.size, request.names)},
         }
+        if self._answer_at_once is not None and not self.flow.write_paused and self._answers_at_once(request.method):
+            return True
         self.cycle = PlainCycle(
             data,
             request.body,
@@ -165,6 +168,19 @@ class Connection(H11Protocol):
         task = self.loop.create_task(self.cycle.run_asgi(self.app))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
+        return True
+
+    def _answers_at_once(self, method: str) -> bool:
+        """Answer the request in this very turn, without a task of its own, where the app has an answer at hand."""
+        assert self._answer_at_once is not None
+        if (found := self._answer_at_once(self.scope)) is None:
+            return False
+        headers, body = found
+        answer = write_plain(200, [*self.server_state.default_headers, *headers], body, head=method == "HEAD")
+        assert answer is not None, "an app that answers at once says a length and no more than one body"
+        self._corked.write_now(answer)
+        self._idle_since = self.loop.time()
+        self._end_plain()
         return True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -197,6 +213,7 @@ class Connection(H11Protocol):
 
     def _begin(self, transport: asyncio.Transport) -> None:
         self._corked = CorkedTransport(transport, self.loop)
+        self._answer_at_once: AnswerAtOnce | None = getattr(self.app, "answer_at_once", None)
         super().connection_made(self._corked)  # type: ignore[arg-type]
         early, self._early = self._early, None
         self._watch(HEAD_SECONDS)
@@ -213,7 +230,6 @@ class Connection(H11Protocol):
                 self.cycle.behind += data
                 return
         elif not self._refused and self._begin_plain(data):
-            self._unwatch()
             return
         unread = self._is_refused_unread()
         if not self._refused:
@@ -252,13 +268,13 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         self._idle_since, cycle = self.loop.time(), self.cycle
         if isinstance(cycle, PlainCycle) and cycle.is_plain:
-            self._end_plain(cycle)
+            self._end_plain(cycle.take_behind())
             return
         super().on_response_complete()
         self._unread = MOST_UNREAD
         self._watch(UNREAD_SECONDS if self._is_refused_unread() else ANSWER_SECONDS)
 
-    def _end_plain(self, cycle: PlainCycle) -> None:
+    def _end_plain(self, behind: bytes = b"") -> None:
         """The same for a plain request, which has been read in full: with clocks only where something may be late."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
@@ -266,8 +282,8 @@ class Connection(H11Protocol):
         if self.timeout_keep_alive_task is None:
             self._wait_for_next(self.timeout_keep_alive)
         self.flow.resume_reading()
-        if cycle.behind:
-            self.data_received(cycle.take_behind())
+        if behind:
+            self.data_received(behind)
         elif self.transport.get_write_buffer_size():
             self._watch(ANSWER_SECONDS)
 

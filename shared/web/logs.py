@@ -10,9 +10,10 @@ import json
 import logging
 import sys
 import traceback
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, ExcInfo, WrappedLogger
@@ -49,7 +50,7 @@ def logger(package: str) -> structlog.stdlib.BoundLogger:
 
 def configure(package: str, level: str) -> None:
     """For a process of its own: lines to stderr, this package's from `level` on, and what libraries warn of."""
-    handler = logging.StreamHandler()
+    handler = LineHandler()
     handler.setFormatter(Lines(package))
     logging.basicConfig(handlers=[handler], force=True)
     # No line says where it was written, by which thread or process: to look that up costs more than the line.
@@ -57,6 +58,28 @@ def configure(package: str, level: str) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.captureWarnings(True)
     logging.getLogger(package).setLevel(level.upper())
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes lines to stderr."""
+
+    def write_line(self, line: str) -> None:
+        """A line of the service's own, which needs no record of the standard library's."""
+        with self.lock or nullcontext():
+            self.stream.write(f"{line}{self.terminator}")
+            self.stream.flush()
+
+
+def write_line(to: logging.Logger, line: str) -> None:
+    """Log a line that is written out already, at level info, which is on. Where a service's own handler is the only one
+    it gets the line at once; others are asked as usual."""
+    handlers = logging.root.handlers
+    if len(handlers) == 1 and type(handlers[0]) is LineHandler and not to.handlers and to.propagate:
+        try:
+            return handlers[0].write_line(line)
+        except (OSError, ValueError):  # nobody reads it, or it is closed: said as the standard library says it
+            pass
+    to.info(line)
 
 
 class Lines(logging.Formatter):

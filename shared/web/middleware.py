@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 
 import structlog
+from fastapi import FastAPI
 from prometheus_client import Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -24,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.timeouts import LONGEST_BODY_SECONDS, SILENCE_SECONDS
 from shared.web import problems, request_ids
+from shared.web.plain_requests import AnswerAtOnce
 from shared.web.request_bodies import CLOSE, too_long
 
 MOST_CALLERS = 10_000  # that are remembered; the one who has not called for longest is forgotten first
@@ -133,6 +136,26 @@ HOST_NAME = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?"  # or an IPv4 address
 HOST = re.compile(rf"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>{HOST_NAME}))(?::[0-9]*)?")
 INSIDE = (".localhost", ".svc", ".svc.cluster.local")  # nobody outside can be given a name that ends so
 EXPECTED = "an IP address, a name without a dot, a name that ends in " + ", ".join(INSIDE) + ", or an allowed host"
+
+
+class FrontedApp(FastAPI):
+    """An app with layers in front of the framework, whose own way to its first layer costs as much as an answer."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.front: ASGIApp = super().__call__
+
+    def put_in_front(self, layer: Callable[..., ASGIApp], **options: Any) -> None:
+        """Let this layer stand in front of all that is there already."""
+        self.front = layer(self.front, **options)
+
+    def answer_at_once(self, scope: Scope) -> tuple[list[tuple[bytes, bytes]], bytes] | None:
+        """What the foremost layer has at hand: see `shared.web.plain_requests.AnswerAtOnce`."""
+        at_once: AnswerAtOnce | None = getattr(self.front, "answer_at_once", None)
+        return None if at_once is None else at_once(scope)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.front(scope, receive, send)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from urllib.parse import quote
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
+from starlette.types import Lifespan
 
 from shared.protocol.problem import ProblemOut
+from shared.web.middleware import FrontedApp
 from shared.web.pages import FOLDER, guard_headers, page, templates
 from shared.web.problems import MEDIA_TYPE
 from shared.web.routes import DeclaredRoute
@@ -274,21 +275,6 @@ async def show_reference(request: Request) -> Response:
 
 UNTOLD = "Successful Response"  # the framework's words
 NO_CONTENT = "done; there is nothing to say"
-
-
-class FrontedApp(FastAPI):
-    """An app with layers in front of the framework, whose own way to its first layer costs as much as an answer."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.front: ASGIApp = super().__call__
-
-    def put_in_front(self, layer: Callable[..., ASGIApp], **options: Any) -> None:
-        """Let this layer stand in front of all that is there already."""
-        self.front = layer(self.front, **options)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.front(scope, receive, send)
 
 
 def new_app(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -> FrontedApp:

@@ -33,13 +33,19 @@ STATUS_LINES: Final = {
 }
 
 
+Headers = list[tuple[bytes, bytes]]
+AnswerAtOnce = Callable[[Any], tuple[Headers, bytes] | None]
+"""What an app may have beside its ASGI interface: a scope -> headers and body of an answer with status 200, where that
+is at hand. None: it is to be asked as usual, as if nothing had been asked."""
+
+
 class PlainRequest(NamedTuple):
     """What a server makes of a request: `names` as spelled, `headers` as h11 has them, `size` of the head in bytes."""
 
     method: str
     target: bytes
     names: tuple[str, ...]
-    headers: list[tuple[bytes, bytes]]
+    headers: Headers
     size: int
     body: bytes
 
@@ -77,6 +83,21 @@ def describe_request(request: PlainRequest, root_path: str) -> dict[str, Any]:
         "query_string": query,
         "headers": request.headers,
     }
+
+
+def write_plain(status: int, headers: Headers, body: bytes, *, head: bool) -> bytes | None:
+    """An answer with its whole body, which `head` leaves out; None for one that h11 is to write, or to refuse."""
+    named, line = dict(headers), STATUS_LINES.get(status)
+    if line is None or len(named) != len(headers) or not NOT_PLAIN.isdisjoint(named):
+        return None
+    block = b"".join([b"%b: %b\r\n" % one for one in headers])
+    if block.count(b"\n") != len(headers) or ANSWER.fullmatch(block) is None:
+        return None
+    if head:
+        return b"".join((line, block, b"\r\n")) if LENGTH.fullmatch(named.get(b"content-length", b"")) else None
+    if named.get(b"content-length") != b"%d" % len(body):
+        return None
+    return b"".join((line, block, b"\r\n", body))
 
 
 class PlainCycle(RequestResponseCycle):
@@ -129,18 +150,7 @@ class PlainCycle(RequestResponseCycle):
         if begun is None or message["type"] != "http.response.body" or message.get("more_body", False):
             return None
         headers = [*self.default_headers, *begun.get("headers", ())]
-        named, line = dict(headers), STATUS_LINES.get(begun["status"])
-        if line is None or len(named) != len(headers) or not NOT_PLAIN.isdisjoint(named):
-            return None
-        head = b"".join([b"%b: %b\r\n" % one for one in headers])
-        if head.count(b"\n") != len(headers) or ANSWER.fullmatch(head) is None:
-            return None
-        body = message.get("body", b"")
-        if self.scope["method"] == "HEAD":
-            return b"".join((line, head, b"\r\n")) if LENGTH.fullmatch(named.get(b"content-length", b"")) else None
-        if named.get(b"content-length") != b"%d" % len(body):
-            return None
-        return b"".join((line, head, b"\r\n", body))
+        return write_plain(begun["status"], headers, message.get("body", b""), head=self.scope["method"] == "HEAD")
 
     async def _hand_over(self, message: Any) -> None:
         """Let h11 read the request, and answer it from the beginning."""

@@ -24,6 +24,8 @@ FULL = (
     b"GET /plain/a%2Fb/%C3%A9?k=5&x=%20 HTTP/1.1\r\nhost: silo:80\r\nUser-Agent: x/1 (y; z)\r\nAccept: */*\r\n"
     b"Accept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nAuthorization:\tBearer abc \r\nX-Empty:\r\n\r\n"
 )
+BODY = b'{"status":"answered"}'
+PLAIN = [(b"content-length", b"21"), (b"content-type", b"application/json")]
 KINDS = ("plain", "streamed", "pieces", "empty", "closing", "longer", "shorter", "failing", "twice", "bad")
 SNIPPETS = (
     *(
@@ -109,7 +111,7 @@ async def answer(scope: Any, receive: Any, send: Any, heard: list[Any]) -> None:
     told = {key: value for key, value in scope.items() if key not in ("state", "app")}
     heard.append((told, scope["state"]["raw_head"], came["type"], came.get("body"), came.get("more_body")))
     kind = scope["path"].strip("/").split("/")[0]
-    body, length = b'{"status":"answered"}', [(b"content-length", b"21"), (b"content-type", b"application/json")]
+    body, length = BODY, PLAIN
     start = {"type": "http.response.start", "status": 200, "headers": length}
     if kind == "failing":
         raise ValueError(kind)
@@ -135,13 +137,15 @@ async def answer(scope: Any, receive: Any, send: Any, heard: list[Any]) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def tell(pieces: list[bytes]) -> tuple[Any, ...]:
-    """What an app hears of these bytes, and what is answered."""
+async def tell(pieces: list[bytes], *, at_once: bool = False) -> tuple[Any, ...]:
+    """What an app hears of these bytes, and what is answered. at_once: does it have answers at hand?"""
     heard: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await answer(scope, receive, send, heard)
 
+    if at_once:
+        app.answer_at_once = lambda scope: (PLAIN, BODY) if scope["path"] == "/plain" else None  # type: ignore[attr-defined]
     config = build_server(FastAPI(), host="127.0.0.1", port=1, wind_down=lambda: None).config
     config.load()
     config.loaded_app = app
@@ -205,6 +209,15 @@ async def test_what_comes_during_an_answer_waits_for_it(monkeypatch: pytest.Monk
     for behind in (GET, POST[:-1], b"\0nothing", GET + GET + POST):
         for kind in (b"/pieces", b"/plain"):
             await require_same(monkeypatch, [GET.replace(b"/plain", kind) + b"", behind, b"}"])
+
+
+@pytest.mark.anyio
+async def test_an_answer_at_hand_is_the_same_as_one_by_a_task() -> None:
+    for request in (GET, POST, HEAD, FULL):
+        for pieces in ([request], [request, request], [request + request], [request[:-1], request[-1:], request]):
+            (heard, *found), (expected, *told) = [await tell(pieces, at_once=which) for which in (True, False)]
+            assert found == told and len(heard) <= len(expected)
+    assert (await tell([GET], at_once=True))[0] == []
 
 
 @pytest.mark.anyio
