@@ -24,6 +24,7 @@ from shared.method.spectrum import Spectrum
 
 SATURATION = 2.0  # |f| of the start stays below this for 99 % of all pairs, so that tanh f still has a gradient
 CALIBRATION_PAIRS = 100_000
+CALIBRATION_BLOCK = 4096  # of these pairs whose rows are in memory at a time
 RANDOM_DEVIATION = 0.1
 
 
@@ -262,6 +263,8 @@ def _calibrate(rows: np.ndarray, start: Start) -> float:
     generator = np.random.default_rng(0)
     users = generator.integers(0, len(start.users), CALIBRATION_PAIRS)
     items = generator.integers(0, len(start.items), CALIBRATION_PAIRS)
-    f = (rows[users] * rows[len(start.users) + items]).sum(1) * start.user_scale[users] * start.item_scale[items]
+    blocks = np.split(np.arange(CALIBRATION_PAIRS), range(CALIBRATION_BLOCK, CALIBRATION_PAIRS, CALIBRATION_BLOCK))
+    products = [(rows[users[some]] * rows[len(start.users) + items[some]]).sum(1) for some in blocks]
+    f = np.concatenate(products) * start.user_scale[users] * start.item_scale[items]
     high = float(np.quantile(np.abs(f), 0.99))
     return SATURATION / high if high > 0 else 1.0
