@@ -6,6 +6,7 @@ Shapes: N items, M users, n items of a basket, q embedding width, d width of the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -93,6 +94,10 @@ class SparseRows(NamedTuple):
         owners, columns, values = self.gather(rows)
         return np.bincount(columns, values * weights[owners], minlength=width).astype(np.float32)
 
+    def owners(self) -> Rows:
+        """The row of each entry."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
     def products(self, rows: Rows, vector: Float32) -> Float32:
         """Of each of these rows with a vector, (rows,)."""
         owners, columns, values = self.gather(rows)
@@ -131,8 +136,13 @@ class UsersPart:
         self._inverse, self._scale = arrays[f"{name}-inverse"], arrays[f"{name}-scale"]
         self._graph, self._turned = _open_lists(arrays, f"{name}-graph"), _open_lists(arrays, f"{name}-turned")
 
+    @cached_property
+    def _owners(self) -> Rows:
+        return self._graph.owners()
+
     def scores(self, basket: Rows) -> Float32:
-        explained = self._graph.sum_rows(np.arange(len(self._inverse)), self._reach_users(basket), len(self._scale))
+        weights = self._graph.data * self._reach_users(basket)[self._owners]
+        explained = np.bincount(self._graph.indices, weights, minlength=len(self._scale)).astype(np.float32)
         found: Float32 = explained * self._scale
         found[basket] += 1 - self._scale[basket]
         return found
