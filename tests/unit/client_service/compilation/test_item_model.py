@@ -94,6 +94,8 @@ def form_of(builder: FormBuilder, option: Option) -> BasketRanker:
 def test_the_exact_form_ranks_baskets_as_the_trained_model_does(listed: Shard, name: str, moved: float) -> None:
     """Whatever the encoder, trained or not, with every scorer that it can be fused with."""
     served = serve(listed, name, moved=moved)
+    if moved:
+        served.model.encoder.drop_training_state()  # as a publisher does
     found = form_of(FormBuilder(served, listed), EXACT)
     for basket in BASKETS:
         rows, scores = rank_exactly(served, basket, 12)
