@@ -667,7 +667,11 @@ def test_a_user_by_another_spelling_of_the_id_is_that_user_with_all_that_came_la
 
 def test_a_server_without_its_trainer(pair_of: Callable[..., Pair], silos: Silos, tmp_path: Path, lines: Lines) -> None:
     (shard,) = silos(1)
-    found = pair_of(*(prepare(tmp_path / name, shard) for name in ("a", "b")), make=create_server)
+    settings = [prepare(tmp_path / name, shard) for name in ("a", "b")]
+    for one in settings:  # what a trainer leaves behind
+        with serve(app := create_whole(one)) as url:
+            wait_until_listed(Silo(app, url), "run-1.0")
+    found = pair_of(*settings, make=create_server)
     for silo in found[:2]:
         until = time.monotonic() + LONGEST_SECONDS
         while b'"version"' not in silo.ask(get("/v1/model")):
