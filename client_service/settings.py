@@ -247,12 +247,6 @@ class ClientSettings(Listening):
         description="choices and figures follow from held-out data; what answers, and the silo's part of a [common "
         "basis](common-basis.md), from [all data](operations.md#all-data). `lpsfed join` switches it on",
     )
-    approximate_beyond: int | None = Field(
-        None,
-        ge=1,
-        description="more items than this are searched by a graph, nearly, where a model's scores are inner "
-        "products; none: every item is scored. [What it saves and loses](operations.md#answers)",
-    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="`debug`, `info`, `warning` or `error`"
     )

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import torch
 
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.federation.training_run import TrainingRun
-from client_service.serving.recommender import Recommender
+from client_service.serving.model_server import ModelServer
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from shared.method.parameters import Parameters
@@ -49,7 +48,7 @@ def keep_first_model(shard_folder: Path, state: Path) -> Shard:
     """From Parquet to a closed-form model that is judged, kept in the state directory, and could be served."""
     shard = load_shard(shard_folder)
     place = RunContext(NAME, "run-1", 0, METHOD, state / "model")
-    part = TrainingRun(place, ITEMS, shard, Recommender(compile_in_memory(shard)), CPU)
+    part = TrainingRun(place, ITEMS, shard, ModelServer(), CPU)
     part.begin(Parameters(initial_parameters(mlp_specification(METHOD), 0, exact=True)), 0)
     return shard
 

@@ -26,11 +26,11 @@ import numpy as np
 import torch
 
 from benchmarks.common import render_table
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import pin_threads
+from client_service.serving.model_server import ModelServer
 from client_service.serving.recommender import Recommender
 from client_service.tasks import items
 from client_service.tasks.task import RunContext
@@ -129,7 +129,7 @@ def read(folder: Path) -> Shard:
 def begin(shard: Shard, folder: Path, watch: Stopwatch) -> tuple[Recommender, TrainingRun]:
     """As a client begins a run of its own settings: the model of round 0 is served at its end."""
     method = method_settings()
-    place, recommender = RunContext(shard.name, "run-1", 0, method, folder), Recommender(compile_in_memory(shard))
+    place, recommender = RunContext(shard.name, "run-1", 0, method, folder), ModelServer()
     with watch.phase("model"):
         run = TrainingRun(place, items.ITEMS, shard, recommender, torch.device("cpu"))
     tensors = sorted(EXCHANGES[method.model].tensors(method))

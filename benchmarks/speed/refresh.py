@@ -24,7 +24,6 @@ import torch
 
 from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, untrained_settings
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import hold_shard, load_shard, save_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
@@ -35,7 +34,7 @@ from client_service.model_store.model_files import Served
 from client_service.models.ranker import Rows
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.recommender import Recommender
+from client_service.serving.model_server import ModelServer
 from client_service.settings import ClientSettings, client_settings
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
@@ -64,7 +63,7 @@ def open_silo(shard: Path, folder: Path) -> ClientSettings:
 
 def first_model(settings: ClientSettings, shard: Shard) -> Served:
     """The model of a run that begins, kept and judged."""
-    recommender = Recommender(compile_in_memory(shard))
+    recommender = ModelServer()
     place = RunContext(settings.name, "run-1", SEED, settings.method, settings.models_directory)
     arrays = initial_parameters(mlp_specification(settings.method), SEED, exact=True)
     TrainingRun(place, ITEMS, shard, recommender, CPU).begin(Parameters(arrays), 0)

@@ -27,10 +27,12 @@ from benchmarks.guard.measuring import measure_time, processor_seconds
 from benchmarks.guard.serving import prepare_serving
 from benchmarks.guard.silo import CPU, NAME, GeneratedSilo, keep_first_model
 from benchmarks.harness.plots import STEADY
+from client_service.compilation.item_publisher import fill_lists
+from client_service.compiled.model import LENGTH, MappedLists
 from client_service.data.interaction_files import load_shard
 from client_service.federation.best_model import load_model
 from client_service.runtime.device import pin_threads
-from client_service.serving.precomputed_lists import ListBuilder
+from client_service.runtime.interruption import NEVER
 from client_service.tasks.items import ITEMS
 from shared.protocol.signing.enrolment import kept_pair
 from simulation.datasets.synthetic import generate_dataset
@@ -100,12 +102,9 @@ async def measure_silo(silo: GeneratedSilo) -> SizedCosts:
 def _list_all(silo: GeneratedSilo) -> None:
     shard = load_shard(silo.shard)
     served = load_model(ITEMS, shard, silo.state / "model", CPU)
-    with tempfile.TemporaryDirectory() as folder:
-        keeper = ListBuilder(Path(folder), shard, threads=1)
-        keeper.begin(served.ranker)
-        while keeper.lists is None or keeper.lists.ready < len(shard.user_ids):
-            time.sleep(0.02)
-        keeper.close()
+    shape = len(shard.user_ids), min(LENGTH, len(shard.item_ids))
+    lists = MappedLists(np.empty(shape, np.int32), np.empty(shape, np.float32), np.zeros(1, np.int64))
+    fill_lists(served.ranker, lists, shard, NEVER, threads=1)
 
 
 def measure_sizes(users: int, items: int) -> dict[str, list[SizedCosts]]:

@@ -8,6 +8,7 @@ many, so that small baskets are ranked by the model's own scores where a table r
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -44,7 +45,7 @@ from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import METRICS, PRIMARY, PerUser
 from client_service.evaluation.ranking import TopItems, find_hits
 from client_service.model_store.model_files import Served
-from client_service.models.ranker import Rows
+from client_service.models.ranker import Ranker, Rows
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.training.relevance_fit import fit_relevance
 from shared.cores import in_threads
@@ -315,6 +316,7 @@ def _compile(
         version=served.version,
         kept_at=served.kept_at,
         lists_digest=shard.lists_digest,
+        ranked_by=digest_ranker(served.ranker),
         users=users,
         items=items,
         length=min(LENGTH, items),
@@ -330,6 +332,21 @@ def _compile(
         exact=choice.exact,
     )
     return head, choice.arrays | {"directions": np.ascontiguousarray(served.directions)}
+
+
+def digest_ranker(ranker: Ranker) -> str:
+    """sha256 of all that lists follow from, but for what the shard and its recipe give again: a model that was read
+    from the disk has the lists that it had."""
+    found = hashlib.sha256(f"{ranker.residual}".encode())
+    found.update(repr([loudness for loudness, _ in ranker.fusion.parts]).encode())
+    sides = ((side.embedding, side.narrow, side.hidden) for side in (ranker.users, ranker.items))
+    predictor = ranker.predictor
+    for array in (*(one for side in sides for one in side), predictor.on_both, predictor.output, predictor.bias):
+        found.update(np.ascontiguousarray(array).tobytes())
+    for code in ranker.users.codes:
+        for array in (code.data, code.indices, code.indptr) if isinstance(code, sparse.csr_array) else (code,):
+            found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
 def describe_parts(served: Served) -> str:

@@ -65,9 +65,10 @@ class TableHead(BaseModel):
 class CompiledModelHead(BaseModel):
     """What the arrays of a compiled model are of.
 
-    lists_digest: of the shard's data. entries, few: see `TableHead`; entries None without a table. why: how the form
-    was chosen. chosen_for, chosen_pairs: what the choice holds for, so that the next model of the kind need not choose
-    again. relevance: of the lists' scores; basket_relevance: of the baskets'.
+    lists_digest: of the shard's data. ranked_by: digest of what ranks known users' lists. entries, few: see
+    `TableHead`; entries None without a table. why: how the form was chosen. chosen_for, chosen_pairs: what the choice
+    holds for, so that the next model of the kind need not choose again. relevance: of the lists' scores;
+    basket_relevance: of the baskets'.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +76,7 @@ class CompiledModelHead(BaseModel):
     version: str
     kept_at: str
     lists_digest: str
+    ranked_by: str
     users: int
     items: int
     length: int

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from client_service.compiled.arrays import Arrays
 
 END: Final = 0x0A  # after each text that is searched; no word holds it
+AT_ONCE: Final = 4  # letters that are compared everywhere; few places are left for the others
 Rows = NDArray[np.int64]
 
 
@@ -110,12 +111,11 @@ class FoldedTexts:
         letters = np.frombuffer(word.encode(errors="surrogatepass"), dtype=np.uint8)
         if (last := len(self._content) - len(letters) + 1) <= 0 or not len(letters):
             return found
-        # The rarest of its bytes first: few places are left for the others.
-        counts = [np.count_nonzero(self._content == letter) for letter in letters[:8]]
-        first = int(np.argmin(counts))
-        places = np.flatnonzero(self._content[first : first + last] == letters[first])
-        for at, letter in enumerate(letters):
-            if at != first:
-                places = places[self._content[places + at] == letter]
+        begins = self._content[:last] == letters[0]
+        for at, letter in enumerate(letters[1:AT_ONCE], 1):
+            begins &= self._content[at : at + last] == letter
+        places = np.flatnonzero(begins)
+        for at, letter in enumerate(letters[AT_ONCE:], AT_ONCE):
+            places = places[self._content[places + at] == letter]
         found[np.searchsorted(self._offsets, places, side="right") - 1] = True
         return found

@@ -217,12 +217,14 @@ def _move_silo(silo: Silo, shard: Shard, served: FrozenModel | None, feedback: E
     """What can fail comes before answers move."""
     settings, old = silo.settings, silo.answers
     answering = answering_shard(settings, shard)
-    new = open_recommender(settings, answering)
+    new, publisher = open_recommender(settings, answering)
     new.changing = old.changing
     if silo.guard is not None:
         silo.guard.take_up(shard.digest)
+    new.served = served
+    if publisher.failure is not None:  # others would answer by what the shard has forgotten: it is done again
+        raise publisher.failure
     old.close()  # its lists stay in memory, and no more of them are written
-    new.served = served  # type: ignore[assignment]
     feedback.move_to(new.overlay, lambda: publish(new))
     return_free_memory()
     return replace(silo, shard=shard, answers=new, anchors=silo.anchors.of_shard(shard.digest))

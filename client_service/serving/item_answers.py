@@ -8,17 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.compiled.shard import CompiledShard
+from client_service.compiled.model import CompiledModel
+from client_service.compiled.shard import CompiledShard, Float32, Rows
 from client_service.compiled.texts import FoldedTexts, fold
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import ChangedTitles, Overlay, Titles
-from client_service.model_store.model_files import Served
-from client_service.models.ranker import Rows, Side, contributions
 from client_service.serving.messages import MOST_REASONS, CatalogueItemOut, ItemOut, ItemsOut, ReasonOut
 from client_service.serving.requests import ListRequest
 from shared.errors import NotFoundError, ProtocolError
-from shared.method.graph import Float64
-from shared.method.parameters import Float32
 
 
 def blend_freshness(scores: Float32, fresh: Float32, weight: float) -> Float32:
@@ -51,24 +48,24 @@ def order_by_variety(values: Float32, directions: Float32, weight: float, count:
     return chosen
 
 
+Float64 = NDArray[np.float64]
 LEAST = 1e-6  # contribution that is no rounding
 
 
 class Query(NamedTuple):
-    """Whoever is answered, as the served model sees him: one row, and the rows of the items that it is of."""
+    """Whoever is answered, as a model sees him: by the rows of the items that he likes."""
 
-    served: Served
-    side: Side
+    model: CompiledModel
     basket: Rows
 
 
 class Ranked(NamedTuple):
-    """The best of the catalogue for somebody: rows, -1 where there are no more, and their scores, by `served` or by
+    """The best of the catalogue for somebody: rows, -1 where there are no more, and their scores, by a model or by
     popularity; scale: from scores to relevance in [0, 1]."""
 
     rows: NDArray[np.integer]
     scores: Float32
-    served: Served | None
+    model: CompiledModel | None
     scale: Callable[[Float32], Float64]
 
 
@@ -78,16 +75,14 @@ class Answers:
     def __init__(self, shard: CompiledShard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
 
-    def write_page(
-        self, ranked: Ranked, limits: ListRequest, asker: Callable[[], Query] | None = None
-    ) -> tuple[ItemOut, ...]:
+    def write_page(self, ranked: Ranked, limits: ListRequest, asker: Query | None = None) -> tuple[ItemOut, ...]:
         """Of the best rows, as many as `limits.depth`, those that were asked for; `asker`: whom to give reasons."""
         rows, scores = self._rearrange(ranked, limits) if limits.rearranged else ranked[:2]
         page = slice(limits.offset, limits.offset + limits.k)
         items = self.write(rows[page], scores[page] if limits.raw else ranked.scale(scores[page]))
         if not limits.explain or asker is None or not items:
             return items
-        return self._give_reasons(items, rows[page][: len(items)].astype(np.int64), asker())
+        return self._give_reasons(items, rows[page][: len(items)].astype(np.int64), asker)
 
     def write(self, rows: NDArray[np.integer], scores: Float32 | Float64) -> tuple[ItemOut, ...]:
         """Each row but -1, which come last."""
@@ -106,7 +101,7 @@ class Answers:
 
     def _rearrange(self, ranked: Ranked, limits: ListRequest) -> tuple[NDArray[np.integer], Float32]:
         """The pool, as far as it was asked for, by freshness and variety. Without a model all items are as unlike."""
-        found, served = ranked.rows >= 0, ranked.served
+        found, model = ranked.rows >= 0, ranked.model
         rows, scores = ranked.rows[found], ranked.scores[found]
         if len(rows) == 0:
             return rows, scores
@@ -114,15 +109,15 @@ class Answers:
         if limits.freshness > 0.0:
             values = blend_freshness(scores, self.require_times()[rows], limits.freshness)
         count = min(limits.offset + limits.k, len(rows))
-        if limits.mmr > 0.0 and served is not None:
-            order = order_by_variety(values, served.directions[rows], limits.mmr, count)
+        if limits.mmr > 0.0 and model is not None:
+            order = order_by_variety(values, model.directions[rows], limits.mmr, count)
         else:
             order = np.argsort(-values, kind="stable")[:count]
         return rows[order], scores[order]
 
     def _give_reasons(self, items: tuple[ItemOut, ...], rows: Rows, asker: Query) -> tuple[ItemOut, ...]:
-        found = contributions(asker.served.ranker, asker.side, asker.basket, rows)
-        if found is None:
+        found = asker.model.contributions(asker.basket, rows)
+        if not found.any():  # a model that is no sum over items
             return items
         explained, hidden = found.sum(axis=0).tolist(), self._overlay.hidden
         found[asker.basket[:, None] == rows] = 0.0  # an item is no reason for itself

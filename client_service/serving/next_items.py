@@ -83,6 +83,11 @@ class NextItems(ModelServer):
     def served(self, model: Any) -> None:
         self._served = model if model is None or self._take_up is None else self._take_up(model)
 
+    def take_up(self, serving: Path, published: Publication) -> None:
+        """Answer by another published model of the same visits. DataError for a damaged or another folder."""
+        folder = published.model
+        self._served = None if folder is None else open_next_model(serving / folder, self._sessions)
+
     @property
     def shown_items(self) -> int:
         """How many items can be answered."""
@@ -185,6 +190,5 @@ def open_next_items(serving: Path, published: Publication) -> NextItems:
     """Opens what answers from the published folders. DataError for a damaged or another folder."""
     sessions = open_sessions(serving / published.shard)
     found = NextItems(sessions)
-    if published.model is not None:
-        found.served = open_next_model(serving / published.model, sessions)
+    found.take_up(serving, published)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from client_service.compilation.shard import compile_in_memory, compile_shard
+from client_service.compilation.item_publisher import ItemPublisher
+from client_service.compilation.shard import compile_in_memory
 from client_service.compiled.model import Relevance
 from client_service.compiled.publication import SERVING
-from client_service.compiled.shard import KIND, open_shard
 from client_service.data.interaction_files import load_shard, read_catalogue, with_places
 from client_service.data.interactions import Shard
 from client_service.data.item_matches import name_items, read_matches
@@ -29,13 +28,11 @@ from client_service.model_store.refitting import Refit, load_model_basis
 from client_service.models.closed_form.full_spectrum import COMPONENTS, EXPONENT, FILTER
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import Interrupt
-from client_service.serving.precomputed_lists import ListBuilder, ListReader
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import USERS, trial
 from client_service.tasks.task import (
     EventIntake,
-    FollowedTask,
     ModelStart,
     OpenedTask,
     Refitting,
@@ -51,6 +48,8 @@ from shared.method.settings import MethodSettings
 from shared.method.spectrum import RANKING, TRAINING, Accuracy
 from shared.method.tensors import EXCHANGES
 from shared.strategies import build_strategy
+
+EARLIER_KINDS = ("lists-*", "nearest-*")  # files of earlier versions, which kept lists beside their models
 
 
 def load_listed_shard(settings: ClientSettings) -> Shard:
@@ -200,34 +199,24 @@ def open_log(settings: ClientSettings, overlay: Overlay) -> EventLog:
 
 def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:
     """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
-    recommender = open_recommender(settings, answering_shard(settings, shard))
+    recommender, publisher = open_recommender(settings, answering_shard(settings, shard))
+    publisher.publish_shard()
     return OpenedTask(recommender, open_log(settings, recommender.overlay))
 
 
-def open_recommender(settings: ClientSettings, shard: Shard) -> Recommender:
-    """It keeps lists of its users. The shard is compiled, and no folder of another is left."""
-    serving = settings.state_directory / SERVING
-    folder = compile_shard(shard, serving)
-    for other in serving.glob(f"{KIND}-*"):
-        if other != folder:
-            shutil.rmtree(other, ignore_errors=True)
-    compiled = open_shard(folder)
-    keeper = ListBuilder(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
-    return Recommender(compiled, keeper, Overlay(compiled, least_rating=settings.least_rating))
+def open_recommender(settings: ClientSettings, shard: Shard) -> tuple[Recommender, ItemPublisher]:
+    """Who answers, and what publishes the same for the processes that answer beside this one."""
+    publisher = ItemPublisher(shard, settings.state_directory / SERVING)
+    for kind in EARLIER_KINDS:
+        for path in settings.models_directory.glob(kind):
+            path.unlink(missing_ok=True)
+    overlay = Overlay(publisher.compiled, least_rating=settings.least_rating)
+    return Recommender(publisher.compiled, overlay, intake=publisher), publisher
 
 
 def answer_alone(shard: Shard) -> Recommender:
-    """Lists in a silo without a service around it."""
+    """Popular items, in a silo without a service around it."""
     return Recommender(compile_in_memory(shard))
-
-
-def follow_lists(settings: ClientSettings, shard: Shard) -> FollowedTask:
-    """Lists that the training process has computed."""
-    shard = answering_shard(settings, shard)
-    compiled = compile_in_memory(shard)
-    overlay = Overlay(compiled, least_rating=settings.least_rating)
-    reader = ListReader(settings.models_directory, shard, approximate_beyond=settings.approximate_beyond)
-    return FollowedTask(Recommender(compiled, reader, overlay), overlay)
 
 
 ITEMS = Task(
@@ -248,5 +237,5 @@ ITEMS = Task(
     relate=relate_scores,
     summarise=summarise_items,
     refitting=Refitting(everything=all_pairs, refit=Refit),
-    events=EventIntake(open=open_lists, follow=follow_lists),
+    events=EventIntake(open=open_lists),
 )

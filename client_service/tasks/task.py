@@ -16,7 +16,6 @@ from client_service.compiled.model import UNFITTED, Relevance
 from client_service.compiled.publication import SERVING
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.event_log.database import FOLDER
-from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.model_server import FrozenModel
@@ -104,14 +103,6 @@ class OpenedTask(NamedTuple):
     feedback: EventLog | None
 
 
-class FollowedTask(NamedTuple):
-    """answers: without a model yet. overlay: what changes them at once, before a log is attached to it; None where
-    applications tell a silo of this task nothing."""
-
-    answers: ModelServer
-    overlay: Overlay | None
-
-
 Refitted = Callable[[ModelHead, Mapping[str, Tensor]], Any]
 """A kept model's head and its parameters -> the model at rest that answers. Slow."""
 
@@ -151,11 +142,10 @@ class Refitting(Generic[S]):
 class EventIntake(Generic[S]):
     """How applications' events change answers.
 
-    open: who answers, and the log that takes events. follow: who answers in another process than the one that trains.
+    open: who answers, and the log that takes events.
     """
 
     open: Callable[[ClientSettings, S], OpenedTask]
-    follow: Callable[[ClientSettings, S], FollowedTask]
 
 
 def freeze_model(version: str, training: Training) -> FrozenModel:
@@ -261,12 +251,6 @@ class Task(Generic[S, T]):
             self.answer(shard) if self.publish is None else self.publish(shard, settings.state_directory / SERVING)
         )
         return OpenedTask(answers, None)
-
-    def follow(self, settings: ClientSettings, shard: S) -> FollowedTask:
-        """Opens answers in another process than the one that trains."""
-        if self.events is not None:
-            return self.events.follow(settings, shard)
-        return FollowedTask(self.answer(shard), None)
 
     def _refuse_refit(self) -> NoReturn:
         self._refuse("fit_everything", "false", "models that can be fitted again", "true")

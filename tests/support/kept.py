@@ -6,30 +6,45 @@ from collections.abc import Sequence
 
 import torch
 
-from client_service.compilation.shard import compile_in_memory
+from client_service.compilation.item_publisher import ItemPublisher
+from client_service.compiled.publication import SERVING
 from client_service.data.interaction_files import hold_shard, load_shard, save_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
 from client_service.event_log.store import EventStore
 from client_service.federation.training_run import TrainingRun
-from client_service.serving.recommender import Recommender
+from client_service.model_store.model_files import Served
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS, answering_shard
 from client_service.tasks.task import RunContext
 from shared.method.parameters import Parameters
 from shared.method.tensors import initial_parameters, mlp_specification
+from tests.support.compiled import TrainedRecommender
 
 
-def keep_first_model(settings: ClientSettings, run: str = "run-1") -> tuple[Shard, Recommender]:
-    """The shard, and what served the model that lies in the state directory now."""
+def keep_first_model(
+    settings: ClientSettings, run: str = "run-1", *, published: bool = False
+) -> tuple[Shard, TrainedRecommender]:
+    """The shard, and what served the model that lies in the state directory now. published: with its lists, for a
+    server that no trainer is beside."""
     shard = load_shard(settings.shard)
     everything = settings.fit_everything
-    recommender = Recommender(compile_in_memory(answering_shard(settings, shard)))
+    recommender = TrainedRecommender(answering_shard(settings, shard))
     models = settings.state_directory / "model"
     place = RunContext(settings.name, run, 0, settings.method, models, fit_everything=everything)
     part = TrainingRun(place, ITEMS, shard, recommender, torch.device("cpu"))
     part.begin(Parameters(initial_parameters(mlp_specification(settings.method), 0, exact=False)), 0)
+    if published:
+        publish_model(settings, shard, recommender.served)
     return shard, recommender
+
+
+def publish_model(settings: ClientSettings, shard: Shard, served: Served | None) -> None:
+    """What a trainer publishes, with all lists."""
+    publisher = ItemPublisher(answering_shard(settings, shard), settings.state_directory / SERVING, 1)
+    publisher.take_up(served)
+    if served is not None:
+        publisher._job.join()
 
 
 def absorb(settings: ClientSettings, store: EventStore, listed: Sequence[str] | None = None) -> Absorbed:

@@ -19,7 +19,6 @@ import polars as pl
 import torch
 from scipy import sparse
 
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.data.interactions import Shard, build_shard
 from client_service.federation.basis_run import BasisRun
@@ -28,7 +27,7 @@ from client_service.federation.messages import RoundCosts
 from client_service.federation.run_cost import estimate_costs, total_bytes
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.memory import return_free_memory
-from client_service.serving.recommender import Recommender
+from client_service.serving.model_server import ModelServer
 from client_service.sums.basis import CommonBasis, basis_of_pairs
 from client_service.sums.registry import find_silo_sum
 from client_service.sums.statistics import catalogue_matrix, count_pairs
@@ -99,7 +98,7 @@ def measure(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     if basis is not None:
         save_basis(folder / "basis", "run-0", basis)
     place = RunContext("shop", "run-1", 0, method, folder / "model", base.model, basis=basis, fit_everything=True)
-    answers = Recommender(compile_in_memory(shard))
+    answers = ModelServer()
     return_free_memory()
     forget_peak()
     before = peak_bytes()

@@ -8,9 +8,8 @@ were hidden or met since went on being recommended.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,10 @@ import pytest
 import yaml
 
 from client_service.app import create_server
-from client_service.event_log import database
-from client_service.event_log.database import NAME
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.store import EventStore
 from client_service.http import server
+from shared.errors import UnavailableError
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.small import small_client
@@ -57,7 +55,7 @@ async def test_a_server_that_mounts_parts_of_the_state_follows_erasures_and_what
 ) -> None:
     monkeypatch.setattr(server, "LOOK_SECONDS", 0.02)
     settings = small_client(silos(1)[0], tmp_path)
-    shard, _ = keep_first_model(settings)
+    shard, _ = keep_first_model(settings, published=True)
     store = EventStore(settings.state_directory)
     there = mounted_state(settings.state_directory, tmp_path / "mounted")
     app = create_server(settings.model_copy(update={"state_directory": there}))
@@ -96,11 +94,11 @@ async def test_a_server_that_mounts_parts_of_the_state_follows_erasures_and_what
 async def test_a_server_that_cannot_read_who_is_erased_is_not_ready(
     silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where another process holds the log's lock and has stopped."""
+    """And whoever holds the log's lock, and has stopped, keeps no server from reading."""
     monkeypatch.setattr(server, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
     settings = small_client(silos(1)[0], tmp_path)
-    keep_first_model(settings)
+    shard, _ = keep_first_model(settings, published=True)
+    gone, user = shard.user_ids[:2]
     app = create_server(settings)
     transport = httpx.ASGITransport(app=app)
     async with (
@@ -114,9 +112,23 @@ async def test_a_server_that_cannot_read_who_is_erased_is_not_ready(
         async def is_hindered() -> bool:
             return not await is_ready()
 
-        with closing(sqlite3.connect(settings.state_directory / NAME, isolation_level=None)) as rows:
-            rows.execute("BEGIN EXCLUSIVE")
+        async def answer(who: str) -> httpx.Response:
+            return await http.get(f"/v1/users/{who}/recommendations")
+
+        other, store = EventStore(settings.state_directory), app.state.service.feedback.store
+        with other._database.transaction() as rows:
+            rows.execute("UPDATE place SET looked = looked")
+            assert await is_ready() and (await answer(user)).json()["model"] == "run-1.0"
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "count_changes", partial(refuse, "the log cannot be used now"))
+            other.erasures.erase_user(gone, known=True)
+            assert (await answer(gone)).status_code == 503  # it does not know whether he is erased
             await until(is_hindered)
             assert "who is erased is not known" in (await http.get("/health/ready")).text
-            rows.execute("ROLLBACK")
         await until(is_ready)
+        assert (await answer(gone)).json()["fallback"] == "unknown user"
+        other.close()
+
+
+def refuse(reason: str) -> None:
+    raise UnavailableError(reason)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from client_service.compilation.shard import compile_in_memory
@@ -18,7 +17,6 @@ from client_service.event_log.item_metadata import MOST_MASKS, ItemFacts
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.overlay import HIDDEN, Overlay
 from client_service.event_log.store import BYTES_BESIDE, LONGEST_FACTS, EventStore
-from client_service.serving.ranking import ListKey, RecentLists
 from shared.errors import ConflictError, FederationError, TooLargeError
 from tests.support.given import Opened, Silos
 from tests.support.small import small_client
@@ -143,16 +141,6 @@ def test_hidden_items_share_what_is_said_of_them(silos: Silos) -> None:
     overlay = Overlay(compile_in_memory(load_shard(silos(1)[0])))
     overlay.put_items(1, {f"item-{number:02d}": ItemIn(hidden=True) for number in range(5)})
     assert all(facts is HIDDEN for facts in overlay._items.values()) and len(overlay._items) == 5
-
-
-def test_lists_of_other_moments_do_not_keep_what_was_hidden_then() -> None:
-    lists, ranker = RecentLists(), object()
-    nothing = np.zeros(1)
-    for number in range(100):
-        hidden = np.zeros(1000, dtype=bool)
-        asked = ListKey(f"u{number}", None, None, by_row=False, hidden=hidden, met=np.zeros(0, dtype=np.int64))
-        lists.keep(ranker, asked, nothing, nothing)  # type: ignore[arg-type]
-    assert len({id(one.asked.hidden) for one in lists._lists.values()}) == 1
 
 
 def test_words_of_filters_are_kept_for_so_many_of_them(silos: Silos) -> None:

@@ -30,7 +30,6 @@ QUICK = {
     "benchmarks.refitted": "--data {folder} --name ratings.csv --silos 1",
     "benchmarks.sparse.parts": "--data {folder} --name ratings.csv --silos 2 --some 1 --parts ease",
     "benchmarks.sparse.sums": "--data {folder} --name ratings.csv --silos 3",
-    "benchmarks.speed.approximate_search": "--items 300 --users 20 --clusters 4 --breadths",
     "benchmarks.speed.basis_bytes": "--data {folder} --name ratings.csv --silos 3 --rank 4",
     "benchmarks.speed.basis_phases": "--clients 4 --items 60 --rank 8 --rounds 2",
     "benchmarks.speed.engines": "{ratings} --clients 3 --rounds 1 --engines plain",

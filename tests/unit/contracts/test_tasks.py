@@ -15,6 +15,7 @@ from client_service.federation.best_model import load_model
 from client_service.federation.messages import RoundCosts
 from client_service.federation.run_records import load_quality
 from client_service.federation.training_run import TrainingRun
+from client_service.http.server import Server
 from client_service.model_store.model_files import ModelHead, load_parameters
 from client_service.runtime.device import pin_threads
 from client_service.runtime.interruption import NEVER
@@ -158,8 +159,8 @@ def test_a_run_serves_keeps_and_tests_its_best_model(given: Given) -> None:
     assert run.quality.finished and load_quality(given.context.folder, given.settings.name).test == run.quality.test
     kept = load_model(given.task, given.shard, given.context.folder, CPU)
     assert kept is not None and kept.version == answers.served.version
-    judged = [given.task.judge(given.shard, one, NEVER).values for one in (kept, answers.served)]
-    assert judged[0] == judged[1]
+    best = next(one for one in run.quality.rounds if one.round == run.quality.best_round)
+    assert given.task.judge(given.shard, kept, NEVER).values == best.values
 
 
 def test_a_model_is_rebuilt_from_its_head_and_parameters(given: Given) -> None:
@@ -176,16 +177,17 @@ def test_a_model_is_rebuilt_from_its_head_and_parameters(given: Given) -> None:
 def test_its_answers_open_in_the_client_and_in_a_server(given: Given) -> None:
     opened = given.task.open(given.settings, given.shard)
     assert (opened.feedback is None) is (given.task.events is None)
-    follower = given.task.follow(given.settings, given.shard)
-    assert (follower.overlay is None) is (given.task.events is None)
-    assert type(follower.answers) is type(opened.answers)
-    for answers in (opened.answers, follower.answers):
+    server = Server(given.settings)
+    server._take_up_published()
+    assert type(server.answers) is type(opened.answers)
+    for answers in (opened.answers, server.answers):
         assert answers.served is None and isinstance(answers, type(given.task.answer(given.shard)))
         trial = given.task.try_out(Question(None, None, 5), answers)
         assert trial.heading is None and trial.items == ()
         answers.close()
     if opened.feedback is not None:
         opened.feedback.close()
+        server.feedback.close()
 
 
 def test_what_it_has_not_is_refused_by_the_name_of_the_setting(given: Given) -> None:
@@ -202,4 +204,4 @@ def test_what_it_has_not_is_refused_by_the_name_of_the_setting(given: Given) -> 
     for ask in (lambda: bare.everything(shard), lambda: bare.refit(shard, folder, CPU)):
         with pytest.raises(SettingsError, match=f"^fit_everything: expected false with task '{task.name}'"):
             ask()
-    assert bare.open(settings, shard).feedback is None and bare.follow(settings, shard).overlay is None
+    assert bare.open(settings, shard).feedback is None

@@ -14,8 +14,11 @@ from fastapi import FastAPI
 
 from client_service.app import create_server
 from client_service.boundary.policy import Policy
+from client_service.compiled.publication import SERVING
+from client_service.data.interaction_files import load_shard
 from client_service.event_log.database import FOLDER
 from client_service.settings import client_settings
+from tests.support.kept import publish_model
 from tests.support.small import small_client
 
 if TYPE_CHECKING:
@@ -35,8 +38,10 @@ def documents(request: pytest.FixtureRequest, render: Render) -> list[Document]:
 
 @pytest.fixture
 def beside(silos: Silos, tmp_path: Path) -> FastAPI:
-    """The service of a replica."""
-    return create_server(small_client(silos(1)[0], tmp_path))
+    """The service of a server, beside a trainer that has published its shard."""
+    settings = small_client(silos(1)[0], tmp_path)
+    publish_model(settings, load_shard(settings.shard), None)
+    return create_server(settings)
 
 
 @pytest.fixture
@@ -77,10 +82,10 @@ def test_a_server_reads_the_model_and_the_shard_and_writes_the_log_alone(replica
     }
     found = mounts(replica)
     assert {path for path, one in found.items() if not one.get("readOnly")} == {"/tmp", f"/state/{FOLDER}"}
-    assert set(found) == {"/state/model", f"/state/{FOLDER}", "/shards", "/secrets/api", "/tmp"}
-    for name in ("model", FOLDER):
+    assert set(found) == {"/state/serving", f"/state/{FOLDER}", "/shards", "/secrets/api", "/tmp"}
+    for name in (SERVING, FOLDER):
         assert (found[f"/state/{name}"]["subPath"], found[f"/state/{name}"]["name"]) == (name, "state")
-    assert mounts(client)["/state"]["name"] == found["/state/model"]["name"]
+    assert mounts(client)["/state"]["name"] == found["/state/serving"]["name"]
 
 
 def test_pods_that_share_volumes_of_one_node_are_on_one_node(documents: list[Document], replica: Document) -> None:

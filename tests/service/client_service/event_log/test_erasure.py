@@ -20,6 +20,7 @@ from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from shared.errors import UnavailableError
+from tests.support.compiled import TrainedRecommender
 from tests.support.given import Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
 from tests.support.questions import LONGEST_SECONDS, read
@@ -194,7 +195,7 @@ def test_who_is_erased_between_two_looks_of_a_request_is_answered_as_at_the_firs
     store = EventStore(settings.state_directory)
     overlay = Overlay(compile_in_memory(shard), store)
     overlay.add(store.append([InteractionIn(event="e", user=CANARY, item="item-00", time=None, rating=None)]))
-    recommender = Recommender(compile_in_memory(shard), None, overlay)
+    recommender = TrainedRecommender(shard, overlay)
     recommender.served = before.served
     look_up = Recommender._look_up
 

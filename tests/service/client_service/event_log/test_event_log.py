@@ -24,10 +24,10 @@ from client_service.event_log.messages import InteractionIn, InteractionsIn, Ite
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
 from client_service.event_log.store import EventStore
-from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, DataError, UnavailableError
+from tests.support.compiled import TrainedRecommender
 from tests.support.given import Opened, Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
 from tests.support.telling import is_erased
@@ -381,7 +381,7 @@ def test_whoever_had_lists_looked_up_still_has_them_without_feedback(settings: C
     """The way of a look-up is taken only by who has done nothing since."""
     shard, recommender = keep_first_model(settings)
     overlay = Overlay(compile_in_memory(shard))
-    plain = Recommender(compile_in_memory(shard), None, overlay)
+    plain = TrainedRecommender(shard, overlay)
     plain.served = recommender.served
     user = shard.user_ids[0]
     assert plain.for_user(user, ListRequest(5)) == recommender.for_user(user, ListRequest(5))

@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from client_service.app import create_server
-from client_service.compilation.shard import compile_in_memory
-from client_service.data.interaction_files import change_shard
-from client_service.data.interactions import Shard
+from client_service.compiled.publication import CURRENT, SERVING, read_publication
+from client_service.data.interaction_files import change_shard, load_shard
 from client_service.event_log.shard_update import erase_users
 from client_service.http import server
-from client_service.refresh.cleanup import delete_other_models
-from client_service.serving import precomputed_lists
-from client_service.serving.precomputed_lists import ListBuilder
-from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.web.listening import Listening
 from shared.web.server import share_port
 from simulation.experiments.processes import free_ports
-from tests.support.kept import keep_first_model
+from tests.support.kept import keep_first_model, publish_model
 from tests.support.questions import LONGEST_SECONDS
 
 
 @pytest.fixture
 def served(settings: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> ClientSettings:
     monkeypatch.setattr(server, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(precomputed_lists, "LOOK_SECONDS", 0.02)
     return settings
 
 
@@ -65,16 +58,11 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 @pytest.mark.anyio
 async def test_a_server_answers_as_the_client_does_and_writes_nothing(served: ClientSettings) -> None:
-    shard, before = keep_first_model(served)
-    keeper = ListBuilder(served.state_directory / "model", shard)
-    ahead = Recommender(compile_in_memory(shard), keeper)
-    ahead.served = before.served
-    wait_for(lambda: ahead.lists_share == 1.0)
-    ahead.close()
-    disk = contents(served.models_directory), contents(served.shard)
+    shard, before = keep_first_model(served, published=True)
+    folders = served.models_directory, served.shard, served.state_directory / SERVING
+    disk = [contents(folder) for folder in folders]
     async with asking(served) as http:
-        recommender = http.app.state.service.model_server(Recommender)  # type: ignore[attr-defined]
-        await asyncio.to_thread(wait_for, lambda: recommender.lists_share == 1.0)
+        assert http.app.state.service.answers.lists_share == 1.0  # type: ignore[attr-defined]
         for user in shard.user_ids[:5]:
             assert await listed(http, user) == [one.item for one in before.for_user(user, ListRequest(5)).items]
         basket = [shard.item_ids[row] for row in (1, 2, 5)]
@@ -83,12 +71,12 @@ async def test_a_server_answers_as_the_client_does_and_writes_nothing(served: Cl
         assert [one["item"] for one in answer.json()["results"][0]["items"]] == [one.item for one in expected]
         assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "serving"}
         assert "lpsfed_client_serving 1.0" in (await http.get("/metrics")).text
-    assert (contents(served.models_directory), contents(served.shard)) == disk
+    assert [contents(folder) for folder in folders] == disk
 
 
 @pytest.mark.anyio
 async def test_a_server_has_nothing_for_the_operator(served: ClientSettings) -> None:
-    keep_first_model(served)
+    keep_first_model(served, published=True)
     async with asking(served) as http:
         for path in ("/v1/status", "/v1/quality", "/v1/ledger", "/", "/docs", "/openapi.json"):
             assert (await http.get(path)).status_code == 404, path
@@ -97,7 +85,7 @@ async def test_a_server_has_nothing_for_the_operator(served: ClientSettings) -> 
 
 @pytest.mark.anyio
 async def test_a_server_asks_for_the_application_s_key(served: ClientSettings) -> None:
-    shard, _ = keep_first_model(served)
+    shard, _ = keep_first_model(served, published=True)
     keys = {
         "application_key": "AbCdEfGh0123456789-AbCdEfGh0123456789",
         "operator_key": "zYxWvUt9876543210-zYxWvUt9876543210",
@@ -114,48 +102,29 @@ async def test_a_server_asks_for_the_application_s_key(served: ClientSettings) -
 async def test_a_server_takes_up_a_newer_model_and_keeps_its_own_while_there_is_a_damaged_one(
     served: ClientSettings,
 ) -> None:
+    shard, serving = load_shard(served.shard), served.state_directory / SERVING
+    user = shard.user_ids[0]
     async with asking(served) as http:
-        recommender = http.app.state.service.model_server(Recommender)  # type: ignore[attr-defined]
-        shard = recommender._shard
-        assert (await http.get(f"/v1/users/{shard.user_ids[0]}/recommendations")).json()["fallback"] == "no model yet"
+        assert (await http.get(f"/v1/users/{user}/recommendations")).status_code == 503  # nothing is published yet
+        await asyncio.to_thread(publish_model, served, shard, None)
+        await until_answered(http, user, lambda answer: answer.get("fallback") == "no model yet")
         for run in ("run-1", "run-2"):
-            await asyncio.to_thread(keep_first_model, served, run)
-            await asyncio.to_thread(wait_for, lambda run=run: served_version(recommender) == f"{run}.0")
-        folder = served.state_directory / "model"
-        head = (folder / "model.json").read_text(encoding="utf-8")
-        (folder / "model-run-2.0.safetensors").write_bytes(b"damaged")
-        (folder / "model.json").write_text(head.replace('"round": 0', '"round": 7'), encoding="utf-8")
-        await asyncio.sleep(0.2)
-        assert served_version(recommender) == "run-2.0"
+            await asyncio.to_thread(partial(keep_first_model, served, run, published=True))
+            await until_answered(http, user, lambda answer, run=run: answer.get("model") == f"{run}.0")  # type: ignore[misc]
+        published = read_publication(serving)
+        assert published is not None and published.model is not None
+        looks = http.app.state.service  # type: ignore[attr-defined]
+        damaged = published.model_copy(update={"model": "model-0123456789abcdef", "version": "run-3.0"})
+        (serving / CURRENT).write_text(damaged.model_dump_json(), encoding="utf-8")
+        await asyncio.to_thread(looks._take_up_published)
+        assert (await http.get(f"/v1/users/{user}/recommendations")).json()["model"] == "run-2.0"
         assert (await http.get("/health/ready")).status_code == 200
 
 
-def served_version(recommender: Recommender) -> str | None:
-    return None if recommender.served is None else recommender.served.version
-
-
-def test_lists_of_another_process_are_read_as_far_as_they_have_come(served: ClientSettings) -> None:
-    shard, before = keep_first_model(served)
-    assert before.served is not None
-    folder, ranker = served.state_directory / "model", before.served.ranker
-    found, progress = precomputed_lists.open_lists(folder, ranker, shard)
-    reader = Recommender(compile_in_memory(shard), precomputed_lists.ListReader(folder, shard))
-    reader.served = replace(before.served, ranker=replace(ranker))  # as one that was read from the disk
-    assert reader.at_once(shard.user_ids[0], ListRequest(3)) is None
-    for rows in (4, len(shard.user_ids)):
-        ranked, scores = ranker.top_scored(ranker.users[np.arange(rows)], known(shard, rows), found.items.shape[1])
-        found.items[:rows], found.scores[:rows] = ranked, scores
-        progress.write_text(f'{{"rows": {rows}}}', encoding="utf-8")
-        wait_for(lambda rows=rows: reader.lists_share == rows / len(shard.user_ids))
-        looked_up = reader.at_once(shard.user_ids[rows - 1], ListRequest(3))
-        assert looked_up is not None
-        expected = before.for_user(shard.user_ids[rows - 1], ListRequest(3)).items
-        assert [one.item for one in looked_up.items] == [one.item for one in expected]
-    reader.close()
-
-
-def known(shard: Shard, rows: int) -> np.ndarray:
-    return np.asarray(shard.known_pairs[:rows].toarray() > 0)
+async def until_answered(http: httpx.AsyncClient, user: str, question: Callable[[dict[str, Any]], bool]) -> None:
+    async with asyncio.timeout(LONGEST_SECONDS):
+        while not question((await http.get(f"/v1/users/{user}/recommendations")).json()):
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -181,26 +150,19 @@ def test_a_shared_port_is_shared_by_those_who_share_it_alone_and_sends_small_ans
         share_port(place)
 
 
-def wait_for(question: Callable[[], bool]) -> None:
-    until = time.monotonic() + LONGEST_SECONDS
-    while not question():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 @pytest.mark.anyio
 async def test_a_server_takes_up_a_shard_of_which_no_model_could_be_kept(served: ClientSettings) -> None:
-    shard, _ = keep_first_model(served)
+    shard, _ = keep_first_model(served, published=True)
     gone, there = shard.user_ids[:2]
     async with asking(served) as http:
         assert "fallback" not in (await http.get(f"/v1/users/{gone}/recommendations")).json()
-        change_shard(served.shard, lambda before: erase_users(before, [gone]))
-        delete_other_models(served.models_directory, "f" * 64)
+        _, after = change_shard(served.shard, lambda before: erase_users(before, [gone]))
+        await asyncio.to_thread(publish_model, served, after, None)
         async with asyncio.timeout(LONGEST_SECONDS):
             while "fallback" not in (answer := (await http.get(f"/v1/users/{there}/recommendations")).json()):
                 await asyncio.sleep(0.02)
         assert answer["fallback"] == "no model yet"
-        keep_first_model(served, "run-2")
+        await asyncio.to_thread(partial(keep_first_model, served, "run-2", published=True))
         async with asyncio.timeout(LONGEST_SECONDS):
             while "fallback" in (await http.get(f"/v1/users/{there}/recommendations")).json():
                 await asyncio.sleep(0.02)
@@ -210,7 +172,7 @@ async def test_a_server_takes_up_a_shard_of_which_no_model_could_be_kept(served:
 @pytest.mark.anyio
 async def test_a_server_follows_what_another_one_was_told(served: ClientSettings) -> None:
     """Two servers write one log; what both are told meets in the answers of both."""
-    shard, _ = keep_first_model(served)
+    shard, _ = keep_first_model(served, published=True)
     async with asking(served) as first, asking(served) as second:
         for number, http in enumerate((first, second, first, second)):
             item = shard.item_ids[number]

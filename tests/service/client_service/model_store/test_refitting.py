@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from client_service.app import create_server
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.data.interaction_files import load_shard, save_shard
 from client_service.data.interactions import Shard, build_shard
@@ -33,6 +32,7 @@ from shared.errors import SettingsError
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import PLAIN
+from tests.support.compiled import TrainedRecommender
 from tests.support.given import Until
 from tests.support.kept import keep_first_model
 from tests.support.small import SMALL
@@ -56,7 +56,7 @@ def run_on(
     """A run of so many rounds, and who answers after it."""
     place = RunContext("shop", "run-1", 0, method, folder, fit_everything=fit_everything)
     training, known = begin_training(place, shard, CPU, NEVER)
-    answers = Recommender(compile_in_memory(shard.everything if fit_everything else shard))
+    answers = TrainedRecommender(shard.everything if fit_everything else shard)
     refit = Refit(shard, folder, CPU) if fit_everything else None
     best = BestModel(place, ITEMS, shard, answers, training, NEVER, known, refit)
     best.judge(RoundCosts(round=0))

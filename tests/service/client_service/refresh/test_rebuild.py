@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import change_shard, load_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.shard_update import append_events, erase_users
@@ -19,13 +18,13 @@ from client_service.model_store.model_server import FrozenModel
 from client_service.refresh import startup
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from shared.method.parameters import Parameters
 from shared.method.tensors import initial_parameters, mlp_specification
+from tests.support.compiled import TrainedRecommender
 from tests.support.given import Opened, Until
 from tests.support.kept import keep_first_model
 
@@ -81,10 +80,10 @@ async def test_a_restart_serves_a_model_of_the_changed_shard_without_an_aggregat
 def test_it_ranks_as_the_next_run_s_first_model_does(settings: ClientSettings) -> None:
     keep_first_model(settings)
     shard = change(settings)
-    recommender = Recommender(compile_in_memory(shard))
+    recommender = TrainedRecommender(shard)
     recommender.served = renew(settings, shard)
     renewed = [recommender.for_user(user, ListRequest(5)).items for user in shard.user_ids]
-    run = Recommender(compile_in_memory(shard))
+    run = TrainedRecommender(shard)
     place = RunContext(settings.name, "run-2", 0, settings.method, settings.state_directory / "model")
     start = initial_parameters(mlp_specification(settings.method), 0, exact=settings.method.start != "random")
     TrainingRun(place, ITEMS, shard, run, CPU).begin(Parameters(start), 0)

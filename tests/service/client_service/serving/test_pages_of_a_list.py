@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,31 +12,23 @@ import pytest
 import torch
 from scipy import sparse
 
+from client_service.compilation import item_model
 from client_service.compilation.shard import compile_in_memory
+from client_service.compiled.model import LENGTH
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
 from client_service.model_store.model_files import Served, freeze
-from client_service.models.score_fusion import Fusion
-from client_service.serving import ann_index
-from client_service.serving.precomputed_lists import LENGTH, ListBuilder
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import DEEPEST, ListRequest
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
-from tests.support.questions import LONGEST_SECONDS
+from tests.support.compiled import TrainedRecommender
 
 ITEMS, USERS = 900, 150
-WAYS = [
-    "looked up",
-    "computed",
-    "trained",
-    pytest.param(
-        "by a graph", marks=pytest.mark.skipif(not ann_index.installed(), reason="`approximate` is not installed")
-    ),
-]
+WAYS = ["looked up", "computed", "trained", "rescored"]
 
 
 @pytest.fixture(scope="module")
@@ -54,49 +46,43 @@ def shard() -> Shard:
 
 @pytest.fixture(scope="module")
 def models(shard: Shard) -> dict[str, Served]:
-    """As training begins, with an MLP that tells items apart, and with inner products alone."""
+    """As training begins, and with an MLP that tells items apart."""
     method = MethodSettings(width=64, cutoff=64)
     frozen = freeze("run-1.0", ItemTrainer(shard, cached_spectrum(shard, 64, None), method, torch.device("cpu")))
     ranker, generator = frozen.ranker, np.random.default_rng(1)
     output = generator.standard_normal(ranker.predictor.output.shape).astype(np.float32)
     trained = replace(ranker, predictor=replace(ranker.predictor, output=0.1 * output))
-    bare = replace(ranker, fusion=Fusion(), predictor=replace(ranker.predictor, output=0 * output))
     return {
         "looked up": frozen,
         "computed": frozen,
         "trained": replace(frozen, ranker=trained),
-        "by a graph": replace(frozen, ranker=bare),
+        "rescored": replace(frozen, ranker=trained),
     }
 
 
 @pytest.fixture
 def recommender(
-    request: pytest.FixtureRequest, shard: Shard, models: dict[str, Served], tmp_path: Path
+    request: pytest.FixtureRequest,
+    shard: Shard,
+    models: dict[str, Served],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Recommender]:
-    """One that has its lists, one that has none, and one that has the graph alone; a user has done something since."""
+    """One that has its lists, and one that has none; a user has done something since."""
     way, store = request.param, EventStore(tmp_path)
+    if way == "rescored":
+        options = [item_model.Option("rescored", 200, exact=True), item_model.EXACT]
+        monkeypatch.setattr(item_model.FormBuilder, "options", lambda _: options)
+        monkeypatch.setattr(item_model, "NO_WORSE", -1.0)
     overlay = Overlay(compile_in_memory(shard), store)
     told = InteractionIn(event="e", user=shard.user_ids[2], item="item-600", time=None, rating=None)
     seen = InteractionIn(event="f", user=shard.user_ids[3], item="item-601", time=None, rating=1.0)
     overlay.add(store.append([told, seen]))
-    keeper = ListBuilder(tmp_path, shard, 1, approximate_beyond=1 if way == "by a graph" else None)
-    made = Recommender(compile_in_memory(shard), None if way == "computed" else keeper, overlay)
+    made = TrainedRecommender(shard, overlay, lists=way != "computed")
     made.served = models[way]
-    if way != "computed":
-        wait_for(lambda: made.lists_share == 1.0)
-    if way == "by a graph":
-        assert keeper.nearest is not None and keeper.lists is not None
-        keeper.lists.ready = 0
+    assert made.model is not None and (way != "rescored" or made.model.form == "rescored")
     yield made
-    made.close()
     store.close()
-
-
-def wait_for(question: Callable[[], bool]) -> None:
-    until = time.monotonic() + LONGEST_SECONDS
-    while not question():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def read_pages(recommender: Recommender, user: str, limits: ListRequest, size: int) -> tuple[list[str], list[float]]:
@@ -132,24 +118,15 @@ def test_no_page_repeats_or_passes_over_an_item(recommender: Recommender, shard:
             assert [one.item for one in whole.items] == items
 
 
-def test_lists_at_hand_and_computed_ones_are_in_the_same_order(
-    shard: Shard, models: dict[str, Served], tmp_path: Path
-) -> None:
-    """Equal scores are equal to the last bit, and the first row comes first."""
-    ahead, computing = (
-        Recommender(compile_in_memory(shard), ListBuilder(tmp_path, shard, 1)),
-        Recommender(compile_in_memory(shard)),
-    )
-    ahead.served = computing.served = models["trained"]
-    wait_for(lambda: ahead.lists_share == 1.0)
+def test_of_equal_scores_the_first_id_comes_first(shard: Shard, models: dict[str, Served]) -> None:
+    """Equal scores are equal to the last bit."""
+    recommender = TrainedRecommender(shard)
+    recommender.served = models["trained"]
     tied = 0
     for user in shard.user_ids[:6]:
-        one, other = (each.for_user(user, ListRequest(LENGTH + 100, raw=True)) for each in (ahead, computing))
-        scores = np.array([[item.score for item in answer.items] for answer in (one, other)])
-        np.testing.assert_allclose(scores[0], scores[1], rtol=1e-4, atol=1e-5)
-        rows = [shard.item_row(item.item) or 0 for item in other.items]
-        for (left, first), (right, second) in zip(zip(scores[1], rows), zip(scores[1][1:], rows[1:])):  # noqa: B905
-            assert left > right or first < second
-            tied += left == right
+        items = recommender.for_user(user, ListRequest(LENGTH, raw=True)).items
+        rows = [shard.item_row(one.item) or 0 for one in items]
+        for (one, first), (other, second) in pairwise(zip(items, rows, strict=True)):
+            assert one.score > other.score or first < second
+            tied += one.score == other.score
     assert tied > 0
-    ahead.close()

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_service.compilation.shard import compile_in_memory, item_freshness
+from client_service.compilation.shard import item_freshness
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import freeze
@@ -26,6 +26,7 @@ from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import ProtocolError
 from shared.method.settings import MethodSettings
+from tests.support.compiled import TrainedRecommender
 from tests.support.given import Opened, Silos
 
 ALL = 12
@@ -38,7 +39,7 @@ def shard(silos: Silos) -> Shard:
 
 def serving(shard: Shard, small: MethodSettings) -> Recommender:
     training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
-    found = Recommender(compile_in_memory(shard))
+    found = TrainedRecommender(shard)
     found.served = freeze("run-1.0", training)
     return found
 

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served, freeze
@@ -21,6 +20,7 @@ from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.training_state import RoundContext
 from shared.errors import NotFoundError
 from shared.method.settings import MethodSettings
+from tests.support.compiled import TrainedRecommender
 from tests.support.given import Silos
 
 EVERYTHING = 12
@@ -43,7 +43,7 @@ def make_training(shard: Shard, small: MethodSettings) -> ItemTrainer:
 
 @pytest.fixture
 def recommender(shard: Shard, training: ItemTrainer) -> Recommender:
-    found = Recommender(compile_in_memory(shard))
+    found = TrainedRecommender(shard)
     found.served = freeze("run-1.0", training)
     return found
 
@@ -123,11 +123,11 @@ def test_of_equally_popular_items_the_first_by_id_comes_first(shard: Shard) -> N
     expected = sorted(by_item, key=lambda item: (-by_item[item], item))
     assert len({*by_item.values()}) < len(by_item)
     for k in range(1, EVERYTHING + 1):
-        assert ids(Recommender(compile_in_memory(shard)).for_user("nobody", ListRequest(k))) == expected[:k]
+        assert ids(TrainedRecommender(shard).for_user("nobody", ListRequest(k))) == expected[:k]
 
 
 def test_without_a_model_everybody_gets_unseen_popular_items_and_a_flag(shard: Shard) -> None:
-    recommender = Recommender(compile_in_memory(shard))
+    recommender = TrainedRecommender(shard)
     known = recommender.for_user("user-03", ListRequest(EVERYTHING))
     assert known.fallback == "no model yet"
     assert set(ids(known)) == set(shard.item_ids) - items_of(shard, "user-03", "train", "valid", "test")
@@ -201,11 +201,11 @@ def test_a_catalogue_without_titles_is_served_without(tmp_path: Path) -> None:
     pairs = pl.DataFrame({"user": ["a", "a", "b"], "item": ["x", "y", "y"], "split": ["train"] * 3})
     write_shard(tmp_path / "shop", "shop", pairs, None)
     bare = load_shard(tmp_path / "shop")
-    assert [item.title for item in Recommender(compile_in_memory(bare)).for_user("b", ListRequest(5)).items] == [None]
+    assert [item.title for item in TrainedRecommender(bare).for_user("b", ListRequest(5)).items] == [None]
 
 
 def test_what_is_served_does_not_change_while_the_model_trains_on(shard: Shard, small: MethodSettings) -> None:
-    training, recommender = make_training(shard, small), Recommender(compile_in_memory(shard))
+    training, recommender = make_training(shard, small), TrainedRecommender(shard)
     recommender.served = freeze("run-1.0", training)
     before = recommender.for_user("user-03", ListRequest(5)), recommender.for_basket(["item-00"], ListRequest(5))
     training.moment = RoundContext(round=1, rounds=1, seed=0)

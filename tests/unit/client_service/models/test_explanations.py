@@ -30,6 +30,7 @@ from client_service.training.item_trainer import ItemTrainer
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from tests.support.compiled import TrainedRecommender
 from tests.support.full_spectrum import filter_of_ridge, quarter_spectrum
 
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
@@ -107,7 +108,7 @@ def test_ease_by_users_contributes_the_weights_of_items(planted: Shard) -> None:
 def fused(shard: Shard, recipe: Recipe | None = RECIPE, **changes: Any) -> Recommender:
     method = SMALL.model_copy(update=changes)
     training = ItemTrainer(shard, low_spectrum(shard.train, 12), method, torch.device("cpu"), recipe=recipe)
-    found = Recommender(compile_in_memory(shard))
+    found = TrainedRecommender(shard)
     found.served = freeze("run-1.0", training)
     return found
 
@@ -158,12 +159,12 @@ def test_each_item_of_a_list_is_explained_by_at_most_three_of_the_user_s_own(pla
 
 def test_the_largest_contribution_comes_first(planted: Shard) -> None:
     recommender = fused(planted)
-    ranker, basket = ranker_of(recommender), planted.train[[3]].indices.astype(np.int64)
+    basket, model = planted.train[[3]].indices.astype(np.int64), recommender.model
     (first,) = recommender.for_user("u3", ListRequest(1, explain=True)).items
     row = planted.item_row(first.item)
-    assert row is not None and first.because
-    found = contributions(ranker, ranker.users[np.array([3])], basket, np.array([row]))
-    assert found is not None and first.explained == pytest.approx(float(found.sum()), rel=1e-5)
+    assert row is not None and first.because and model is not None
+    found = model.contributions(basket, np.array([row]))
+    assert first.explained == pytest.approx(float(found.sum()), rel=1e-5)
     assert first.because[0].item == planted.item_ids[basket[found[:, 0].argmax()]]
 
 
@@ -172,7 +173,7 @@ def test_an_item_is_no_reason_for_itself_and_a_hidden_one_is_none(planted: Shard
     for one in recommender.for_user("u3", ListRequest(40, exclude_seen=False, explain=True)).items:
         assert one.because is not None and one.item not in [reason.item for reason in one.because]
     overlay = Overlay(compile_in_memory(planted))
-    other = Recommender(compile_in_memory(planted), None, overlay)
+    other = TrainedRecommender(planted, overlay)
     other.served = recommender.served
     (first,) = other.for_user("u3", ListRequest(1, explain=True)).items
     assert first.because

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.evaluation import ranking
 from client_service.federation.messages import RoundCosts
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.interruption import Interrupt, Interrupted
-from client_service.serving.recommender import Recommender
+from client_service.serving.model_server import ModelServer
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from client_service.training import margins
@@ -135,7 +134,7 @@ def part(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[Inter
 
     def build(interrupt: Interrupt) -> TrainingRun:
         place = RunContext("client-1", "run-1", 0, small, tmp_path / "model")
-        found = TrainingRun(place, ITEMS, shard, Recommender(compile_in_memory(shard)), CPU, interrupt)
+        found = TrainingRun(place, ITEMS, shard, ModelServer(), CPU, interrupt)
         found.begin(received(small), 0)
         return found
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +16,10 @@ from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay, follow_feedback
 from client_service.event_log.shard_update import append_events
 from client_service.event_log.store import EventStore
-from client_service.serving.precomputed_lists import ListBuilder
-from client_service.serving.recommender import Recommender
 from client_service.serving.requests import Basket, ListRequest
 from client_service.settings import ClientSettings
+from tests.support.compiled import TrainedRecommender
 from tests.support.kept import absorb_and_forget, keep_first_model
-from tests.support.questions import LONGEST_SECONDS
 
 GRUMP, NOBODY = "user-grump", "user-nobody"
 ALL = ListRequest(1000)
@@ -52,24 +48,13 @@ def items_of(answer: object) -> list[str]:
     return [one.item for one in answer.items]  # type: ignore[attr-defined]
 
 
-def wait_for(question: Callable[[], bool]) -> None:
-    until = time.monotonic() + LONGEST_SECONDS
-    while not question():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def test_no_list_has_what_its_user_has_met(settings: ClientSettings, shard: Shard, tmp_path: Path) -> None:
+def test_no_list_has_what_its_user_has_met(settings: ClientSettings, shard: Shard) -> None:
     """Looked up, computed, in a batch, without a model; and each has everything else."""
     met, everything = met_by_user(shard), set(shard.item_ids)
     assert shard.valid.nnz and shard.test.nnz and shard.met.nnz
-    ahead, computing = (
-        Recommender(compile_in_memory(shard), ListBuilder(tmp_path, shard)),
-        Recommender(compile_in_memory(shard)),
-    )
-    modelless = Recommender(compile_in_memory(shard))
+    ahead, computing = TrainedRecommender(shard), TrainedRecommender(shard, lists=False)
+    modelless = TrainedRecommender(shard)
     ahead.served = computing.served = keep_first_model(settings)[1].served
-    wait_for(lambda: ahead.lists_share == 1.0)
     users = (*shard.user_ids, GRUMP, NOBODY)
     for recommender in (ahead, computing, modelless):
         single = [recommender.for_user(user, ALL) for user in users]
@@ -81,7 +66,6 @@ def test_no_list_has_what_its_user_has_met(settings: ClientSettings, shard: Shar
     assert set(items_of(computing.for_user(user, ListRequest(1000, exclude_seen=False)))) == everything
     first = ahead.listed_for(user, 3)
     assert first is not None and not {item for item, _, _ in first.items} & met[user]
-    ahead.close()
 
 
 def test_a_user_who_has_met_everything_gets_an_empty_list(settings: ClientSettings, shard: Shard) -> None:
@@ -90,14 +74,14 @@ def test_a_user_who_has_met_everything_gets_an_empty_list(settings: ClientSettin
     table = pl.DataFrame({"user": user, "item": rest[1:], "split": "met"})
     last = append_events(shard, table, Path("file.csv"))
     for model in (None, keep_first_model(settings)[1].served):
-        recommender = Recommender(compile_in_memory(last))
+        recommender = TrainedRecommender(last)
         recommender.served = model
         assert items_of(recommender.for_user(user, ALL)) == rest[:1]
         assert items_of(recommender.for_user(user, ListRequest(10, offset=1))) == []
 
 
 def test_a_basket_s_items_are_left_out_without_a_model_too(shard: Shard) -> None:
-    (answer,) = Recommender(compile_in_memory(shard)).for_baskets([Basket(shard.item_ids[:2], ALL)])
+    (answer,) = TrainedRecommender(shard).for_baskets([Basket(shard.item_ids[:2], ALL)])
     assert answer.fallback == "no model yet" and set(items_of(answer)) == set(shard.item_ids[2:])
 
 
@@ -112,7 +96,7 @@ class Told:
 
     def answer_from(self, shard: Shard) -> None:
         self.overlay = Overlay(compile_in_memory(shard), self.store)
-        self.recommender = Recommender(compile_in_memory(shard), None, self.overlay)
+        self.recommender = TrainedRecommender(shard, self.overlay)
         self.recommender.served = keep_first_model(self.settings)[1].served
 
     def tell(self, user: str, item: str, rating: float | None, at: int | None = None) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard
 from client_service.federation.best_model import BestModel
 from client_service.federation.messages import RoundCosts
@@ -20,7 +19,7 @@ from client_service.models.initial_filter import CommonSpectrum, Filter, start_a
 from client_service.models.low_pass import LowPass
 from client_service.models.model import Ingredients
 from client_service.runtime.interruption import NEVER
-from client_service.serving.recommender import Recommender
+from client_service.serving.model_server import ModelServer
 from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import common_spectrum
 from client_service.sums.storage import save_basis
@@ -194,9 +193,7 @@ def test_a_kept_model_is_rebuilt_where_it_began(listed: Shard, basis: CommonBasi
     method = method_settings(width=4, layers=1, cutoff=12, negatives=4, **WITH_BASIS)
     place = RunContext("shop", "run-1", 0, method, models, basis=basis)
     training, known = begin_training(place, listed, torch.device("cpu"), NEVER)
-    BestModel(place, ITEMS, listed, Recommender(compile_in_memory(listed)), training, NEVER, known).judge(
-        RoundCosts(round=0)
-    )
+    BestModel(place, ITEMS, listed, ModelServer(), training, NEVER, known).judge(RoundCosts(round=0))
     head = load_head(models)
     assert head is not None and head.method.start == "common"
     save_basis(tmp_path / "basis", "run-0", basis)

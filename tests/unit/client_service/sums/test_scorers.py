@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.ranking import on_test, ranked_by
 from client_service.federation.best_model import BestModel
@@ -19,7 +18,6 @@ from client_service.model_store.model_files import freeze, load_head
 from client_service.models.closed_form.ease import EASE, UserWeights, definite_ease, ease, ease_scores, ease_weights
 from client_service.models.score_fusion import standard_scores
 from client_service.runtime.interruption import NEVER
-from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import common_scorers, fill_hidden, shared_pairs
@@ -31,6 +29,7 @@ from client_service.training.start_choice import Choice, load_choice, save_choic
 from shared.errors import DataError
 from shared.method.graph import degrees
 from shared.method.settings import MethodSettings
+from tests.support.compiled import TrainedRecommender
 
 ITEMS_OF_ALL, OWN = 60, 40
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
@@ -184,7 +183,7 @@ def test_a_stranger_is_served_like_a_user_with_the_same_basket_and_by_items_of_t
         RunContext("shop", "run-1", 0, SMALL, tmp_path, basis=basis), shard, torch.device("cpu"), NEVER
     )
     assert training.recipe is not None and training.recipe.common_loudness > 0
-    recommender = Recommender(compile_in_memory(shard))
+    recommender = TrainedRecommender(shard)
     recommender.served = freeze("run-1.0", training)
     own = [shard.item_ids[row] for row in shard.train[[3]].indices]
     user = recommender.for_user(shard.user_ids[3], ListRequest(OWN, exclude_seen=False))
@@ -212,7 +211,7 @@ def test_a_kept_model_is_rebuilt_with_its_own_basis_alone(shared: tuple[Shard, C
     (shard, basis), models = shared, tmp_path / "model"
     place = RunContext("shop", "run-1", 0, SMALL, models, basis=basis)
     training, known = begin_training(place, shard, torch.device("cpu"), NEVER)
-    best = BestModel(place, ITEMS, shard, Recommender(compile_in_memory(shard)), training, NEVER, known)
+    best = BestModel(place, ITEMS, shard, TrainedRecommender(shard), training, NEVER, known)
     best.judge(RoundCosts(round=0))
     head = load_head(models)
     assert head is not None and head.basis == basis.digest

@@ -11,7 +11,6 @@ import pytest
 import torch
 from scipy import sparse
 
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.metrics import K
 from client_service.evaluation.ranking import on_test, on_validation, ranked_by
@@ -31,7 +30,6 @@ from client_service.models.score_fusion import (
     take_codes,
 )
 from client_service.runtime.interruption import NEVER
-from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
 from client_service.training import fusion_search, recipe_judge
 from client_service.training.filter_search import best_filter, filter_scores
@@ -52,6 +50,7 @@ from client_service.training.recipe_judge import Judge, KeptItemsJudge
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
+from tests.support.compiled import TrainedRecommender
 
 SMALL = MethodSettings(width=4, layers=1, cutoff=12, negatives=4)
 WEIGHTING = Weighting((4,), 0.3, 0.01)
@@ -115,7 +114,7 @@ def test_without_fusion_or_without_a_start_the_trained_score_ranks_alone(
 def test_a_stranger_with_a_user_s_basket_is_served_by_the_fused_score_like_the_user(planted: Shard) -> None:
     loud = recipe_of(20.0, 10.0)
     training = ItemTrainer(planted, low_spectrum(planted.train, 12), SMALL, torch.device("cpu"), recipe=loud)
-    recommender = Recommender(compile_in_memory(planted))
+    recommender = TrainedRecommender(planted)
     recommender.served = freeze("run-1.0", training)
     own = planted.train[[3]].indices
     user = recommender.for_user("u3", ListRequest(5, exclude_seen=False))

@@ -10,14 +10,13 @@ import pytest
 import torch
 
 import client_service.training.start_choice
-from client_service.compilation.shard import compile_in_memory
 from client_service.data.interactions import Shard
 from client_service.event_log.shard_update import erase_users
 from client_service.federation.training_run import TrainingRun
 from client_service.models.closed_form.least_squares import Weighting
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import ChosenPart, Recipe
-from client_service.serving.recommender import Recommender
+from client_service.serving.model_server import ModelServer
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext
 from client_service.training.start_choice import Choice, load_choice, save_choice
@@ -54,7 +53,7 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
     def begun(folder: str, **changes: object) -> TrainingRun:
         method = SMALL.model_copy(update=changes)
         place = RunContext("shop", "run-1", 0, method, tmp_path / folder, cache=tmp_path / "cache")
-        return TrainingRun(place, ITEMS, planted, Recommender(compile_in_memory(planted)), torch.device("cpu"))
+        return TrainingRun(place, ITEMS, planted, ModelServer(), torch.device("cpu"))
 
     first = begun("one")
     for name in ("best_filter", "best_recipe"):
@@ -64,9 +63,6 @@ def test_a_second_run_on_the_shard_chooses_nothing_again(
     assert second.quality.recipe is not None
     fedmf = replace(SMALL_PLACE, folder=tmp_path / "mf", kind="mf", cache=tmp_path / "cache")
     listed = replace(planted, places=np.arange(40))
-    assert (
-        TrainingRun(fedmf, ITEMS, listed, Recommender(compile_in_memory(listed)), torch.device("cpu")).quality.recipe
-        is None
-    )
+    assert TrainingRun(fedmf, ITEMS, listed, ModelServer(), torch.device("cpu")).quality.recipe is None
     assert begun("three", fusion=False).quality.recipe is None
     assert load_choice(planted, 12, tmp_path / "cache").recipe is not None

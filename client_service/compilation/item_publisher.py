@@ -1,0 +1,184 @@
+"""Compiles and publishes a silo's shard and its models, and fills the lists of known users in the background."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_service.compilation.item_model import compile_in_memory, compile_model
+from client_service.compilation.shard import compile_in_memory as compile_shard_in_memory
+from client_service.compilation.shard import compile_shard
+from client_service.compiled.arrays import read_folder_head
+from client_service.compiled.model import (
+    CompiledModel,
+    CompiledModelHead,
+    MappedLists,
+    map_lists,
+    open_model,
+)
+from client_service.compiled.publication import Publication, drop_unpublished, publish, read_publication
+from client_service.compiled.shard import open_shard
+from client_service.data.interactions import Shard
+from client_service.model_store.model_files import Served
+from client_service.models.ranker import Ranker, Rows
+from client_service.runtime.interruption import Interrupt, Interrupted
+from client_service.runtime.logs import LOGGER
+from client_service.runtime.memory import return_free_memory
+from shared.errors import DataError
+
+BLOCK = 1 << 21  # pairs of a user and an item that are scored at a time: a few arrays of 8 MB
+SETTLED = 64  # blocks after which what is computed survives a restart
+LEAST_URGENT = 19  # of the scheduler: answers and training go first
+
+
+class ItemPublisher:
+    """Of one shard, in the folder `serving` that the processes that answer read. Nobody else writes there.
+
+    Where the disk refuses, this process answers from memory, and the log says that the others do not: `failure`.
+    """
+
+    def __init__(self, shard: Shard, serving: Path, threads: int | None = None) -> None:
+        self._shard, self._serving = shard, serving
+        self._threads = threads or max(1, (os.cpu_count() or 1) - 1)
+        self._interrupt, self._job = Interrupt(), threading.Thread()
+        self.failure: OSError | None = None
+        self._publication: Publication | None = None
+        try:
+            folder = compile_shard(shard, serving)
+        except OSError as error:
+            self._note(error)
+            self.compiled = compile_shard_in_memory(shard)
+            return
+        self.compiled = open_shard(folder)
+        self._publication = Publication(
+            task="items", shard=folder.name, shard_digest=shard.digest, lists_digest=shard.lists_digest
+        )
+
+    def publish_shard(self) -> None:
+        """Answer from this shard, without a model; a model of it that is published already stays."""
+        before, here = read_known_publication(self._serving), self._publication
+        if here is not None and (before is None or before.shard != here.shard):
+            self._publish(here)
+        elif here is not None:
+            drop_unpublished(self._serving)
+
+    def take_up(self, served: Served | None) -> CompiledModel | None:
+        """Compiles and publishes a model; its lists are filled in the background, those of the one before no more.
+
+        None: the shard answers without a model.
+        """
+        self.close()
+        if served is None:
+            if self._publication is not None:
+                self._publish(self._publication)
+            return None
+        served.model.encoder.drop_training_state()
+        if self._publication is None:
+            return compile_in_memory(served, self._shard)
+        try:
+            folder = compile_model(served, self._shard, self._serving, self._head_before())
+        except OSError as error:
+            self._note(error)
+            return compile_in_memory(served, self._shard)
+        model = open_model(folder, self.compiled)
+        named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
+        self._publish(self._publication.model_copy(update=named))
+        self._begin(served.ranker, map_lists(folder, model.head, "r+"))
+        return model
+
+    def _publish(self, publication: Publication) -> None:
+        try:
+            publish(self._serving, publication)
+        except OSError as error:
+            return self._note(error)
+        self.failure = None
+        drop_unpublished(self._serving)
+
+    def _note(self, error: OSError) -> None:
+        self.failure = error
+        LOGGER.warning("answers_not_published", reason=error.strerror)
+
+    def close(self) -> None:
+        """End the work; what is computed stays for the next start."""
+        self._interrupt.set()
+        if self._job.is_alive():
+            self._job.join()
+
+    def _head_before(self) -> CompiledModelHead | None:
+        before = read_known_publication(self._serving)
+        if before is None or before.model is None:
+            return None
+        try:
+            return read_folder_head(self._serving / before.model, CompiledModelHead)
+        except DataError:  # it is chosen anew
+            return None
+
+    def _begin(self, ranker: Ranker, lists: MappedLists) -> None:
+        self._interrupt = interrupt = Interrupt()
+        self._job = threading.Thread(target=self._fill, args=(ranker, lists, interrupt), name="lists", daemon=True)
+        self._job.start()
+
+    def _fill(self, ranker: Ranker, lists: MappedLists, interrupt: Interrupt) -> None:
+        with suppress(Interrupted):
+            fill_lists(ranker, lists, self._shard, interrupt, self._threads)
+            return_free_memory()
+
+
+def read_known_publication(serving: Path) -> Publication | None:
+    """What is published; None, and a line in the log, where that cannot be read."""
+    try:
+        return read_publication(serving)
+    except DataError as error:
+        LOGGER.warning("publication_not_read", reason=str(error))
+        return None
+
+
+def fill_lists(ranker: Ranker, lists: MappedLists, shard: Shard, interrupt: Interrupt, threads: int) -> None:
+    """Compute what is missing, block by block, the rows in order. Interrupted once the wish is there."""
+    users, width = lists.items.shape
+    step = max(1, BLOCK // len(shard.item_ids))
+    blocks = [range(first, min(first + step, users)) for first in range(int(lists.ready[0]), users, step)]
+
+    def rank(block: range) -> tuple[range, Rows, NDArray[np.float32]]:
+        interrupt.check()
+        rows = np.arange(block.start, block.stop)
+        return block, *ranker.top_scored(ranker.users[rows], _known_items(shard, rows), width)
+
+    with ThreadPoolExecutor(threads, "lists", initializer=yield_to_others) as pool:
+        try:
+            for count, (block, items, scores) in enumerate(pool.map(rank, blocks), 1):
+                lists.items[block.start : block.stop] = items
+                lists.scores[block.start : block.stop] = scores
+                if count % SETTLED == 0 or block.stop == users:  # the rows reach the disk before their number does
+                    _flush(lists.items, lists.scores)
+                lists.ready[0] = block.stop
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    _flush(lists.ready)
+
+
+def yield_to_others() -> None:
+    """The calling thread is the least urgent one, where the system can tell threads apart."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_URGENT)
+
+
+def _known_items(shard: Shard, rows: Rows) -> NDArray[np.bool_]:
+    """All items that these users have met, (B, N)."""
+    known = np.zeros((len(rows), len(shard.item_ids)), dtype=bool)
+    matrix = shard.known_pairs[rows]
+    known[np.repeat(np.arange(len(rows)), np.diff(matrix.indptr)), matrix.indices] = True
+    return known
+
+
+def _flush(*arrays: NDArray[np.generic]) -> None:
+    for array in arrays:
+        if isinstance(array.base, np.memmap):
+            array.base.flush()
