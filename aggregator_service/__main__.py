@@ -12,8 +12,9 @@ from aggregator_service.process import LOGGER, give_back_large_blocks, multiply_
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import FederationError, SettingsError
 from shared.files import close_to_others, write_privately
+from shared.web.health import TETHERED, end_with_parent
 from shared.web.logs import configure
-from shared.web.server import TETHERED, end_with_parent, run_server
+from shared.web.server import run_server
 
 BAD_SETTINGS = 2
 

@@ -30,7 +30,7 @@ from shared.sums.item_basis import USUAL_EXACT, USUAL_PLACES, USUAL_WORDS, choos
 from shared.sums.transitions import TRANSITIONS
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
-from shared.web.environment import read_settings
+from shared.web.environment import EnvironmentSettings, read_settings
 from shared.web.listening import Listening
 
 LEAST_TOKEN = 16  # characters; a shorter operator token could be guessed
@@ -42,7 +42,7 @@ WITHOUT_LIST = (
 )
 
 
-class AggregatorSettings(Listening):
+class AggregatorSettings(Listening, EnvironmentSettings):
     """Settings of one aggregator. Each comes from LPSFED_AGGREGATOR_<NAME> or from the constructor."""
 
     model_config = SettingsConfigDict(

@@ -2,159 +2,101 @@
 
 Without a word a server starts, which has the silo's port and starts the trainer beside itself. `--server`: one without
 a trainer, for example in another container; `--trainer`: a trainer whose server is another process.
+
+Settings are read and checked in a process that then becomes the server: what checks them takes more memory than what
+answers. What is imported here is what a server needs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
-import anyio
-
-from client_service.app import create_app, create_server
-from client_service.http.server import Server
-from client_service.http.service import ClientService
-from client_service.runtime.logs import LOGGER
 from client_service.runtime.trainer_process import (
     BAD_SETTINGS,
     FAILED,
     NICENESS,
+    REFUSAL,
     SERVER,
     SETTINGS_FILE,
     TRAINER,
-    choose_socket,
+    TRAINER_FILE,
+    client_command,
     end_at_once_with_parent,
     keep_settings,
-    make_trainer,
-    make_workers,
     read_kept_settings,
     refusal_code,
+    tell_refusal,
 )
-from client_service.settings import ClientSettings, client_settings
 from shared.errors import FederationError, SettingsError
-from shared.files import close_to_others, write_privately
-from shared.web.logs import configure
-from shared.web.server import TETHERED, end_with_parent, listen_privately, run_server, share_port
+from shared.web.health import TETHERED, end_with_parent
 
-LOOK_SECONDS = 1.0  # between two looks at whether the agent still follows
-SWITCH_SECONDS = 0.0005  # how long training may keep the interpreter from a request; the default is ten times it
-
-
-def serve(settings: ClientSettings, *, trains: bool = True) -> int:
-    """Answer at the silo's port until SIGINT or SIGTERM, with a trainer beside it or without. The exit code.
-
-    DataError or SettingsError when shard or state directory are of no use.
-    """
-    configure("client_service", settings.log_level)
-    with write_privately():
-        _close_to_others(settings)
-        return anyio.run(_serve, settings, trains)
+if TYPE_CHECKING:
+    from client_service.http.server import ServerSettings
+    from client_service.settings import ClientSettings
 
 
-async def _serve(settings: ClientSettings, trains: bool) -> int:
-    kept = keep_settings(settings)
-    trainer = make_trainer(kept) if trains else None
-    workers = make_workers(settings.workers - 1 if trains else 0, kept)
-    children = [*workers, *(() if trainer is None else (trainer,))]
-    app = create_server(settings, trainer)
-    service: Server = app.state.service
-
-    def wind_down() -> None:
-        for child in children:
-            child.end()
-
-    def starting() -> str | None:
-        """Whoever has started this process hears that it is ready once a first trainer is: of mistakes that keep it
-        from that its exit code tells."""
-        return "the trainer is being started" if trainer is not None and not trainer.has_started else None
-
-    LOGGER.info("starting", client=settings.name, host=settings.host, port=settings.port)
-    await run_server(
-        app,
-        settings,
-        identities=app.state.identities,
-        wind_down=wind_down,
-        hindrance=lambda: service.hindrance,
-        starting=starting,
-        logger=LOGGER,
-        listen=share_port if settings.workers > 1 or not trains else None,
-        beside=[child.keep() for child in children],
-    )
-    return 0 if trainer is None or trainer.refused is None else trainer.refused
+def serve(settings: ClientSettings, *, trains: bool = True, words: tuple[str, ...] = ()) -> NoReturn:
+    """Become a server with these settings, with a trainer beside it or without. words: further ones of its command
+    line."""
+    kept = keep_settings(server_settings(settings, trains=trains))
+    trainer = (f"{TRAINER_FILE}{keep_settings(settings)}",) if trains else ()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.execv(sys.executable, client_command(SERVER, f"{SETTINGS_FILE}{kept}", *trainer, *words))
 
 
-def serve_trainer(settings: ClientSettings, server: int | None = None) -> int:
-    """Train, and answer the server at the socket of the state directory, until SIGINT or SIGTERM, or until only a
-    restart helps. server: the process that has started this one. The exit code."""
-    configure("client_service", settings.log_level)
-    sys.setswitchinterval(SWITCH_SECONDS)
-    with write_privately():
-        _close_to_others(settings)
-        return anyio.run(_serve_trainer, settings, server)
+def server_settings(settings: ClientSettings, *, trains: bool = True) -> ServerSettings:
+    """What a server needs of a client's settings. trains: is there a trainer beside it?"""
+    from client_service.http.server import ServerSettings
+
+    given = dict(settings)
+    named = {name: given[name] for name in ServerSettings.model_fields if name in given}
+    keys = {name: settings.key(name) for name in ("application_key", "operator_key")}
+    told = {
+        "cautions_told": settings.cautions(),
+        "shares_port": settings.workers > 1 or not trains,
+        "has_trainer": trains,
+    }
+    return ServerSettings(**{**named, **keys, **told})
 
 
-async def _serve_trainer(settings: ClientSettings, server: int | None) -> int:
-    settings = settings.model_copy(update={"ready_file": None})  # the server's
-    app = create_app(settings, behind_server=True)
-    LOGGER.info("starting_trainer", client=settings.name)
-    service: ClientService = app.state.service
-    service.server_process = server
-    failed = False
-
-    async def end_with_agent() -> None:
-        nonlocal failed
-        while service.live:
-            await asyncio.sleep(LOOK_SECONDS)
-        failed = True
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    await run_server(
-        app,
-        settings,
-        identities=app.state.identities,
-        wind_down=lambda: None,
-        hindrance=lambda: service.hindrance,
-        logger=LOGGER,
-        listen=lambda _: listen_privately(choose_socket(settings.state_directory)),
-        beside=[end_with_agent()],
-        cautions=False,  # the server tells them
-    )
-    return FAILED if failed else 0
-
-
-def _close_to_others(settings: ClientSettings) -> None:
-    """Shard and state may be older, or somebody else's."""
-    for name, folder in (("shard", settings.shard), ("state_directory", settings.state_directory)):
-        if (left := close_to_others(folder)) is not None:
-            what = (
-                f"{name}: expected files for this user alone, others may read {left}: chmod 700 {folder}, by its owner"
-            )
-            LOGGER.warning("caution", what=what)
+def find_descriptor(words: list[str], name: str) -> int | None:
+    """The number in `NAME=number`, if it is there."""
+    return next((int(word.removeprefix(name)) for word in words if word.startswith(name)), None)
 
 
 def main() -> int:
     words = sys.argv[1:]
-    kept = [int(word.removeprefix(SETTINGS_FILE)) for word in words if word.startswith(SETTINGS_FILE)]
-    files = [
-        Path(word) for word in words if word not in (TETHERED, TRAINER, SERVER) and not word.startswith(SETTINGS_FILE)
-    ]
+    kept, trainer = find_descriptor(words, SETTINGS_FILE), find_descriptor(words, TRAINER_FILE)
+    files = [Path(word) for word in words if not word.startswith("--")]
+    tether = [word for word in words if word == TETHERED]
     if TRAINER in words:
         os.nice(NICENESS)
-    if TETHERED in words:
-        end_at_once_with_parent() if kept else end_with_parent()
     try:
-        settings = (
-            client_settings(**read_kept_settings(kept[0])) if kept else client_settings(files[0] if files else None)
-        )
+        if kept is not None and TRAINER not in words:
+            if tether:
+                end_with_parent() if trainer is not None else end_at_once_with_parent()
+            from client_service.http.server_app import serve_kept_settings
+
+            return serve_kept_settings(kept, trainer)
+        from client_service.settings import client_settings
+
         if TRAINER in words:
-            return serve_trainer(settings, os.getppid() if kept else None)
-        return serve(settings, trains=SERVER not in words)
+            from client_service.app import serve_trainer
+
+            if tether:
+                end_at_once_with_parent()
+            given = {} if kept is None else read_kept_settings(kept)
+            settings = client_settings(files[0] if files else None, **given)
+            return serve_trainer(settings, os.getppid() if kept is not None else None)
+        serve(client_settings(files[0] if files else None), trains=SERVER not in words, words=tuple(tether))
     except FederationError as error:
-        sys.stderr.write(f"client: {error}\n")
-        if TRAINER in words and kept:
+        if not tell_refusal(find_descriptor(words, REFUSAL), error):
+            sys.stderr.write(f"client: {error}\n")
+        if TRAINER in words and kept is not None:
             return refusal_code(error)
         return BAD_SETTINGS if isinstance(error, SettingsError) else FAILED
 

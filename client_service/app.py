@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AbstractContextManager, nullcontext
 
+import anyio
 import httpx
 from fastapi import FastAPI
 
 from client_service.http import event_routes, operator_routes, recommendation_routes
-from client_service.http.authentication import OTHER_TASK, CallerKeys
-from client_service.http.cross_origin import CrossOrigin
-from client_service.http.fast_path import FastPath
-from client_service.http.server import Server
+from client_service.http.authentication import OTHER_TASK
+from client_service.http.server_app import finish_app, inside, lifespan
 from client_service.http.service import ClientService
-from client_service.http.trainer_proxy import BehindServer
 from client_service.pages import routes as pages
 from client_service.runtime.logs import LOGGER
-from client_service.runtime.trainer_process import ChildProcess
+from client_service.runtime.trainer_process import FAILED, choose_socket
 from client_service.settings import ClientSettings
-from shared.web import openapi, problems
+from shared.files import close_to_others, write_privately
+from shared.web import openapi
 from shared.web.calling import Calling, ProxyTransport
-from shared.web.middleware import (
-    AccessLog,
-    BodyLimit,
-    BodyTimeout,
-    Buckets,
-    FrontedApp,
-    HeldBytes,
-    HostCheck,
-    RateLimit,
-)
+from shared.web.logs import configure
 from shared.web.openapi import new_app
-from shared.web.routes import DecodedTargets, HeadAsGet, build
+from shared.web.server import listen_privately, run_server
 from shared.web.tls import Identity
 
+LOOK_SECONDS = 1.0  # between two looks at whether the agent still follows
+SWITCH_SECONDS = 0.0005  # how long training may keep the interpreter from a request; the default is ten times it
 ABOUT = """
 One silo of a federation. Its applications ask it for recommendations and tell it what users did; its operator looks
 after it. Nothing that is asked or answered here leaves the silo.
@@ -77,69 +72,17 @@ def create_app(
     while the silo computes, where several share a process. `behind_server`: a server has the port, and checks hosts,
     counts, limits and logs requests.
     """
-    app = new_app("LPSFed", ABOUT, "http://127.0.0.1:8801", _lifespan)
+    app = new_app("LPSFed", ABOUT, "http://127.0.0.1:8801", lifespan)
     identities = app.state.identities = {} if behind_server else settings.identities()
     service = app.state.service = ClientService(
         settings, outside or _network(settings, identities), turns or nullcontext()
     )
-    for router in (*recommendation_routes.routers, operator_routes.silo, operator_routes.inside):
+    for router in (*recommendation_routes.routers, operator_routes.silo, inside):
         app.include_router(router)
     app.include_router(event_routes.router, responses=OTHER_TASK)
     pages.install(app, service)
     openapi.install(app)
-    return _finish(app, settings, behind_server=behind_server)
-
-
-def create_server(settings: ClientSettings, trainer: ChildProcess | None = None) -> FastAPI:
-    """What applications ask and tell, health and metrics, from what the trainer keeps on the disk; all else is asked of
-    the trainer beside it, where there is one."""
-    app = FrontedApp(
-        title="LPSFed client, its server",
-        lifespan=_lifespan,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-    )
-    app.state.identities = settings.identities()
-    settings = settings.model_copy(update={"device": "cpu"})
-    service = app.state.service = Server(settings, trainer)
-    for router in (*recommendation_routes.routers, event_routes.router, operator_routes.inside):
-        app.include_router(router)
-    if service.proxy is not None:
-        app.router.default = service.proxy
-    return _finish(app, settings)
-
-
-def _finish(app: FrontedApp, settings: ClientSettings, *, behind_server: bool = False) -> FrontedApp:
-    """Whom it answers, in which words it refuses, and what it counts and limits."""
-    keys, service = CallerKeys.of(settings), app.state.service
-    app.state.keys = keys
-    buckets, held = Buckets(settings.pace), HeldBytes()
-    service.metrics.watch(app.state.identities)
-    problems.install(app)
-    build(app)
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(DecodedTargets)
-    app.add_middleware(BodyLimit, held=held)
-    app.add_middleware(BodyTimeout)
-    if behind_server:
-        app.add_middleware(BehindServer, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
-        return app
-    app.add_middleware(RateLimit, buckets=buckets, who=keys.rate_limit_key)
-    app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
-    app.add_middleware(AccessLog, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
-    app.put_in_front(
-        FastPath,
-        service=service,
-        keys=keys,
-        buckets=buckets,
-        held=held,
-        allowed_hosts=settings.allowed_hosts,
-    )
-    if settings.allowed_origins:
-        app.put_in_front(CrossOrigin, origins=settings.allowed_origins, routes=app.routes)
-    return app
+    return finish_app(app, settings, behind_server=behind_server)
 
 
 def _network(settings: ClientSettings, identities: dict[str, Identity]) -> httpx.AsyncBaseTransport:
@@ -152,7 +95,53 @@ def _network(settings: ClientSettings, identities: dict[str, Identity]) -> httpx
     return httpx.AsyncHTTPTransport(verify=calling.context, trust_env=False)
 
 
-@asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with app.state.service.running():
-        yield
+def serve_trainer(settings: ClientSettings, server: int | None = None) -> int:
+    """Train, and answer the server at the socket of the state directory, until SIGINT or SIGTERM, or until only a
+    restart helps. server: the process that has started this one. The exit code.
+
+    DataError or SettingsError when shard or state directory are of no use.
+    """
+    configure("client_service", settings.log_level)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with write_privately():
+        _close_to_others(settings)
+        return anyio.run(_serve_trainer, settings, server)
+
+
+async def _serve_trainer(settings: ClientSettings, server: int | None) -> int:
+    settings = settings.model_copy(update={"ready_file": None})  # the server's
+    app = create_app(settings, behind_server=True)
+    LOGGER.info("starting_trainer", client=settings.name)
+    service: ClientService = app.state.service
+    service.server_process = server
+    failed = False
+
+    async def end_with_agent() -> None:
+        nonlocal failed
+        while service.live:
+            await asyncio.sleep(LOOK_SECONDS)
+        failed = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    await run_server(
+        app,
+        settings,
+        identities=app.state.identities,
+        wind_down=lambda: None,
+        hindrance=lambda: service.hindrance,
+        logger=LOGGER,
+        listen=lambda _: listen_privately(choose_socket(settings.state_directory)),
+        beside=[end_with_agent()],
+        cautions=False,  # the server tells them
+    )
+    return FAILED if failed else 0
+
+
+def _close_to_others(settings: ClientSettings) -> None:
+    """Shard and state may be older, or somebody else's."""
+    for name, folder in (("shard", settings.shard), ("state_directory", settings.state_directory)):
+        if (left := close_to_others(folder)) is not None:
+            what = (
+                f"{name}: expected files for this user alone, others may read {left}: chmod 700 {folder}, by its owner"
+            )
+            LOGGER.warning("caution", what=what)

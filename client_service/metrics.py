@@ -9,12 +9,13 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from client_service.privacy.accounting import PrivacyOut
-from shared.web.tls import Identity, measure
+if TYPE_CHECKING:
+    from client_service.privacy.accounting import PrivacyOut
+    from shared.web.tls import Identity
 
 PREFIX = "lpsfed_client"
 PHASES = (
@@ -74,7 +75,10 @@ class RequestMetrics:
 
     def watch(self, identities: Mapping[str, Identity]) -> None:
         """How long the service's certificates are good for."""
-        measure(identities, PREFIX, self._registry)
+        if identities:
+            from shared.web.tls import measure  # see `Listening.identities`
+
+            measure(identities, PREFIX, self._registry)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

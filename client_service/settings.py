@@ -23,12 +23,11 @@ from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, require_task
 from shared.sums import list_sums
 from shared.timeouts import ANSWER_SECONDS, CALL_SECONDS, POLL_SECONDS, TIMEOUT_SECONDS, WAIT_SECONDS, CallLimits
-from shared.web.address import is_loopback, require_url
+from shared.web.address import HOST_NAME, is_loopback, require_url
 from shared.web.calling import build_proxy
 from shared.web.credentials import chosen_secret, require_own
 from shared.web.environment import EnvironmentSettings, is_service_link, read_settings
 from shared.web.listening import Listening
-from shared.web.middleware import HOST_NAME
 
 PREFIX = "LPSFED_CLIENT_"
 
@@ -66,7 +65,7 @@ USUAL_PORT = re.compile("http://.*:80|https://.*:443")
 HostName = Annotated[str, Field(pattern=f"^{HOST_NAME}$")]
 
 
-class ClientSettings(Listening):
+class ClientSettings(Listening, EnvironmentSettings):
     """Settings of one client. Each comes from the constructor, from LPSFED_CLIENT_<NAME>, or from a TOML file."""
 
     model_config = SettingsConfigDict(

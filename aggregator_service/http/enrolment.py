@@ -30,7 +30,7 @@ from shared.protocol.signing.invitation import (
 from shared.protocol.signing.keys import raw_hex
 from shared.protocol.signing.responses import sign_answer
 from shared.web import problems
-from shared.web.openapi import describe_refusal
+from shared.web.problems import describe_refusal
 from shared.web.request_bodies import read_whole
 from shared.web.routes import DeclaredRoute
 

@@ -35,7 +35,7 @@ from shared.protocol.signing.requests import DIGEST, body_digest
 from shared.protocol.wire import MEDIA_TYPE
 from shared.timeouts import RETRY_AFTER_SECONDS
 from shared.web.health import LiveOut, ReadyOut
-from shared.web.openapi import MARK
+from shared.web.problems import MARK
 from shared.web.routes import DeclaredRoute
 
 PRIVATE = {"Cache-Control": "no-store"}

@@ -26,6 +26,7 @@ CURRENT = "current.json"
 HEAD = "head.json"  # of a compiled folder
 FORMAT: Literal["lpsfed-serving/1"] = "lpsfed-serving/1"
 SHORT = 16  # characters of a digest in a folder's name
+REFRESH = "refresh"  # in the place of a run's name in a version; no run is called so
 PARTIAL = ".partial"  # end of a temporary folder's name
 FOLDER = r"(shard|model|sessions)-[0-9a-f]{16}"
 
@@ -116,3 +117,9 @@ def put_folder(partial: Path, kind: str, digest: str, head: dict[str, object]) -
         os.rename(partial, place)
         sync_path(place.parent)
     return place
+
+
+def parse_version(version: str) -> tuple[str, int]:
+    """The run and the round that a version names."""
+    run, _, number = version.partition("~")[0].rpartition(".")
+    return run, int(number)

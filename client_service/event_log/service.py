@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from client_service.data.shard_head import states_other_lists
 from client_service.event_log.database import AbsorbedBatch, ErasureReceipt, LoggedInteraction
@@ -146,3 +146,25 @@ class EventLog:
 
     def close(self) -> None:
         self.store.close()
+
+
+class LogSettings(Protocol):
+    """Settings of a client, or of its server."""
+
+    @property
+    def state_directory(self) -> Path: ...
+    @property
+    def shard(self) -> Path: ...
+    @property
+    def most_interactions(self) -> int: ...
+    @property
+    def most_item_bytes(self) -> int: ...
+
+
+def open_log(settings: LogSettings, overlay: Overlay) -> EventLog:
+    """The log of what has come since the shard was written, and what it changes in answers."""
+    store = EventStore(
+        settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
+    )
+    overlay.attach_store(store)
+    return EventLog(store, overlay, settings.shard)

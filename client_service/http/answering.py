@@ -14,10 +14,9 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from client_service.compiled.publication import REFRESH, parse_version
 from client_service.event_log.service import EventLog
 from client_service.metrics import RequestMetrics
-from client_service.model_store.model_files import REFRESH, parse_version
-from client_service.runtime.device import choose_device
 from client_service.runtime.workers import RequestBatcher
 from client_service.serving.messages import (
     MOST_USERS,
@@ -31,8 +30,6 @@ from client_service.serving.model_server import ModelServer
 from client_service.serving.next_items import NextItems
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import MOST_LISTED, Basket, ListRequest
-from client_service.settings import ClientSettings
-from client_service.tasks import task_named
 from shared.errors import ConflictError, ProtocolError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
 from shared.web.health import TrainerStanding
@@ -112,10 +109,8 @@ class Answering:
 
     metrics: RequestMetrics
 
-    def __init__(self, settings: ClientSettings) -> None:
-        self.settings, self.task = settings, task_named(settings.task)
-        self.device, self.device_reason = choose_device(settings.device)
-        self.models = settings.models_directory
+    def __init__(self, task: str) -> None:
+        self._task_name = task
         self._answers: ModelServer | None = None
         self._feedback: EventLog | None = None
         self._following: asyncio.Task[None] | None = None
@@ -133,14 +128,14 @@ class Answering:
     def model_server(self, kind: type[A]) -> A:
         """Returns who answers, of the class that a route asks for. ConflictError in a silo of another task."""
         if not isinstance(self.answers, kind):
-            raise ConflictError(f"expected a request to a silo of another task, this one's is {self.task.name!r}")
+            raise ConflictError(f"expected a request to a silo of another task, this one's is {self._task_name!r}")
         return self.answers
 
     @property
     def feedback(self) -> EventLog:
         """ConflictError in a silo that applications tell nothing."""
         if self._feedback is None and self._answers is not None:
-            raise ConflictError(f"expected a silo that can be told of users, this one's task is {self.task.name!r}")
+            raise ConflictError(f"expected a silo that can be told of users, this one's task is {self._task_name!r}")
         if self._feedback is None:
             raise UnavailableError("the client is reading its shard")
         return self._feedback

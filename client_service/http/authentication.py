@@ -7,25 +7,30 @@ At the end is what the routes of all files have in common: the service behind th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from fastapi import Depends, HTTPException, Request, Response
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from client_service.http.service import ClientService
-from client_service.settings import ClientSettings
+from client_service.http.answering import Answering
 from shared.errors import AuthenticationError, ForbiddenError
 from shared.protocol.problem import ProblemOut
 from shared.web.connection_limits import vouch
 from shared.web.credentials import OPERATOR, bearer, operator_secret, same
 from shared.web.middleware import address_key
-from shared.web.openapi import MARK, describe_refusal
+from shared.web.problems import MARK, describe_refusal
 from shared.web.routes import DeclaredRoute
 
 Role = Literal["application", "operator"]
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed client"'}  # makes a browser ask for name and password
+
+
+class HoldsKeys(Protocol):
+    """Settings of a client, or of its server."""
+
+    def key(self, name: str) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class CallerKeys:
     operator: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, settings: ClientSettings) -> CallerKeys:
+    def of(cls, settings: HoldsKeys) -> CallerKeys:
         return cls(settings.key("application_key"), settings.key("operator_key"))
 
     def admit(self, role: Role, method: str, header: str | None) -> None:
@@ -126,9 +131,9 @@ SHOWN = Depends(HTTPBearer(auto_error=False))  # for /docs alone; who is calling
 COMMON: dict[str, Any] = {"prefix": "/v1", "responses": PROBLEMS, "dependencies": [Depends(forbid_storing), SHOWN]}
 
 
-async def service(request: Request) -> ClientService:
-    found: ClientService = request.app.state.service
+async def service(request: Request) -> Answering:
+    found: Answering = request.app.state.service
     return found
 
 
-Service = Annotated[ClientService, Depends(service)]
+Service = Annotated[Answering, Depends(service)]

@@ -17,7 +17,7 @@ from client_service.event_log.messages import (
     StoredId,
 )
 from client_service.http.authentication import COMMON, ForApplications, Service
-from shared.web.openapi import JSON
+from shared.web.routes import JSON
 
 router = APIRouter(tags=["feedback"], route_class=ForApplications, **COMMON)
 UserPath = Annotated[StoredId, Path(description="the user's id", examples=["4711"])]

@@ -1,23 +1,22 @@
-"""HTTP -> status, quality, spectrum, declaration, ledger and health. Nothing is decided here."""
+"""HTTP -> status, quality, spectrum, declaration and ledger. Nothing is decided here."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import Field
 
 from client_service.boundary.gate_self_test import GateOut
 from client_service.federation.messages import QualityOut, SpectrumOut, StatusOut
-from client_service.http.authentication import COMMON, OTHER_TASK, PROBLEMS, ForOperator, Service
+from client_service.http.authentication import COMMON, OTHER_TASK, ForOperator
+from client_service.http.service import ClientService
 from client_service.refresh.rollback import ModelsOut, list_models, serve_version
 from client_service.refresh.scheduler import RefreshOut
 from client_service.secure_rounds.members import AcceptedMembersIn, MembersOut
-from shared.errors import DataError, UnavailableError
+from shared.errors import DataError
 from shared.message import Message
 from shared.method.declaration import Declaration
-from shared.web.health import LiveOut, ReadyOut
-from shared.web.routes import DeclaredRoute
 
 LEDGER_PAGE = 1000
 
@@ -33,8 +32,14 @@ class LedgerOut(Message):
 
 
 silo = APIRouter(tags=["silo"], route_class=ForOperator, **COMMON)
-inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
+
+async def client(request: Request) -> ClientService:
+    found: ClientService = request.app.state.service
+    return found
+
+
+Service = Annotated[ClientService, Depends(client)]
 VersionPath = Annotated[
     str, Path(min_length=1, max_length=200, description="the version of a kept model", examples=["run-1.5"])
 ]
@@ -119,26 +124,3 @@ def serve_model(version: VersionPath, service: Service) -> ModelsOut:
 async def probe_gate(service: Service) -> GateOut:
     """Forbidden messages are put to this client's own gate, before a wire that leads nowhere."""
     return await service.check_gate()
-
-
-@inside.get("/health/live")
-async def read_liveness(service: Service) -> LiveOut:
-    """The process answers, and its agent runs."""
-    if not service.live:
-        raise UnavailableError("the agent has ended; the log says why")
-    return LiveOut()
-
-
-@inside.get("/health/ready", response_model_exclude_none=True)
-async def read_readiness(service: Service) -> ReadyOut:
-    """It takes calls; 503 says why it does not."""
-    if (hindrance := service.hindrance) is not None:
-        raise UnavailableError(hindrance)
-    model: Literal["none yet", "serving"] = "none yet" if service.answers.served is None else "serving"
-    return ReadyOut(model=model, trainer=service.trainer_standing)
-
-
-@inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
-async def read_metrics(service: Service) -> Response:
-    """Counts and times, for Prometheus."""
-    return Response(await service.describe_metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -5,25 +5,63 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from pydantic import SecretStr
 
 from client_service.compiled.publication import SERVING, Publication, read_publication
-from client_service.event_log.service import EventLog
+from client_service.event_log.service import EventLog, open_log
 from client_service.http.answering import Answering
 from client_service.http.authentication import CallerKeys
 from client_service.http.trainer_proxy import TrainerProxy
 from client_service.metrics import RequestMetrics, join_metrics
 from client_service.runtime.logs import LOGGER
-from client_service.runtime.trainer_process import ChildProcess
+from client_service.runtime.trainer_process import ChildProcess, find_socket
 from client_service.serving.next_items import NextItems, open_next_items
 from client_service.serving.recommender import Recommender, open_recommender
-from client_service.settings import ClientSettings
-from client_service.tasks.items import open_log
 from shared.errors import DataError, UnavailableError
 from shared.web.health import TrainerStanding
+from shared.web.listening import Listening
+from shared.web.server import run_beside
 
 LOOK_SECONDS = 0.5  # between two looks at what is published, and at whether the log can be read
 UNREAD_LOOKS = 30  # in a row, after which who asks is better served by another server
-METRICS_SECONDS = 2.0  # for the trainer's series
+METRICS_SECONDS = 5.0  # for the trainer's series
+ALIVE_SECONDS = 30.0  # between two looks at whether the trainer answers at all, and for its answer
+SILENT_LOOKS = 10  # in a row, after which it is ended and another one started
+
+
+class ServerSettings(Listening):
+    """What a server needs of a client's settings, checked already. cautions_told: what the log is to say at the start.
+    shares_port: do other processes listen at its port, too? has_trainer: is there one beside it, of its own or of
+    another server at the port?"""
+
+    name: str
+    task: str
+    shard: Path
+    state_directory: Path
+    application_key: SecretStr | None = None
+    operator_key: SecretStr | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    workers: int = 1
+    shares_port: bool = False
+    has_trainer: bool = False
+    least_rating: float | None = None
+    most_interactions: int
+    most_item_bytes: int
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    cautions_told: tuple[str, ...] = ()
+
+    def key(self, name: str) -> str | None:
+        """The secret that is called application_key or operator_key; None where there is none."""
+        found: SecretStr | None = getattr(self, name)
+        return None if found is None else found.get_secret_value()
+
+    def cautions(self) -> list[str]:
+        """What the operator should know before others call."""
+        return list(self.cautions_told)
 
 
 class Server(Answering):
@@ -32,16 +70,19 @@ class Server(Answering):
     trainer: the process that it has started beside itself; None for one that answers and nothing else.
     """
 
-    def __init__(self, settings: ClientSettings, trainer: ChildProcess | None = None) -> None:
-        super().__init__(settings)
-        self.metrics = RequestMetrics()
-        self.trainer, self.proxy = trainer, None if trainer is None else self._make_proxy(trainer)
+    def __init__(self, settings: ServerSettings, trainer: ChildProcess | None = None) -> None:
+        super().__init__(settings.task)
+        self.settings, self.metrics = settings, RequestMetrics()
+        self.trainer = trainer
+        self.proxy = TrainerProxy(settings.state_directory, CallerKeys.of(settings), self._is_trainer_starting)
         self._serving = settings.state_directory / SERVING
         self._published: Publication | None = None
+        self._unreadable = ""  # what was said of a publication that could not be read, which is told once
         self._unread = 0  # looks in a row at which the log could not be read
 
-    def _make_proxy(self, trainer: ChildProcess) -> TrainerProxy:
-        return TrainerProxy(self.settings.state_directory, CallerKeys.of(self.settings), lambda: not trainer.is_ready)
+    def _is_trainer_starting(self) -> bool:
+        """Is it not there, and another one on its way? Of another server's that is not known."""
+        return self.trainer is None or not self.trainer.is_ready
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -49,7 +90,8 @@ class Server(Answering):
         await asyncio.to_thread(self._take_up_published)
         self._following = asyncio.create_task(self._follow())
         try:
-            yield
+            async with run_beside(*(() if self.trainer is None else (self._watch(self.trainer),))):
+                yield
         finally:
             self._following.cancel()
             with suppress(asyncio.CancelledError):
@@ -66,6 +108,20 @@ class Server(Answering):
             if self._feedback is not None:
                 read = await asyncio.to_thread(self._follow_log, self._feedback)
                 self._unread = 0 if read else self._unread + 1
+
+    async def _watch(self, trainer: ChildProcess) -> None:
+        """End a trainer that has not answered for minutes: another one is started."""
+        silent = 0
+        while True:
+            await asyncio.sleep(ALIVE_SECONDS)
+            if not trainer.is_ready or await self.proxy.fetch("/health/live", ALIVE_SECONDS) is not None:
+                silent = 0
+                continue
+            silent += 1
+            if silent >= SILENT_LOOKS:
+                LOGGER.error("trainer_silent", looks=silent)
+                silent = 0
+                trainer.kill()
 
     def _follow_log(self, log: EventLog) -> bool:
         """Take up what others have written in the log. False where it cannot be read."""
@@ -87,9 +143,11 @@ class Server(Answering):
                 return
             self._take_up(found)
         except DataError as error:
-            LOGGER.warning("published_not_read", reason=str(error))
+            if str(error) != self._unreadable:
+                LOGGER.warning("published_not_read", reason=str(error))
+            self._unreadable = str(error)
             return
-        self._published = found
+        self._published, self._unreadable = found, ""
         self.metrics.serving.set(0 if found.model is None else 1)
         LOGGER.info("model_taken_up", model=found.version)
 
@@ -117,11 +175,12 @@ class Server(Answering):
 
     @property
     def trainer_standing(self) -> TrainerStanding | None:
-        if self.trainer is None:
+        if not self.settings.has_trainer:
             return None
-        return "running" if self.trainer.is_ready else "starting"
+        there = find_socket(self.settings.state_directory).exists() if self.trainer is None else self.trainer.is_ready
+        return "running" if there else "starting"
 
     async def describe_metrics(self) -> bytes:
         """The trainer's series too, where it gives them."""
-        others = None if self.proxy is None else await self.proxy.fetch("/metrics", METRICS_SECONDS)
+        others = await self.proxy.fetch("/metrics", METRICS_SECONDS) if self.settings.has_trainer else None
         return join_metrics(self.metrics.text(), others or b"")

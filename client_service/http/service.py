@@ -28,6 +28,7 @@ from client_service.privacy.guard import Guard, notices
 from client_service.refresh.rebuild import ModelRenewal, rebuild_silo
 from client_service.refresh.scheduler import RefreshScheduler
 from client_service.refresh.startup import OpenRecords, open_records, take_up_stored
+from client_service.runtime.device import choose_device
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER, describe_place
 from client_service.runtime.memory import return_free_memory
@@ -38,6 +39,7 @@ from client_service.secure_rounds.round_memory import RoundMemory
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.sums.storage import basis_time, load_basis_head
+from client_service.tasks import task_named
 from client_service.tasks.task import TaskShard
 from shared.errors import ConflictError, UnavailableError
 from shared.files import lock_directory
@@ -54,7 +56,10 @@ class ClientService(Answering):
     def __init__(
         self, settings: ClientSettings, outside: httpx.AsyncBaseTransport, turns: AbstractContextManager[object]
     ) -> None:
-        super().__init__(settings)
+        super().__init__(settings.task)
+        self.settings, self.task = settings, task_named(settings.task)
+        self.device, self.device_reason = choose_device(settings.device)
+        self.models = settings.models_directory
         self.metrics: ClientMetrics = ClientMetrics()
         self._records: OpenRecords | None = None
         self._outside, self._turns = outside, turns

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from client_service.compiled.model import Relevance
+from client_service.compiled.publication import REFRESH
 from client_service.evaluation.metrics import MeasureValues
 from client_service.model_store.model_server import FrozenModel
 from client_service.models.initial_filter import Filter
@@ -73,7 +74,6 @@ def load_rows(folder: Path, shard: str) -> ShardRows | None:
 
 FORMAT = "lpsfed-model/1"
 CURRENT = "model.json"  # the head of the model that is served
-REFRESH = "refresh"  # in the place of a run's name; no run is called so
 
 
 class ModelHead(MeasureValues, Message):
@@ -113,12 +113,6 @@ class ModelHead(MeasureValues, Message):
 def name_version(run: str, number: int, apart: int = 0) -> str:
     """Of the model of a run's round; `apart`: see `ModelHead.number`."""
     return f"{run}.{number}~{apart}" if apart else f"{run}.{number}"
-
-
-def parse_version(version: str) -> tuple[str, int]:
-    """The run and the round that a version names."""
-    run, _, number = version.partition("~")[0].rpartition(".")
-    return run, int(number)
 
 
 def save_model(folder: Path, model: nn.Module, head: ModelHead) -> ModelHead:

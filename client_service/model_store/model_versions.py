@@ -7,10 +7,10 @@ from pathlib import Path
 from pydantic import ValidationError
 from torch import nn
 
+from client_service.compiled.publication import REFRESH
 from client_service.model_store.model_files import (
     CURRENT,
     PATTERN,
-    REFRESH,
     ModelHead,
     load_head,
     rows_path,

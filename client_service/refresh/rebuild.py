@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
+from client_service.compiled.publication import REFRESH
 from client_service.data.interaction_files import hold_shard, save_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.service import EventLog
 from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
 from client_service.federation.best_model import as_kept, find_model
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo, basis_folder
-from client_service.model_store.model_files import REFRESH, ModelHead, load_head, load_rows, load_tensors
+from client_service.model_store.model_files import ModelHead, load_head, load_rows, load_tensors
 from client_service.model_store.model_server import FrozenModel
 from client_service.model_store.model_versions import next_number, save_version
 from client_service.refresh.cleanup import delete_outdated_files

@@ -14,7 +14,6 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,12 @@ from pydantic import BaseModel, SecretStr
 
 from client_service.runtime.logs import LOGGER
 from shared.errors import FederationError, SettingsError
-from shared.web.server import READY_PIPE, READY_WORD, TETHERED
+from shared.web.health import READY_PIPE, READY_WORD, TETHERED
 
-TRAINER, SERVER, SETTINGS_FILE = "--trainer", "--server", "--settings-descriptor="
+TRAINER, SERVER = "--trainer", "--server"
+REFUSAL = "--refusal-descriptor="  # to which a child writes why it cannot start
+LONGEST_REASON = 4096  # bytes; a pipe takes so many at once
+SETTINGS_FILE, TRAINER_FILE = "--settings-descriptor=", "--trainer-descriptor="  # of a server, and of its trainer
 BAD_SETTINGS, FAILED = 2, 1  # exit codes that whoever starts a client knows
 REFUSALS = {78: BAD_SETTINGS, 65: FAILED}  # a trainer's own: of mistakes in settings or data, which no restart mends
 NICENESS = 10  # of the trainer: a server that shares its cores answers first; at 19 others could keep it from rounds
@@ -68,6 +70,17 @@ def refusal_code(error: FederationError) -> int:
     """The exit code by which a trainer tells its server of a mistake in settings or data."""
     wanted = BAD_SETTINGS if isinstance(error, SettingsError) else FAILED
     return next(code for code, meaning in REFUSALS.items() if meaning == wanted)
+
+
+def tell_refusal(descriptor: int | None, error: FederationError) -> bool:
+    """Tell the process that has started this one why this one cannot start; False where nobody listens any more."""
+    if descriptor is None:
+        return False
+    try:
+        os.write(descriptor, str(error).encode()[:LONGEST_REASON])
+    except OSError:
+        return False
+    return True
 
 
 def end_at_once_with_parent() -> None:
@@ -113,24 +126,25 @@ def _remove(place: Path) -> None:
     place.unlink(missing_ok=True)
 
 
+def client_command(*words: str) -> list[str]:
+    """The command line of another process of this client, by the interpreter of this one."""
+    return [sys.executable, *(("-P",) if sys.flags.safe_path else ()), "-m", "client_service", *words]
+
+
 class ChildProcess:
     """One process after another, each after a longer wait than the last where they end soon.
 
-    words: of its command line after `python -m client_service`. settings: see `keep_settings`.
+    word: of its command line after `python -m client_service`. settings: see `keep_settings`.
     """
 
-    def __init__(self, name: str, words: Sequence[str], settings: int) -> None:
+    def __init__(self, name: str, word: str, settings: int) -> None:
         self.name, self._settings = name, settings
-        self._command = (
-            sys.executable,
-            *(("-P",) if sys.flags.safe_path else ()),
-            *("-m", "client_service", *words, f"{SETTINGS_FILE}{settings}", TETHERED),
-        )
+        self._command = client_command(word, f"{SETTINGS_FILE}{settings}", TETHERED)
         self._process: asyncio.subprocess.Process | None = None
         self._ending = False
-        self.is_ready = False
-        self.refused: int | None = None  # the exit code of a server whose trainer cannot start
-        self.has_started = False  # was there one that was ready?
+        self.is_ready, self.has_started = False, False  # is the one of now ready, and was there any that was?
+        self.refused: int | None = None  # the exit code of a server whose first trainer cannot start
+        self.reason = ""  # in its words
 
     @property
     def pid(self) -> int | None:
@@ -142,7 +156,10 @@ class ChildProcess:
         wait, loop = FIRST_WAIT_SECONDS, asyncio.get_running_loop()
         while not self._ending:
             began = loop.time()
-            code = await self._run()
+            try:
+                code = await self._run()
+            except OSError as error:  # no memory for another process now, for one
+                code, self.reason = FAILED, f"expected to start another process ({error.strerror})"
             if self._ending:
                 return
             if code in REFUSALS and not self.has_started:
@@ -150,9 +167,12 @@ class ChildProcess:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             stable = loop.time() - began > STABLE_SECONDS
-            LOGGER.warning(f"{self.name}_ended", code=code, starts_again_after=wait)
+            LOGGER.warning(f"{self.name}_ended", code=code, starts_again_after=wait, **self._why())
             await asyncio.sleep(wait)
             wait = FIRST_WAIT_SECONDS if stable else min(2 * wait, LONGEST_WAIT_SECONDS)
+
+    def _why(self) -> dict[str, str]:
+        return {"reason": self.reason} if self.reason else {}
 
     def end(self) -> None:
         """Ask it to end; no other is started."""
@@ -161,14 +181,22 @@ class ChildProcess:
             with suppress(ProcessLookupError):
                 self._process.terminate()
 
+    def kill(self) -> None:
+        """End the one of now at once; another one is started."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
     async def _run(self) -> int:
         """Its exit status. Cancelled, it is asked to end, and killed where it does not."""
         ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        telling = os.dup(theirs)
         try:
             self._process = process = await asyncio.create_subprocess_exec(
-                *self._command,
+                *(*self._command, f"{REFUSAL}{telling}"),
                 stdin=asyncio.subprocess.PIPE,
-                pass_fds=(self._settings, theirs),
+                pass_fds=(self._settings, theirs, telling),
                 env=os.environ | {READY_PIPE: str(theirs)},
             )
         except BaseException:
@@ -176,32 +204,31 @@ class ChildProcess:
             raise
         finally:
             os.close(theirs)
+            os.close(telling)
         waiting = asyncio.create_task(self._note_ready(ours))
         try:
             return await process.wait()
         finally:
-            waiting.cancel()
+            if process.returncode is None:
+                waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)  # the pipe has an end where the process has
+            os.close(ours)
             self.is_ready = False
             if process.returncode is None:
                 await self._end(process)
 
     async def _note_ready(self, pipe: int) -> None:
         """Wait for the word of a process that is ready."""
-        loop = asyncio.get_running_loop()
-        come: asyncio.Future[bytes] = loop.create_future()
-
-        def read() -> None:
-            loop.remove_reader(pipe)
-            if not come.done():
-                come.set_result(os.read(pipe, len(READY_WORD)))
-
-        loop.add_reader(pipe, read)
+        loop, come = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(pipe, come.set)
         try:
-            if await come == READY_WORD:
-                self.is_ready = self.has_started = True
+            await come.wait()
         finally:
             loop.remove_reader(pipe)
-            os.close(pipe)
+        said = os.read(pipe, LONGEST_REASON)
+        self.is_ready = said == READY_WORD
+        self.has_started |= self.is_ready
+        self.reason = "" if self.is_ready else said.decode(errors="replace")
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         self.end()
@@ -212,13 +239,3 @@ class ChildProcess:
             LOGGER.warning(f"{self.name}_killed", after=GRACE_SECONDS)
             process.kill()
             await process.wait()
-
-
-def make_trainer(settings: int) -> ChildProcess:
-    """The process that trains, beside a server."""
-    return ChildProcess("trainer", (TRAINER,), settings)
-
-
-def make_workers(count: int, settings: int) -> list[ChildProcess]:
-    """Further servers at the same port."""
-    return [ChildProcess("server", (SERVER,), settings) for _ in range(count)]

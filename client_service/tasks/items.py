@@ -13,17 +13,16 @@ import torch
 from client_service.compilation.item_publisher import ItemPublisher
 from client_service.compilation.shard import compile_in_memory
 from client_service.compiled.model import Relevance
-from client_service.compiled.publication import SERVING
+from client_service.compiled.publication import REFRESH, SERVING
 from client_service.data.interaction_files import load_shard, read_catalogue, with_places
 from client_service.data.interactions import Shard
 from client_service.data.item_matches import name_items, read_matches
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
 from client_service.evaluation.ranking import on_test, on_validation, validation_users
 from client_service.event_log.overlay import Overlay
-from client_service.event_log.service import EventLog
-from client_service.event_log.store import EventStore
+from client_service.event_log.service import open_log
 from client_service.joining_value.comparison import compare_with_alone
-from client_service.model_store.model_files import REFRESH, ModelHead, Served, freeze
+from client_service.model_store.model_files import ModelHead, Served, freeze
 from client_service.model_store.refitting import Refit, load_model_basis
 from client_service.models.closed_form.full_spectrum import COMPONENTS, EXPONENT, FILTER
 from client_service.models.score_fusion import Recipe
@@ -186,15 +185,6 @@ def mean_angles(training: ItemTrainer) -> dict[str, float]:
 def answering_shard(settings: ClientSettings, shard: Shard) -> Shard:
     """What answers follow from: the training pairs, or in a silo that fits its models on everything all pairs."""
     return shard.everything if settings.fit_everything else shard
-
-
-def open_log(settings: ClientSettings, overlay: Overlay) -> EventLog:
-    """The log of what has come since the shard was written, and what it changes in answers."""
-    store = EventStore(
-        settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
-    )
-    overlay.attach_store(store)
-    return EventLog(store, overlay, settings.shard)
 
 
 def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:

@@ -7,6 +7,8 @@ import ipaddress
 from shared.errors import SettingsError
 
 HIGHEST_PORT = 65535
+HOST_NAME = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?"  # or an IPv4 address
+SUBNET = 64  # bits of an IPv6 address that a caller cannot choose
 LOCALHOST = "localhost"
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 """Listening at each of these, a service is called by the second one from this machine."""
@@ -18,6 +20,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == LOCALHOST
+
+
+def address_of(host: str) -> str:
+    """What callers are told apart by."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return str(host)
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:  # at a port that listens for both
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, SUBNET), strict=False))
 
 
 def write_address(host: str, port: int, *, tls: bool = False) -> str:

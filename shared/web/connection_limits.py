@@ -15,7 +15,7 @@ from typing import Literal
 
 from starlette.types import Scope
 
-from shared.web.middleware import address_of
+from shared.web.address import address_of
 
 MOST, MOST_OF_ADDRESS, KEPT_PART = 512, 128, 4
 TURNED_AWAY_PART = 4  # of `most`: so many more are told that there is no room; beyond them nobody is

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from shared.web.address import is_loopback
 from shared.web.connection_limits import MOST, MOST_OF_ADDRESS, Crowd
-from shared.web.environment import EnvironmentSettings
-from shared.web.tls import PORT, Identity, port_identity
 
+if TYPE_CHECKING:
+    from shared.web.tls import Identity
+
+PORT = "port"  # what a certificate is for: those who call the service
 REQUESTS_PER_SECOND = 100.0  # of one caller, where no setting says otherwise and others than this machine can call
 
 
-class Listening(EnvironmentSettings):
+class Listening(BaseModel):
     """Where a service listens, by which certificate, and how much of it one caller gets."""
 
     host: str = Field("127.0.0.1", description="address that it listens on")
@@ -89,6 +91,8 @@ class Listening(EnvironmentSettings):
         """The port's certificate, loaded, where there is one. SettingsError for files of no use."""
         if self.tls_certificate is None or self.tls_key is None:
             return {}
+        from shared.web.tls import port_identity  # which takes memory, and who has no certificate needs none
+
         return {PORT: port_identity(self.tls_certificate, self.tls_key, self.tls_client_authority)}
 
     def crowd(self) -> Crowd:

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.timeouts import LONGEST_BODY_SECONDS, SILENCE_SECONDS
 from shared.web import problems, request_ids
+from shared.web.address import HOST_NAME, SUBNET, address_of
 from shared.web.plain_requests import AnswerAtOnce
 from shared.web.request_bodies import CLOSE, too_long
 
@@ -33,7 +34,6 @@ MOST_CALLERS = 10_000  # that are remembered; the one who has not called for lon
 BURST_SECONDS = 2.0  # how long a caller may have saved up
 HEALTH = "/health/"
 HEALTH_AT_LEAST = 20.0  # requests a second of one address; whoever watches a service asks every few seconds
-SUBNET = 64  # bits of an IPv6 address that a caller cannot choose
 
 LOOPBACK_NETWORK = f"::/{SUBNET}"  # what the address ::1 counts as
 
@@ -73,19 +73,6 @@ UNLIMITED = Buckets(0.0)
 def address_key(scope: Scope) -> str:
     """The caller's address; of IPv6 the network, in which a caller may take any address."""
     return address_of((scope.get("client") or ("",))[0])
-
-
-def address_of(host: str) -> str:
-    """What callers are told apart by."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return str(host)
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:  # at a port that listens for both
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, SUBNET), strict=False))
 
 
 class RateLimit:
@@ -132,7 +119,6 @@ LONGEST_MESSAGE = 4 << 20  # bytes of a JSON body
 SMALL_MESSAGE, MOST_HELD = 64 << 10, 64 << 20  # bytes of one body; of all together, beyond which only small ones come
 FULL = f"expected at most {MOST_HELD} bytes of bodies under way at once, got more: ask again, or with smaller ones"
 UNMATCHED = "(unmatched)"
-HOST_NAME = r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?"  # or an IPv4 address
 HOST = re.compile(rf"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>{HOST_NAME}))(?::[0-9]*)?")
 INSIDE = (".localhost", ".svc", ".svc.cluster.local")  # nobody outside can be given a name that ends so
 EXPECTED = "an IP address, a name without a dot, a name that ends in " + ", ".join(INSIDE) + ", or an allowed host"

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,10 +19,9 @@ from starlette.types import Lifespan
 from shared.protocol.problem import ProblemOut
 from shared.web.middleware import FrontedApp
 from shared.web.pages import FOLDER, guard_headers, page, templates
-from shared.web.problems import MEDIA_TYPE
-from shared.web.routes import DeclaredRoute
+from shared.web.problems import MARK, MEDIA_TYPE, describe_refusal
+from shared.web.routes import JSON, DeclaredRoute
 
-MARK = "4XX"  # where a route says that it refuses by problem documents
 WRITES = ("post", "put", "delete")
 
 
@@ -56,12 +54,6 @@ def _statuses(method: str, operation: Mapping[str, Any]) -> Iterator[int]:
         yield 507
 
 
-def describe_refusal(status: int, when: str = "") -> str:
-    """A refusal in words. `when`: what it means here, where the status alone does not say it."""
-    return f"{HTTPStatus(status).phrase}{when and f', {when}'}: a problem document (RFC 9457)"
-
-
-JSON = "application/json"
 REFERENCE = "#/components/schemas/"
 NONE: Final = object()
 """There is no example: what is asked for holds itself, or is text that has none of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -135,6 +136,7 @@ def _find_routes(routes: Sequence[BaseRoute], scope: Scope) -> Iterator[APIRoute
 
 
 MEDIA_TYPE = "application/problem+json"
+MARK = "4XX"  # where a route says that it refuses by problem documents
 INTERNAL = "internal"  # the code of our own mistakes
 INVALID = 422
 LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
@@ -281,3 +283,8 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
 
 def mistake() -> Response:
     return problem(500, code=INTERNAL, detail="the service has made a mistake; its log says which")
+
+
+def describe_refusal(status: int, when: str = "") -> str:
+    """A refusal in words. `when`: what it means here, where the status alone does not say it."""
+    return f"{HTTPStatus(status).phrase}{when and f', {when}'}: a problem document (RFC 9457)"

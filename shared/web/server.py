@@ -9,12 +9,11 @@ import signal
 import socket
 import ssl
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvicorn
@@ -25,11 +24,12 @@ from shared.files import PRIVATE
 from shared.timeouts import GRACE_SECONDS, KEEP_ALIVE_SECONDS, READY_BEAT_SECONDS, READY_SECONDS
 from shared.web.connection import LONGEST_HEAD, Admitting, Connection
 from shared.web.connection_limits import Crowd
-from shared.web.listening import Listening
-from shared.web.tls import PORT, Identity, keep_renewed
+from shared.web.health import READY_PIPE, READY_WORD
+from shared.web.listening import PORT, Listening
 
-READY_PIPE, READY_WORD = "LPSFED_READY_PIPE", b"ready"
-"""A variable with the number of a pipe's end, which whoever started the service has opened; and the word for it."""
+if TYPE_CHECKING:
+    from shared.web.tls import Identity
+
 STARTED_BEAT_SECONDS = 0.05
 UPTIME = Path("/proc/uptime")  # no change of the machine's time moves it, and a shell can read it
 
@@ -102,22 +102,6 @@ def _write_or_log(file: Path, logger: structlog.stdlib.BoundLogger, *, told: boo
             logger.error("ready_file_refused", reason=str(error))
         return True
     return False
-
-
-TETHERED = "--tethered"  # a word of a service's command line: it ends with the process that has started it
-
-
-def end_with_parent() -> None:
-    """Stop as by SIGTERM once the process that started this one is gone: it holds the other end of standard input.
-
-    A byte that comes there lets this process go on without the other.
-    """
-
-    def wait() -> None:
-        if not os.read(0, 1):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="tether", daemon=True).start()
 
 
 class _Server(uvicorn.Server):
@@ -248,7 +232,11 @@ async def run_server(
     if (file := settings.ready_file) is not None:
         require_ready_place(file)
     told = tell_starter(lambda: server.deafness or hindrance() or starting())
-    jobs = [keep_renewed(identities.values(), logger), told, *beside]
+    jobs = [told, *beside]
+    if identities:
+        from shared.web.tls import keep_renewed  # see `Listening.identities`
+
+        jobs.append(keep_renewed(identities.values(), logger))
     if file is not None:
         jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
     with server.capture_signals():

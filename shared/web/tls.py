@@ -26,7 +26,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; all of TLS 1.3's are of t
 WARNING_DAYS = 14.0  # before a certificate ends
 LOOK_SECONDS = 10.0  # between two looks whether its files have changed
 DAY_SECONDS = 86400.0  # between two warnings that it is about to end
-PORT, CALLS = "port", "calls"  # what a service's certificates are for: those who call it, and those whom it calls
+CALLS = "calls"  # what a certificate is for: those whom a service calls; see also `listening.PORT`
 
 
 class Identity:

@@ -292,9 +292,7 @@ def _serve(silo: SiloFolder, *, detach: bool) -> None:
 
     settings = client_settings(silo.settings)
     if not detach:
-        if code := serve_client(settings):
-            raise typer.Exit(code)
-        return
+        serve_client(settings)
     url = write_address(settings.host, settings.port, tls=settings.tls_certificate is not None)
     if (running := read_lock_owner(settings.state_directory)) is not None:
         words = (

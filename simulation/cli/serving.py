@@ -221,5 +221,4 @@ def client(
     from client_service.settings import client_settings
 
     flags.pop("settings", None)
-    if code := serve_client(client_settings(settings, **flags)):
-        raise typer.Exit(code)
+    serve_client(client_settings(settings, **flags))

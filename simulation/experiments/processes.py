@@ -21,7 +21,7 @@ from aggregator_service.settings import AggregatorSettings
 from client_service.settings import ClientSettings
 from shared.errors import UnavailableError
 from shared.timeouts import TIMEOUT_SECONDS
-from shared.web.server import TETHERED
+from shared.web.health import TETHERED
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Federation
 
@@ -200,7 +200,8 @@ async def wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[by
         if process is not None and process.poll() is not None:
             raise UnavailableError(f"{http.base_url}: the service ended with code {process.returncode}; see its log")
         try:
-            if (await http.get("/health/ready")).is_success:
+            answer = await http.get("/health/ready")
+            if answer.is_success and answer.json().get("trainer") != "starting":  # which answers its operator
                 return
         except httpx.TransportError:
             pass  # not listening yet

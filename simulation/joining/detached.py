@@ -13,8 +13,8 @@ from pathlib import Path
 
 from shared.errors import SettingsError, UnavailableError
 from shared.web.address import write_address
+from shared.web.health import READY_PIPE, READY_WORD
 from shared.web.listening import Listening
-from shared.web.server import READY_PIPE, READY_WORD
 from simulation.progress import step
 
 START_SECONDS = 120.0

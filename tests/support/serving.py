@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
-from shared.web.listening import Listening
+from shared.web.listening import PORT, Listening
 from shared.web.server import build_server
-from shared.web.tls import PORT
 
 HOST = "127.0.0.1"
 

@@ -17,10 +17,11 @@ import httpx
 import pytest
 import yaml
 
-from client_service.app import create_server
+from client_service.__main__ import server_settings
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.store import EventStore
 from client_service.http import server
+from client_service.http.server_app import create_server
 from shared.errors import UnavailableError
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS
@@ -58,7 +59,7 @@ async def test_a_server_that_mounts_parts_of_the_state_follows_erasures_and_what
     shard, _ = keep_first_model(settings, published=True)
     store = EventStore(settings.state_directory)
     there = mounted_state(settings.state_directory, tmp_path / "mounted")
-    app = create_server(settings.model_copy(update={"state_directory": there}))
+    app = create_server(server_settings(settings.model_copy(update={"state_directory": there}), trains=False))
     transport = httpx.ASGITransport(app=app)
     gone, user = shard.user_ids[:2]
     async with (
@@ -99,7 +100,7 @@ async def test_a_server_that_cannot_read_who_is_erased_is_not_ready(
     settings = small_client(silos(1)[0], tmp_path)
     shard, _ = keep_first_model(settings, published=True)
     gone, user = shard.user_ids[:2]
-    app = create_server(settings)
+    app = create_server(server_settings(settings, trains=False))
     transport = httpx.ASGITransport(app=app)
     async with (
         app.router.lifespan_context(app),

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from shared.errors import SettingsError
 from shared.web import tls as subject
 from shared.web.calling import Calling, reason
-from shared.web.listening import Listening
-from shared.web.tls import CALLS, PORT, Identity, measure
+from shared.web.listening import PORT, Listening
+from shared.web.tls import CALLS, Identity, measure
 from tests.support.questions import LONGEST_SECONDS
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ def test_a_health_check_finds_a_service_that_stands_still(stack: Stack) -> None:
 FIND_SERVICE = """
 import pathlib
 for one in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
-    if one.read_bytes().startswith(b'python\\0-m\\0client_service'):
+    if b'-m\\0client_service\\0--server' in one.read_bytes():
         print(one.parent.name)
 """
 

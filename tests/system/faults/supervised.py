@@ -25,6 +25,10 @@ from anyio.abc import TaskGroup
 from pydantic import BaseModel
 
 from client_service.federation.messages import QualityOut
+from client_service.settings import ClientSettings
+from shared.files import write_privately
+from shared.web.logs import configure
+from shared.web.server import run_server
 from simulation.experiments.experiment import Experiment
 from tests.system.faults.federation import DEADLINE_SECONDS, Watched, calling
 from tests.system.faults.points import AGGREGATOR, CLIENT, ROUND, Plan
@@ -39,7 +43,7 @@ T = TypeVar("T")
 
 
 def serve(package: str, settings: BaseModel, place: tuple[Path, str], plan: Plan | None) -> None:
-    """The service as its own `__main__` runs it, in a process that was forked for it. `place`: folder and name."""
+    """The service, in a process that was forked for it. `place`: folder and name."""
     folder, name = place
     with (folder / f"{name}.log").open("ab") as log:
         os.dup2(log.fileno(), 1)
@@ -48,8 +52,30 @@ def serve(package: str, settings: BaseModel, place: tuple[Path, str], plan: Plan
     (folder / f"{name}.part").rename(folder / name)
     if plan is not None and plan.place == name:
         plan.install()
-    importlib.import_module(f"{package}.__main__").serve(settings)
+    if package == "client_service":
+        anyio.run(serve_whole_client, settings)
+    else:
+        importlib.import_module(f"{package}.__main__").serve(settings)
     sys.exit()
+
+
+async def serve_whole_client(settings: ClientSettings) -> None:
+    """Trainer and server as one process: what dies in a moment of a run is what trains."""
+    from client_service.app import create_app
+    from client_service.runtime.logs import LOGGER
+
+    configure("client_service", settings.log_level)
+    app = create_app(settings)
+    service = app.state.service
+    with write_privately():
+        await run_server(
+            app,
+            settings,
+            identities=app.state.identities,
+            wind_down=lambda: None,
+            hindrance=lambda: service.hindrance,
+            logger=LOGGER,
+        )
 
 
 @contextmanager

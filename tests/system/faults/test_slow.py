@@ -99,7 +99,7 @@ async def test_a_message_that_trickles_is_refused_by_the_aggregator(three: Exper
 async def test_a_message_that_trickles_is_refused_by_a_client(
     three: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.app.BodyTimeout", partial(BodyTimeout, seconds=SHORT_SECONDS))
+    monkeypatch.setattr("client_service.http.server_app.BodyTimeout", partial(BodyTimeout, seconds=SHORT_SECONDS))
     settings = three.make_client_settings(three.shards[0], aggregator_url=f"http://{HOST}:9")
     with anyio.fail_after(LONGEST_SECONDS), serve(create_client(settings)) as url:
         answer = await trickled(await called(url), posting("/v1/recommendations", three.application_key))

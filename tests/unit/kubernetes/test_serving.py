@@ -12,11 +12,12 @@ import pytest
 import yaml
 from fastapi import FastAPI
 
-from client_service.app import create_server
+from client_service.__main__ import server_settings
 from client_service.boundary.policy import Policy
 from client_service.compiled.publication import SERVING
 from client_service.data.interaction_files import load_shard
 from client_service.event_log.database import FOLDER
+from client_service.http.server_app import create_server
 from client_service.settings import client_settings
 from tests.support.kept import publish_model
 from tests.support.small import small_client
@@ -41,7 +42,7 @@ def beside(silos: Silos, tmp_path: Path) -> FastAPI:
     """The service of a server, beside a trainer that has published its shard."""
     settings = small_client(silos(1)[0], tmp_path)
     publish_model(settings, load_shard(settings.shard), None)
-    return create_server(settings)
+    return create_server(server_settings(settings, trains=False))
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ def test_a_server_of_a_secure_silo_on_a_gpu_starts_too(
     policy = Policy(common_basis="secure").model_dump_json()
     config["data"] |= {"LPSFED_CLIENT_POLICY": policy, "LPSFED_CLIENT_METHOD__BASIS__KIND": "exact"}
     made = read_replica(environment(replica, documents), monkeypatch)
-    assert not made.secure and create_server(made).state.service.device.type == "cpu"
+    assert not made.secure and server_settings(made).application_key is not None
 
 
 def test_a_server_is_started_as_one(replica: Document, client: Document) -> None:

@@ -13,7 +13,8 @@ from aggregator_service.rounds.metrics import AggregatorMetrics
 from client_service.federation.messages import StatusOut
 from client_service.metrics import PHASES, ClientMetrics
 from client_service.privacy.accounting import PrivacyOut
-from shared.web.tls import PORT, Identity
+from shared.web.listening import PORT
+from shared.web.tls import Identity
 
 ROOT = Path(__file__).parents[3]
 GROUPS = yaml.safe_load((ROOT / "observability" / "alerts.yml").read_text(encoding="utf-8"))["groups"]

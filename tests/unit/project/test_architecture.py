@@ -245,12 +245,15 @@ LIGHT = (  # modules of the process that answers
     "client_service.compiled.publication",
     "client_service.event_log.store",
     "client_service.serving.messages",
+    "client_service.http.server_app",
+    "client_service.__main__",
 )
 
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_what_answers_needs_of_data_loads_neither_torch_nor_tables(module: str) -> None:
-    assert loaded(module) & {"torch", "polars", "pandas", "scipy"} == set()
+    heavy = {"torch", "polars", "pandas", "scipy", "pyarrow", "httpx", "cryptography", "pydantic_settings", "jinja2"}
+    assert loaded(module) & heavy == set()
 
 
 def test_nothing_is_unpickled_and_nothing_is_evaluated() -> None:

@@ -94,9 +94,9 @@ def test_both_services_ignore_the_variables_of_services_with_their_names(
         for name, value in LINKS.items():
             monkeypatch.setenv(f"LPSFED_{role}_{name}", value)
     file = tmp_path / "silo.toml"
-    file.write_text("port = 8899\nserving_port = 8898\n")
+    file.write_text("port = 8899\n")
     client = client_settings(file, name="east", shard="/shard", state_directory="/state")
-    assert (client.port, client.serving_port) == (8899, 8898)
+    assert client.port == 8899
     assert client_settings(name="east", shard="/shard", state_directory="/state").port == 8801
     assert aggregator_settings(state_directory="/state", operator_token=secrets.token_hex(32)).port == 8800
     monkeypatch.setenv("LPSFED_CLIENT_PORT", "8877")

@@ -19,12 +19,14 @@ import polars as pl
 import pytest
 from fastapi import FastAPI
 
-from client_service.app import create_app, create_server
+from client_service.__main__ import server_settings
+from client_service.app import create_app
 from client_service.data.interaction_files import write_shard
 from client_service.http.fast_path import FastPath
+from client_service.http.server_app import create_server
 from client_service.settings import ClientSettings
 from shared.protocol.signing.enrolment import kept_pair
-from shared.web.middleware import Buckets
+from shared.web.middleware import Buckets, FrontedApp
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.kept import keep_first_model
@@ -620,7 +622,7 @@ def test_what_comes_too_fast_is_refused_alike(
     lines: Lines,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("client_service.app.Buckets", lambda rate: Buckets(rate, clock=lambda: 0.0))
+    monkeypatch.setattr("client_service.http.server_app.Buckets", lambda rate: Buckets(rate, clock=lambda: 0.0))
     (shard,) = silos(1)
     limits: dict[str, Any] = KEYS | {"requests_per_second": 10.0}
     found = pair_of(*(prepare(tmp_path / name, shard, modelled=False, **limits) for name in ("a", "b")))
@@ -665,13 +667,17 @@ def test_a_user_by_another_spelling_of_the_id_is_that_user_with_all_that_came_la
             assert found["user"] == "1" and listed[0] not in [one["item"] for one in found["items"]], spelled
 
 
+def create_lone_server(settings: ClientSettings) -> FrontedApp:
+    return create_server(server_settings(settings, trains=False))
+
+
 def test_a_server_without_its_trainer(pair_of: Callable[..., Pair], silos: Silos, tmp_path: Path, lines: Lines) -> None:
     (shard,) = silos(1)
     settings = [prepare(tmp_path / name, shard) for name in ("a", "b")]
     for one in settings:  # what a trainer leaves behind
         with serve(app := create_whole(one)) as url:
             wait_until_listed(Silo(app, url), "run-1.0")
-    found = pair_of(*settings, make=create_server)
+    found = pair_of(*settings, make=create_lone_server)
     for silo in found[:2]:
         until = time.monotonic() + LONGEST_SECONDS
         while b'"version"' not in silo.ask(get("/v1/model")):

@@ -198,7 +198,7 @@ async def test_one_key_alone_guards_its_own_routes(settings: ClientSettings, ope
 async def test_each_key_has_a_pace_of_its_own_and_guessing_is_slowed_down(
     settings: ClientSettings, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_service.app.Buckets", lambda rate: Buckets(rate, clock=lambda: 0.0))
+    monkeypatch.setattr("client_service.http.server_app.Buckets", lambda rate: Buckets(rate, clock=lambda: 0.0))
     async with opened(settings.model_copy(update={"requests_per_second": 1.5})) as http:
         http.headers.pop("Authorization", None)
         guesses = [(await ask(http, ("GET", "/v1/status"), f"Bearer {n:064}")).status_code for n in range(5)]

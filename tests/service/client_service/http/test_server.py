@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from client_service.app import create_server
+from client_service.__main__ import server_settings
 from client_service.compiled.publication import CURRENT, SERVING, read_publication
 from client_service.data.interaction_files import change_shard, load_shard
 from client_service.event_log.shard_update import erase_users
 from client_service.http import server
+from client_service.http.server_app import create_server
 from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
@@ -36,7 +37,7 @@ def served(settings: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> ClientS
 
 @asynccontextmanager
 async def asking(settings: ClientSettings) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_server(settings)
+    app = create_server(server_settings(settings, trains=False))
     transport = httpx.ASGITransport(app=app)
     async with (
         app.router.lifespan_context(app),

@@ -16,11 +16,21 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
+from client_service.__main__ import server_settings
+from client_service.http import server
 from client_service.http.authentication import CallerKeys
+from client_service.http.server import Server
 from client_service.http.trainer_proxy import BehindServer, TrainerProxy
 from client_service.metrics import ClientMetrics, RequestMetrics, join_metrics
 from client_service.runtime.logs import LOGGER
-from client_service.runtime.trainer_process import choose_socket, find_socket, keep_settings, read_kept_settings
+from client_service.runtime.trainer_process import (
+    TRAINER,
+    ChildProcess,
+    choose_socket,
+    find_socket,
+    keep_settings,
+    read_kept_settings,
+)
 from client_service.settings import ClientSettings, client_settings
 from shared.web import problems
 from shared.web.middleware import AccessLog, BodyLimit, BodyTimeout
@@ -236,3 +246,20 @@ def test_settings_are_handed_over_whole_secrets_included(shared_settings: Callab
         assert found.key("application_key") == keys["application_key"]
     finally:
         os.close(kept)
+
+
+@pytest.mark.anyio
+async def test_a_trainer_that_answers_nobody_for_minutes_is_ended(
+    shared_settings: Callable[..., ClientSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped or stuck one would otherwise follow no run and erase nobody, while the server looks well."""
+    settings = shared_settings()
+    monkeypatch.setattr(server, "ALIVE_SECONDS", 0.01)
+    trainer, killed = ChildProcess("trainer", TRAINER, -1), asyncio.Event()
+    trainer.is_ready = True
+    monkeypatch.setattr(trainer, "kill", killed.set)
+    found = Server(server_settings(settings), trainer)
+    settings.state_directory.mkdir(exist_ok=True)
+    with listen_privately(choose_socket(settings.state_directory)):  # and nobody accepts
+        async with found.running():
+            await asyncio.wait_for(killed.wait(), 60)

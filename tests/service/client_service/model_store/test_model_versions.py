@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from client_service.compiled.publication import parse_version
 from client_service.federation.best_model import load_model
 from client_service.model_store.model_files import (
     ModelHead,
     load_head,
     load_rows,
     name_version,
-    parse_version,
     rows_path,
     save_rows,
 )

@@ -12,12 +12,13 @@ import polars as pl
 import pytest
 import torch
 
-from client_service.app import create_server
+from client_service.__main__ import server_settings
 from client_service.data.events import SPLIT_TYPE, clean_events
 from client_service.data.interaction_files import load_shard, save_shard
 from client_service.data.interactions import Shard, build_shard
 from client_service.federation.best_model import BestModel, load_model
 from client_service.federation.messages import RoundCosts
+from client_service.http.server_app import create_server
 from client_service.model_store.model_files import ModelHead, Served, freeze, load_head, load_tensors
 from client_service.model_store.refitting import Refit
 from client_service.runtime.interruption import NEVER
@@ -170,7 +171,7 @@ async def test_a_restart_and_a_replica_answer_alike_and_figures_say_when_they_we
         assert (await http.get("/v1/quality")).json()["refitted"] is True
         page = (await http.get("/")).text
         assert "before the model was fitted on all data" in page
-    app = create_server(everything)
+    app = create_server(server_settings(everything, trains=False))
     transport = httpx.ASGITransport(app=app)
     async with (
         app.router.lifespan_context(app),

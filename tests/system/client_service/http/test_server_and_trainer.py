@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from client_service.data.interaction_files import load_shard
 from client_service.runtime.trainer_process import find_socket
 from client_service.settings import ClientSettings
 from shared.protocol.signing.enrolment import kept_pair
@@ -53,6 +54,10 @@ class Running:
 
     def trains(self) -> bool:
         return (self.ready() or {}).get("trainer") == "running"
+
+    def serves(self) -> bool:
+        """Does a model answer, and is there a trainer?"""
+        return self.trains() and (self.ready() or {}).get("model") == "serving"
 
     def lists(self, user: str) -> dict[str, Any]:
         answer = self.http.get(f"/v1/users/{user}/recommendations?k=40")
@@ -122,6 +127,13 @@ def is_running(pid: int) -> bool:
     return False
 
 
+def mapped(pid: int) -> set[str]:
+    """Packages whose libraries a process has mapped."""
+    lines = (Path("/proc") / str(pid) / "maps").read_text(encoding="utf-8").splitlines()
+    paths = {line.split()[-1] for line in lines if ".so" in line and "site-packages" in line}
+    return {path.partition("site-packages/")[2].partition("/")[0] for path in paths}
+
+
 @pytest.fixture
 def silo(settings: ClientSettings) -> ClientSettings:
     """A silo with a key and a model."""
@@ -134,7 +146,7 @@ def test_a_killed_or_stopped_trainer_keeps_nobody_from_answers_and_loses_nothing
     shard, _ = keep_first_model(silo)
     gone, user = shard.user_ids[:2]
     with running(silo) as client:
-        wait_for(client.trains)
+        wait_for(client.serves)
         first = client.trainer
         assert oct(find_socket(silo.state_directory).stat().st_mode & 0o777) == "0o600"
         assert client.http.get("/v1/status").json()["client"] == silo.name
@@ -174,6 +186,149 @@ def test_a_killed_server_takes_its_trainer_along_and_another_one_goes_on(silo: C
         assert shard.item_ids[0] not in [one["item"] for one in client.lists(shard.user_ids[0])["items"]]
 
 
+def test_a_server_answers_before_there_is_a_trainer_and_maps_no_library_that_trains(silo: ClientSettings) -> None:
+    shard, _ = keep_first_model(silo, published=True)
+    user, items = shard.user_ids[0], list(shard.item_ids[:3])
+    with running(silo) as client:
+        wait_for(client.ready)
+        assert client.lists(user)["model"] == "run-1.0" and client.ready() == {
+            "status": "ready",
+            "model": "serving",
+            "trainer": "starting",
+        }
+        client.post("early", user, items[0])
+        for call in (
+            client.http.get(f"/v1/users/{user}/recommendations?k=5&explain=true&mmr=0.5"),
+            client.http.post("/v1/recommendations", json={"basket": items, "k": 5, "explain": True}),
+            client.http.post("/v1/recommendations", json={"users": [user, "nobody"]}),
+            client.http.get(f"/v1/items/{items[0]}/similar"),
+            client.http.get("/v1/items?query=title"),
+            client.http.get("/v1/model"),
+            client.http.put(f"/v1/items/{items[1]}", json={"title": "Another"}),
+            client.http.get("/metrics"),
+        ):
+            assert call.is_success, call.text
+        assert not mapped(client.process.pid) & {"torch", "polars", "scipy", "pandas", "pyarrow", "cryptography"}
+        assert "numpy" in mapped(client.process.pid)
+        wait_for(client.trains)
+        assert "torch" in mapped(client.trainer)
+
+
+KILLED = """
+import os, signal, sys
+from importlib import import_module
+
+marker, word, moments = {marker!r}, {word!r}, {moments!r}
+
+
+def install(moment):
+    place, when = moment.split()
+    module, _, name = place.rpartition(":")
+    owner = import_module(module)
+    *outer, name = name.split(".")
+    for one in outer:
+        owner = getattr(owner, one)
+    real = getattr(owner, name)
+
+    def strike():
+        if os.path.exists(marker) and open(marker).read() == moment:
+            os.unlink(marker)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def struck(*given, **named):
+        if when == "before":
+            strike()
+        found = real(*given, **named)
+        if when == "after":
+            strike()
+        return found
+
+    setattr(owner, name, struck)
+
+
+if word in sys.orig_argv:
+    for one in moments:
+        install(one)
+"""
+MOMENTS = (  # of a refresh
+    "client_service.refresh.rebuild:save_shard after",  # absorbed: the shard has what the log has still
+    "client_service.compilation.item_publisher:compile_shard after",
+    "client_service.compilation.item_publisher:compile_model after",  # compiled, and not published
+    "client_service.compilation.item_publisher:publish after",  # published, and not forgotten
+    "client_service.event_log.store:EventStore.forget_absorbed before",
+    "client_service.event_log.store:EventStore.forget_absorbed after",
+)
+
+
+POSTS = tuple(f"client_service.event_log.store:EventStore.append_each {when}" for when in ("before", "after"))
+
+
+def patch(tmp_path: Path, word: str, moments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which a test writes a moment, in which the process with this word in its command line is killed."""
+    marker, place = tmp_path / "moment", tmp_path / "patch"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(KILLED.format(marker=str(marker), word=word, moments=moments))
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    return marker
+
+
+@pytest.mark.slow
+def test_a_trainer_killed_in_any_moment_of_a_refresh_leaves_the_server_answering_and_loses_nothing(
+    silo: ClientSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = patch(tmp_path, "--trainer", MOMENTS, monkeypatch)
+    shard, _ = keep_first_model(silo)
+    told: dict[str, str] = {}
+    for number, moment in enumerate(MOMENTS):
+        with running(silo) as client:
+            wait_for(client.serves)
+            marker.write_text(moment)
+            first, gone, new = client.trainer, shard.user_ids[number], f"new-{number}"
+            for user, item in ((new, shard.item_ids[number]), (shard.user_ids[-1], shard.item_ids[number])):
+                client.post(f"{user}-{number}", user, item)
+                told.setdefault(user, item)
+            receipt = client.http.delete(f"/v1/users/{gone}").json()["receipt"]
+            while is_running(first):  # it begins the refresh by itself, and dies in it
+                assert client.lists(gone)["fallback"] == "unknown user"
+                assert shard.item_ids[number] not in items_of(client, new)
+            assert not marker.exists()
+            wait_for(lambda receipt=receipt: client.http.get(f"/v1/erasures/{receipt}").json()["done_at"] is not None)
+            assert client.lists(gone)["fallback"] == "unknown user"
+            for user, item in told.items():
+                assert item not in items_of(client, user) and "fallback" not in client.lists(user)
+            again = {"interactions": [{"event": f"{new}-{number}", "user": new, "item": shard.item_ids[number]}]}
+            assert client.http.post("/v1/interactions", json=again).json()["repeated"] == 1
+    found = load_shard(silo.shard)
+    assert not {*shard.user_ids[: len(MOMENTS)]} & {*found.user_ids} and {*told} <= {*found.user_ids}
+
+
+def items_of(client: Running, user: str) -> list[str]:
+    return [one["item"] for one in client.lists(user)["items"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", POSTS)
+def test_a_server_killed_in_a_post_has_kept_all_of_it_or_nothing(
+    silo: ClientSettings, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch(tmp_path, "--server", POSTS, monkeypatch).write_text(moment)
+    kept = moment.endswith("after")
+    shard, _ = keep_first_model(silo, published=True)
+    user, events = shard.user_ids[0], {"interactions": [{"event": "e", "user": "u", "item": shard.item_ids[0]}]}
+    with running(silo) as client:
+        wait_for(client.ready)
+        with pytest.raises(httpx.TransportError):
+            client.http.post("/v1/interactions", json=events)
+        client.process.wait(LONGEST_SECONDS)
+    with running(silo) as client:
+        wait_for(client.ready)
+        assert client.lists(user)["model"] == "run-1.0"
+        assert ("fallback" in client.lists("u")) is not kept
+        answer = client.http.post("/v1/interactions", json=events).json()
+        assert (answer["accepted"], answer["repeated"]) == ((0, 1) if kept else (1, 0))
+        assert "fallback" not in client.lists("u")
+
+
 def test_servers_share_the_port_and_are_started_again(silo: ClientSettings) -> None:
     with running(silo, workers=2) as client:
         wait_for(client.trains)
@@ -183,6 +338,9 @@ def test_servers_share_the_port_and_are_started_again(silo: ClientSettings) -> N
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: client.child("--server") not in (first, None))
         assert b'"event": "server_ended"' in client.log.read_bytes()
+        for _ in range(8):  # each connection is one process's
+            answer = httpx.get(f"{client.http.base_url}/v1/status", trust_env=False, timeout=LONGEST_SECONDS)
+            assert answer.json()["client"] == silo.name
         left = children(client.process.pid)
         assert len(left) == 2
         client.process.send_signal(signal.SIGTERM)

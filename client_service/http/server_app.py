@@ -1,0 +1,186 @@
+"""The app of a server: what applications ask and tell, health and metrics. The whole client has much of it in common.
+
+Nothing that it imports takes torch, polars, scipy.stats or pandas.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Literal, Protocol
+
+import anyio
+from fastapi import APIRouter, FastAPI, Response
+
+from client_service.http import event_routes, recommendation_routes
+from client_service.http.authentication import PROBLEMS, CallerKeys, HoldsKeys, Service
+from client_service.http.cross_origin import CrossOrigin
+from client_service.http.fast_path import FastPath
+from client_service.http.server import Server, ServerSettings
+from client_service.http.trainer_proxy import BehindServer
+from client_service.runtime.logs import LOGGER
+from client_service.runtime.trainer_process import SERVER, TRAINER, ChildProcess, keep_settings, read_kept_settings
+from shared.errors import UnavailableError
+from shared.files import write_privately
+from shared.web import problems
+from shared.web.health import LiveOut, ReadyOut
+from shared.web.logs import configure
+from shared.web.middleware import (
+    AccessLog,
+    BodyLimit,
+    BodyTimeout,
+    Buckets,
+    FrontedApp,
+    HeldBytes,
+    HostCheck,
+    RateLimit,
+)
+from shared.web.routes import DeclaredRoute, DecodedTargets, HeadAsGet, build
+from shared.web.server import run_server, share_port
+
+inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
+
+
+class Reachable(HoldsKeys, Protocol):
+    """Settings that say who may ask how much."""
+
+    @property
+    def pace(self) -> float: ...
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]: ...
+    @property
+    def allowed_origins(self) -> tuple[str, ...]: ...
+
+
+def create_server(settings: ServerSettings, trainer: ChildProcess | None = None) -> FrontedApp:
+    """What applications ask and tell, health and metrics, from what the trainer has compiled; all else is asked of the
+    trainer beside it, where there is one."""
+    app = FrontedApp(
+        title="LPSFed client, its server",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    app.state.identities = settings.identities()
+    service = app.state.service = Server(settings, trainer)
+    for router in (*recommendation_routes.routers, event_routes.router, inside):
+        app.include_router(router)
+    if settings.has_trainer:
+        app.router.default = service.proxy
+    return finish_app(app, settings)
+
+
+def finish_app(app: FrontedApp, settings: Reachable, *, behind_server: bool = False) -> FrontedApp:
+    """Whom it answers, in which words it refuses, and what it counts and limits."""
+    keys, service = CallerKeys.of(settings), app.state.service
+    app.state.keys = keys
+    buckets, held = Buckets(settings.pace), HeldBytes()
+    service.metrics.watch(app.state.identities)
+    problems.install(app)
+    build(app)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(DecodedTargets)
+    app.add_middleware(BodyLimit, held=held)
+    app.add_middleware(BodyTimeout)
+    if behind_server:
+        app.add_middleware(BehindServer, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
+        return app
+    app.add_middleware(RateLimit, buckets=buckets, who=keys.rate_limit_key)
+    app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
+    app.add_middleware(AccessLog, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
+    app.put_in_front(
+        FastPath,
+        service=service,
+        keys=keys,
+        buckets=buckets,
+        held=held,
+        allowed_hosts=settings.allowed_hosts,
+    )
+    if settings.allowed_origins:
+        app.put_in_front(CrossOrigin, origins=settings.allowed_origins, routes=app.routes)
+    return app
+
+
+def serve_kept_settings(kept: int, trainer: int | None) -> int:
+    """Answer at the silo's port until SIGINT or SIGTERM; the exit code.
+
+    kept: descriptor of a `ServerSettings`. trainer: of the settings of a trainer that is to run beside it.
+    DataError or SettingsError where port, certificate or log are of no use.
+    """
+    settings = ServerSettings(**read_kept_settings(kept))
+    configure("client_service", settings.log_level)
+    with write_privately():
+        return anyio.run(_serve, settings, trainer)
+
+
+async def _serve(settings: ServerSettings, trainer_settings: int | None) -> int:
+    trainer = None if trainer_settings is None else ChildProcess("trainer", TRAINER, trainer_settings)
+    workers = [ChildProcess("server", SERVER, keep_settings(one)) for one in _list_workers(settings)]
+    children = [*workers, *(() if trainer is None else (trainer,))]
+    app = create_server(settings, trainer)
+    service: Server = app.state.service
+
+    def wind_down() -> None:
+        for child in children:
+            child.end()
+
+    def starting() -> str | None:
+        """Whoever has started this process hears that it is ready once a first trainer is: of mistakes that keep it
+        from that its exit code tells."""
+        return "the trainer is being started" if trainer is not None and not trainer.has_started else None
+
+    LOGGER.info("starting", client=settings.name, host=settings.host, port=settings.port)
+    await run_server(
+        app,
+        settings,
+        identities=app.state.identities,
+        wind_down=wind_down,
+        hindrance=lambda: service.hindrance,
+        starting=starting,
+        logger=LOGGER,
+        listen=share_port if settings.shares_port else None,
+        beside=[child.keep() for child in children],
+    )
+    if trainer is None or trainer.refused is None:
+        return 0
+    sys.stderr.write(f"client: {trainer.reason}\n")  # the last line, where whoever has started this process looks
+    return trainer.refused
+
+
+def _list_workers(settings: ServerSettings) -> list[ServerSettings]:
+    """Those of the other servers at the port; the first one's word that it is ready stands for all."""
+    one = settings.model_copy(update={"workers": 1, "ready_file": None, "cautions_told": ()})
+    return [one] * (settings.workers - 1)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """While the app's service is running."""
+    async with app.state.service.running():
+        yield
+
+
+@inside.get("/health/live")
+async def read_liveness(service: Service) -> LiveOut:
+    """The process answers, and its agent runs."""
+    if not service.live:
+        raise UnavailableError("the agent has ended; the log says why")
+    return LiveOut()
+
+
+@inside.get("/health/ready", response_model_exclude_none=True)
+async def read_readiness(service: Service) -> ReadyOut:
+    """It takes calls; 503 says why it does not."""
+    if (hindrance := service.hindrance) is not None:
+        raise UnavailableError(hindrance)
+    model: Literal["none yet", "serving"] = "none yet" if service.answers.served is None else "serving"
+    return ReadyOut(model=model, trainer=service.trainer_standing)
+
+
+@inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
+async def read_metrics(service: Service) -> Response:
+    """Counts and times, for Prometheus."""
+    return Response(await service.describe_metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
