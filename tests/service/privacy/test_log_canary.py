@@ -70,10 +70,10 @@ async def test_no_line_of_a_whole_run_holds_anything_private_and_a_caller_s_id_s
         statuses = await everything_asked(silo, described.application_key)
         assert {200, 401, 404, 422} <= set(statuses)
 
-        def broken(self: Recommender, user: str, limits: object) -> None:
-            raise KeyError(user, self, limits)
+        def broken(self: Recommender, user: str) -> None:  # whether the framework answers or what stands before it
+            raise KeyError(user, self)
 
-        monkeypatch.setattr(Recommender, "listed_for", broken)
+        monkeypatch.setattr(Recommender, "_ask_for", broken)
         key = {"Authorization": f"Bearer {described.application_key}"}
         answer = await silo.get("/v1/users/user-08/recommendations", headers=key)
         assert answer.status_code == 500 and answer.json()["request_id"] == CALLERS
