@@ -59,11 +59,12 @@ def serve(package: str, settings: BaseModel, place: tuple[Path, str], plan: Plan
     sys.exit()
 
 
-async def serve_whole_client(settings: ClientSettings) -> None:
+async def serve_whole_client(settings: BaseModel) -> None:
     """Trainer and server as one process: what dies in a moment of a run is what trains."""
     from client_service.app import create_app
     from client_service.runtime.logs import LOGGER
 
+    assert isinstance(settings, ClientSettings)
     configure("client_service", settings.log_level)
     app = create_app(settings)
     service = app.state.service

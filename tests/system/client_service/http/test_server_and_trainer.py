@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ class Running:
         assert answer.is_success, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+    def has_done(self, receipt: str) -> bool:
+        """Is this erasure done?"""
+        return self.http.get(f"/v1/erasures/{receipt}").json()["done_at"] is not None
 
     def post(self, event: str, user: str, item: str) -> None:
         body = {"interactions": [{"event": event, "user": user, "item": item}]}
@@ -292,7 +297,7 @@ def test_a_trainer_killed_in_any_moment_of_a_refresh_leaves_the_server_answering
                 assert client.lists(gone)["fallback"] == "unknown user"
                 assert shard.item_ids[number] not in items_of(client, new)
             assert not marker.exists()
-            wait_for(lambda receipt=receipt: client.http.get(f"/v1/erasures/{receipt}").json()["done_at"] is not None)
+            wait_for(partial(client.has_done, receipt))
             assert client.lists(gone)["fallback"] == "unknown user"
             for user, item in told.items():
                 assert item not in items_of(client, user) and "fallback" not in client.lists(user)
