@@ -3,10 +3,11 @@
 python benchmarks/speed/first_model.py SHARD [--threads 1] [--json]
 
 What is measured is a run as a client begins it. read: the shard and its matrices. spectrum: its low frequencies.
-filter: the choice of the filter at which training starts. recipe: the choice of what is fused with it. model: the model
-and its fusion from both. serve: its lists are judged, it is kept on the disk, and put before requests. Beside seconds
-stands a calibration of the same run, so that figures of two machines can be compared: products of matrices, and copies
-of memory.
+publish: the shard is compiled and published. filter: the choice of the filter at which training starts. recipe: the
+choice of what is fused with it. model: the model and its fusion from both. serve: its lists are judged, it is kept on
+the disk, compiled and published, so that it answers; a smaller form of it and lists of known users are made afterwards,
+and not counted. Beside seconds stands a calibration of the same run, so that figures of two machines can be compared:
+products of matrices, and copies of memory.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ import numpy as np
 import torch
 
 from benchmarks.common import render_table
+from client_service.compilation.item_publisher import ItemPublisher
+from client_service.compiled.publication import SERVING
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.federation.training_run import TrainingRun
 from client_service.runtime.device import pin_threads
-from client_service.serving.model_server import ModelServer
 from client_service.serving.recommender import Recommender
 from client_service.tasks import items
 from client_service.tasks.task import RunContext
@@ -129,12 +131,16 @@ def read(folder: Path) -> Shard:
 def begin(shard: Shard, folder: Path, watch: Stopwatch) -> tuple[Recommender, TrainingRun]:
     """As a client begins a run of its own settings: the model of round 0 is served at its end."""
     method = method_settings()
-    place, recommender = RunContext(shard.name, "run-1", 0, method, folder), ModelServer()
+    place = RunContext(shard.name, "run-1", 0, method, folder)
+    with watch.phase("publish"):
+        publisher = ItemPublisher(shard, folder / SERVING)
+        recommender = Recommender(publisher.compiled, intake=publisher)
     with watch.phase("model"):
         run = TrainingRun(place, items.ITEMS, shard, recommender, torch.device("cpu"))
     tensors = sorted(EXCHANGES[method.model].tensors(method))
     with watch.phase("serve"):
         run.begin(Parameters(initial_parameters(tensors, 0, exact=True)), 0)
+    recommender.close()
     return recommender, run
 
 

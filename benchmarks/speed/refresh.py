@@ -24,6 +24,8 @@ import torch
 
 from benchmarks.common import render_table
 from benchmarks.speed.serving import drawn_users, untrained_settings
+from client_service.compilation.item_publisher import ItemPublisher
+from client_service.compiled.publication import SERVING
 from client_service.data.interaction_files import hold_shard, load_shard, save_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
@@ -96,7 +98,11 @@ def refresh(
         with timed(seconds, "write"):
             save_shard(settings.shard, absorbed.after)
             served = renewal.keep(renewed)
-    assert isinstance(served, Served)
+        assert isinstance(served, Served)
+        with timed(seconds, "publish"):
+            publisher = ItemPublisher(absorbed.after, settings.state_directory / SERVING)
+            publisher.take_up(served)
+        publisher.close()
     return absorbed.after, served, renewed.head.carried
 
 

@@ -38,6 +38,7 @@ from client_service.compiled.model import (
     CompiledModel,
     CompiledModelHead,
     Form,
+    Relevance,
     TableHead,
     list_files,
 )
@@ -296,6 +297,25 @@ def compile_model(
     return save_folder(serving, KIND, head, arrays, list_files(head))
 
 
+def compile_exactly(served: Served, shard: Shard, serving: Path) -> Path:
+    """Writes a folder in the form that is there at once, for answers while `compile_model` chooses a smaller one."""
+    choice = _choice(FormBuilder(served, shard), EXACT, "a smaller form is being chosen")
+    head, arrays = _describe(served, shard, choice, served.relevance)
+    return save_folder(serving, KIND, head, arrays, list_files(head))
+
+
+def is_chosen_at_once(served: Served, shard: Shard) -> bool:
+    """Is the form of a model that small, or the only one, that answers may wait until it is chosen?"""
+    return shard.train.shape[1] <= FEW_ITEMS or not served.ranker.fusion.parts
+
+
+def is_compiled(head: CompiledModelHead, served: Served, shard: Shard) -> bool:
+    """Is this the head of the very model, in a form that was chosen for it?"""
+    given = head.version, head.kept_at, head.lists_digest, head.chosen_for
+    expected = served.version, served.kept_at, shard.lists_digest, describe_parts(served)
+    return given == expected and head.ranked_by == digest_ranker(served.ranker)
+
+
 def compile_in_memory(served: Served, shard: Shard, interrupt: Interrupt = NEVER) -> CompiledModel:
     """The compiled model without a folder, for a silo that no other process answers for. It keeps no lists."""
     return CompiledModel(*_compile(served, shard, None, interrupt))
@@ -311,6 +331,16 @@ def _compile(
     relevance = served.relevance
     if choice.option != EXACT:
         relevance = fit_relevance(shard, _BasketScorer(ranker, shard.train), interrupt)
+    head, arrays = _describe(served, shard, choice, relevance)
+    pairs = shard.train.nnz if kept is None or before is None else before.chosen_pairs
+    chosen = {"chosen_for": describe_parts(served), "chosen_pairs": pairs}
+    return head.model_copy(update=chosen), arrays
+
+
+def _describe(
+    served: Served, shard: Shard, choice: ChosenForm, basket_relevance: Relevance
+) -> tuple[CompiledModelHead, Arrays]:
+    """The head of a model whose form is chosen for nothing yet, and its arrays."""
     users, items = shard.train.shape
     head = CompiledModelHead(
         version=served.version,
@@ -324,10 +354,10 @@ def _compile(
         entries=choice.option.entries,
         few=choice.option.few,
         why=choice.why,
-        chosen_for=describe_parts(served),
-        chosen_pairs=shard.train.nnz if kept is None or before is None else before.chosen_pairs,
+        chosen_for="",
+        chosen_pairs=0,
         relevance=served.relevance,
-        basket_relevance=relevance,
+        basket_relevance=basket_relevance,
         table=choice.table,
         exact=choice.exact,
     )

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.compilation.item_model import compile_in_memory, compile_model
+from client_service.compilation.item_model import (
+    compile_exactly,
+    compile_in_memory,
+    compile_model,
+    is_chosen_at_once,
+    is_compiled,
+)
 from client_service.compilation.shard import compile_in_memory as compile_shard_in_memory
 from client_service.compilation.shard import compile_shard
 from client_service.compiled.arrays import read_folder_head
@@ -41,14 +49,17 @@ class ItemPublisher:
     """Of one shard, in the folder `serving` that the processes that answer read. Nobody else writes there.
 
     Where the disk refuses, this process answers from memory, and the log says that the others do not: `failure`.
+    replace_model: is called with the model that was taken up, once it has a smaller form.
     """
 
     def __init__(self, shard: Shard, serving: Path, threads: int | None = None) -> None:
         self._shard, self._serving = shard, serving
         self._threads = threads or max(1, (os.cpu_count() or 1) - 1)
         self._interrupt, self._job = Interrupt(), threading.Thread()
+        self.replace_model: Callable[[CompiledModel], None] = lambda _: None
         self.failure: OSError | None = None
         self._publication: Publication | None = None
+        self._chosen: CompiledModelHead | None = None  # the last model whose form was chosen
         try:
             folder = compile_shard(shard, serving)
         except OSError as error:
@@ -71,7 +82,8 @@ class ItemPublisher:
     def take_up(self, served: Served | None) -> CompiledModel | None:
         """Compiles and publishes a model; its lists are filled in the background, those of the one before no more.
 
-        None: the shard answers without a model.
+        Where its form takes long to choose, that is done in the background too, and the model's own scores answer
+        until then. A model that is published already stays as it is. None: the shard answers without a model.
         """
         self.close()
         if served is None:
@@ -81,15 +93,27 @@ class ItemPublisher:
         served.model.encoder.drop_training_state()
         if self._publication is None:
             return compile_in_memory(served, self._shard)
+        before, later = self._published_model(), False
+        if before is not None and before.head.chosen_for:
+            self._chosen = before.head
         try:
-            folder = compile_model(served, self._shard, self._serving, self._head_before())
+            if before is not None and is_compiled(before.head, served, self._shard):
+                folder = before.folder
+            elif later := not is_chosen_at_once(served, self._shard):
+                folder = compile_exactly(served, self._shard, self._serving)
+            else:
+                folder = compile_model(served, self._shard, self._serving, self._chosen)
         except OSError as error:
             self._note(error)
             return compile_in_memory(served, self._shard)
+        model = self._publish_model(self._publication, served, folder)
+        self._begin(_Work(self._publication, served, folder, model.head, later))
+        return model
+
+    def _publish_model(self, publication: Publication, served: Served, folder: Path) -> CompiledModel:
         model = open_model(folder, self.compiled)
         named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
-        self._publish(self._publication.model_copy(update=named))
-        self._begin(served.ranker, map_lists(folder, model.head, "r+"))
+        self._publish(publication.model_copy(update=named))
         return model
 
     def _publish(self, publication: Publication) -> None:
@@ -110,24 +134,54 @@ class ItemPublisher:
         if self._job.is_alive():
             self._job.join()
 
-    def _head_before(self) -> CompiledModelHead | None:
-        before = read_known_publication(self._serving)
-        if before is None or before.model is None:
+    def _published_model(self) -> _Published | None:
+        published = read_known_publication(self._serving)
+        if published is None or published.model is None:
             return None
+        folder = self._serving / published.model
         try:
-            return read_folder_head(self._serving / before.model, CompiledModelHead)
-        except DataError:  # it is chosen anew
+            return _Published(folder, read_folder_head(folder, CompiledModelHead))
+        except DataError:  # it is compiled anew
             return None
 
-    def _begin(self, ranker: Ranker, lists: MappedLists) -> None:
+    def _begin(self, work: _Work) -> None:
         self._interrupt = interrupt = Interrupt()
-        self._job = threading.Thread(target=self._fill, args=(ranker, lists, interrupt), name="lists", daemon=True)
+        self._job = threading.Thread(target=self._work, args=(work, interrupt), name="lists", daemon=True)
         self._job.start()
 
-    def _fill(self, ranker: Ranker, lists: MappedLists, interrupt: Interrupt) -> None:
+    def _work(self, work: _Work, interrupt: Interrupt) -> None:
+        """Whoever takes up another model waits for the end of this first."""
+        yield_to_others()
+        folder, head = work.folder, work.head
         with suppress(Interrupted):
-            fill_lists(ranker, lists, self._shard, interrupt, self._threads)
+            if work.chooses_form:
+                try:
+                    folder = compile_model(work.served, self._shard, self._serving, self._chosen, interrupt)
+                except OSError as error:
+                    return self._note(error)
+                interrupt.check()
+                model = self._publish_model(work.publication, work.served, folder)
+                self.replace_model(model)
+                self._chosen = head = model.head
+            fill_lists(work.served.ranker, map_lists(folder, head, "r+"), self._shard, interrupt, self._threads)
             return_free_memory()
+
+
+class _Published(NamedTuple):
+    """A compiled model that is published."""
+
+    folder: Path
+    head: CompiledModelHead
+
+
+class _Work(NamedTuple):
+    """What is left to do for a model in a folder."""
+
+    publication: Publication
+    served: Served
+    folder: Path
+    head: CompiledModelHead
+    chooses_form: bool
 
 
 def read_known_publication(serving: Path) -> Publication | None:

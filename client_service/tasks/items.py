@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,9 @@ def open_recommender(settings: ClientSettings, shard: Shard) -> tuple[Recommende
         for path in settings.models_directory.glob(kind):
             path.unlink(missing_ok=True)
     overlay = Overlay(publisher.compiled, least_rating=settings.least_rating)
-    return Recommender(publisher.compiled, overlay, intake=publisher), publisher
+    recommender = Recommender(publisher.compiled, overlay, intake=publisher)
+    publisher.replace_model = partial(setattr, recommender, "model")
+    return recommender, publisher
 
 
 def answer_alone(shard: Shard) -> Recommender:

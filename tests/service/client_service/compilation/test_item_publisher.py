@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from client_service.compilation import item_model
 from client_service.compilation import item_publisher as module
 from client_service.compilation.item_publisher import ItemPublisher, fill_lists
 from client_service.compiled.model import CompiledModel, MappedLists, open_model
@@ -18,12 +21,16 @@ from client_service.compiled.shard import open_shard
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served, freeze
+from client_service.models.initial_filter import Filter
+from client_service.models.score_fusion import ChosenPart, Recipe
 from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
 from tests.support.compiled import list_known_users
 from tests.support.given import Silos
+from tests.support.questions import LONGEST_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +41,15 @@ def shard(shared_silos: Silos) -> Shard:
 @pytest.fixture(scope="module")
 def served(shard: Shard, small: MethodSettings) -> Served:
     training = ItemTrainer(shard, cached_spectrum(shard, small.cutoff, None), small, torch.device("cpu"))
+    return freeze("run-1.0", training)
+
+
+@pytest.fixture(scope="module")
+def fused(shard: Shard, small: MethodSettings) -> Served:
+    """A model with closed forms beside its own scores."""
+    spectrum, recipe = low_spectrum(shard.train, small.cutoff), Recipe((ChosenPart("filter", 10.0, 1.0),))
+    method = small.model_copy(update={"fusion": True})
+    training = ItemTrainer(shard, spectrum, method, torch.device("cpu"), Filter(8, 0.4, 0.3), recipe=recipe)
     return freeze("run-1.0", training)
 
 
@@ -141,3 +157,64 @@ def test_work_that_was_cut_off_goes_on_where_it_was(shard: Shard, served: Served
     assert lists.ready[0] == len(shard.user_ids) and lists.items[0, 0] == 7
     exact = list_known_users(served, shard, 5)
     assert np.array_equal(lists.items[1:], exact.items[1:])
+
+
+@pytest.fixture
+def slow_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a catalogue so large that answers do not wait until a form is chosen."""
+    monkeypatch.setattr(item_model, "FEW_ITEMS", 0)
+    monkeypatch.setattr(item_model, "ENTRIES", (4, 8))
+    monkeypatch.setattr(item_model, "LEAST_JUDGING", 2)
+    monkeypatch.setattr(item_model, "NO_WORSE", -1.0)  # the first form is good enough
+
+
+@pytest.mark.usefixtures("slow_choice")
+def test_a_model_answers_by_its_own_scores_until_its_form_is_chosen(
+    publisher: ItemPublisher, shard: Shard, fused: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_place, go, chosen = list[CompiledModel](), threading.Event(), item_model.choose_form
+    monkeypatch.setattr(item_model, "choose_form", lambda builder: go.wait(LONGEST_SECONDS) and chosen(builder))
+    publisher.replace_model = put_in_place.append
+    at_once = publisher.take_up(fused)
+    first = read_publication(tmp_path / "serving")
+    assert at_once is not None and at_once.head.form == "exact" and not put_in_place
+    go.set()
+    finish(publisher)
+    second = read_publication(tmp_path / "serving")
+    [after] = put_in_place
+    assert first is not None and second is not None and first.model != second.model and first.version == second.version
+    assert after.head.form == "truncated" and after.lists_ready == len(shard.user_ids)
+    exact = list_known_users(fused, shard, after.head.length)
+    assert [items for items, _ in listed(after, shard)] == exact.items.tolist()
+
+    monkeypatch.setattr(item_model, "choose_form", lambda _: pytest.fail("the form is chosen"))
+    again = ItemPublisher(shard, tmp_path / "serving", 1)  # a restart
+    again.publish_shard()
+    model = again.take_up(fused)
+    finish(again)
+    assert model is not None and model.head == after.head and read_publication(tmp_path / "serving") == second
+
+
+@pytest.mark.usefixtures("slow_choice")
+def test_a_model_that_is_taken_up_ends_the_choice_for_the_one_before(
+    publisher: ItemPublisher, fused: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, put_in_place, chosen = threading.Event(), list[CompiledModel](), item_model.choose_form
+
+    def choose(builder: item_model.FormBuilder) -> item_model.ChosenForm:
+        if builder.served.version == "run-1.1":
+            begun.set()
+            while True:  # until another model is taken up
+                builder.interrupt.check()
+                time.sleep(0.001)
+        return chosen(builder)
+
+    monkeypatch.setattr(item_model, "choose_form", choose)
+    publisher.replace_model = put_in_place.append
+    publisher.take_up(replace(fused, version="run-1.1"))
+    assert begun.wait(LONGEST_SECONDS)
+    publisher.take_up(replace(fused, version="run-1.2"))
+    finish(publisher)
+    assert [model.version for model in put_in_place] == ["run-1.2"]
+    published = read_publication(tmp_path / "serving")
+    assert published is not None and published.version == "run-1.2"
