@@ -71,7 +71,7 @@ def recommender(
     """One that has its lists, and one that has none; a user has done something since."""
     way, store = request.param, EventStore(tmp_path)
     if way == "rescored":
-        options = [item_model.Option("rescored", 200, exact=True), item_model.EXACT]
+        options = [item_model.Option("rescored", 200), item_model.EXACT]
         monkeypatch.setattr(item_model.FormBuilder, "options", lambda _: options)
         monkeypatch.setattr(item_model, "NO_WORSE", -1.0)
     overlay = Overlay(compile_in_memory(shard), store)
