@@ -6,20 +6,16 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple, overload
 
 import numpy as np
 
 from client_service.compiled.shard import CompiledShard, Rows
 from client_service.data.ratings import choose_least_rating
-from client_service.data.shard_head import states_other_lists
-from client_service.event_log.database import NAME, LoggedInteraction, LogSnapshot
+from client_service.event_log.database import LoggedInteraction, LogSnapshot
 from client_service.event_log.item_metadata import ItemFacts, Mask
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.store import EventStore
-from client_service.runtime.logs import LOGGER
-from shared.errors import DataError, UnavailableError
 
 Titles = Sequence[str | None] | None
 
@@ -87,6 +83,7 @@ class Overlay:
         self, shard: CompiledShard, store: EventStore | None = None, *, least_rating: float | None = None
     ) -> None:
         self._shard, self._store = shard, store
+        self._missed = False  # an erasure that another shard has absorbed
         self._lock, self._followed = threading.RLock(), -1  # up to which change of the log it knows
         self.least_rating = choose_least_rating(least_rating, shard.rating)
         self._later: dict[str, UserHistory] = {}
@@ -164,7 +161,7 @@ class Overlay:
         with self._lock:
             self._store, self._later, self._followed = store, {}, store.change_number()
             self._read(store)
-            self._base = self._told.absorbed
+            self._base, self._missed = self._told.absorbed, False
 
     def follow(self) -> None:
         """Take up what has been written since by whomever. It costs next to nothing where that is nothing, so that
@@ -200,6 +197,7 @@ class Overlay:
         if told.shard == self.shard_digest:
             self._base = told.absorbed
         before: dict[str, UserHistory] = {}
+        self._missed = told.absorbed != self._base and (self._missed or told.forgotten > self._told.rewritten)
         if told.absorbed != self._base:
             told = replace(told, erased=told.erased | self._told.erased)
             before = self._without_erased(told)
@@ -266,7 +264,8 @@ class Overlay:
         return known is not None and known > meeting.time
 
     def _is_erased(self, user: str) -> bool:
-        return self._told.erases(user)
+        """Also of everybody, where somebody was whose mark came and went unseen: until the new shard is there."""
+        return self._missed or self._told.erases(user)
 
     def _show(self, items: Mapping[str, ItemIn]) -> None:
         """Put what was told of these items over what was known of them."""
@@ -295,17 +294,3 @@ class Overlay:
                 now[row] = facts.title
         if now != before:  # the same object as long as it says the same
             self.titles = ChangedTitles(given, now, len(self._shard.item_ids)) if now else given
-
-
-def follow_feedback(folder: Path, most: int, overlay: Overlay, shard: Path) -> bool | None:
-    """Take up what the training process has written in `folder`; nothing where it has not begun to. True once the
-    shard in its own folder is a later one than the overlay's; None where nothing could be read."""
-    try:
-        if overlay.has_store:
-            overlay.follow()
-        elif (folder / NAME).is_file():
-            overlay.attach_store(EventStore(folder, most=most, writing=False))
-        return overlay.is_absorbed_elsewhere and states_other_lists(shard, overlay.shard_digest)
-    except (DataError, UnavailableError) as error:  # it is looked at again the next time
-        LOGGER.warning("feedback_not_read", reason=str(error))
-        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +15,7 @@ from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import load_shard
 from client_service.event_log.database import NAME, EventDatabase
 from client_service.event_log.messages import InteractionIn
-from client_service.event_log.overlay import Overlay, follow_feedback
+from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
 from client_service.serving.recommender import Recommender
 from client_service.serving.requests import ListRequest
@@ -138,6 +139,14 @@ async def has_failed(http: httpx.AsyncClient) -> bool:
     return "SQLITE_FULL" in (await read(http, "refresh")).get("problem", "")
 
 
+def follow(folder: Path, overlay: Overlay) -> None:
+    """As another process does, which has the log open from the first time on."""
+    if overlay.has_store:
+        overlay.follow()
+    else:
+        overlay.attach_store(EventStore(folder, most=100))
+
+
 @pytest.mark.parametrize("forgotten", ["before it follows", "while it follows", "with the erasure unseen"])
 def test_a_replica_forgets_whom_another_process_has_absorbed_and_erased(
     settings: ClientSettings, forgotten: str
@@ -148,24 +157,24 @@ def test_a_replica_forgets_whom_another_process_has_absorbed_and_erased(
     met = [(CANARY, "item-00"), (CANARY, "item-02"), ("other", "item-02")]
     store.append([InteractionIn(event=user + item, user=user, item=item, time=None, rating=None) for user, item in met])
     old = Overlay(compile_in_memory(load_shard(settings.shard)))
-    follow_feedback(folder, 100, old, settings.shard)
+    follow(folder, old)
     absorbed = absorb(settings, store)
     new = Overlay(compile_in_memory(absorbed.after))
     if forgotten == "while it follows":
-        follow_feedback(folder, 100, new, settings.shard)
+        follow(folder, new)
     store.forget_absorbed(absorbed.handed, absorbed.after.lists_digest, absorbed.kept)
-    follow_feedback(folder, 100, old, settings.shard)
-    follow_feedback(folder, 100, new, settings.shard)
+    follow(folder, old)
+    follow(folder, new)
     assert old.of(CANARY) is not None and new.user_row(CANARY) is not None  # known by both, each in its way
     assert new.of(CANARY) is None
     store.erasures.erase_user(CANARY, known=True)
     if forgotten == "with the erasure unseen":
         absorb_and_forget(settings, store)
-        follow_feedback(folder, 100, old, settings.shard)
+        follow(folder, old)
         assert old.of(CANARY) is None  # nor is anybody else known then, until the new shard is there
     else:
         for one in (old, new):
-            follow_feedback(folder, 100, one, settings.shard)
+            follow(folder, one)
             assert one.of(CANARY) is None and one.user_row(CANARY) is None
         assert old.of("other") is not None and new.user_row("other") is not None
     store.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from client_service.compilation.shard import compile_in_memory
 from client_service.data.interaction_files import change_shard, load_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.messages import InteractionIn
-from client_service.event_log.overlay import Overlay, follow_feedback
+from client_service.event_log.overlay import Overlay
 from client_service.event_log.shard_update import append_events
 from client_service.event_log.store import EventStore
 from client_service.serving.requests import Basket, ListRequest
@@ -167,9 +166,7 @@ def test_an_erasure_takes_what_was_met_too(settings: ClientSettings, shard: Shar
     """Also of who likes nothing, and has no row: he is marked, unknown at once, and in no file afterwards."""
     told, everything = Told(settings, shard), set(shard.item_ids)
     assert told.lists(user) < everything and told.overlay.holds(user)
-    replica = Overlay(compile_in_memory(shard))
-    follow = partial(follow_feedback, settings.state_directory, 100, replica, settings.shard)
-    follow()
+    other = Overlay(compile_in_memory(shard), EventStore(settings.state_directory, most=100))
     known = told.overlay.known_users
     told.store.erasures.erase_user(user, known=told.overlay.holds(user))
     told.overlay.begin_anew()
@@ -181,7 +178,7 @@ def test_an_erasure_takes_what_was_met_too(settings: ClientSettings, shard: Shar
     assert not any(user.encode() in path.read_bytes() for path in settings.shard.rglob("*") if path.is_file())
     kept = [path for path in settings.state_directory.rglob("*") if path.is_file() and "feedback" in str(path)]
     assert kept and not any(user.encode() in path.read_bytes() for path in kept)
-    assert follow()  # who answers from the shard before is told that there is another
-    assert not partial(
-        follow_feedback, settings.state_directory, 100, Overlay(compile_in_memory(after)), settings.shard
-    )()
+    other.follow()
+    assert other.is_absorbed_elsewhere and not other.holds(user)  # who answers from the shard before knows it
+    later = Overlay(compile_in_memory(after), EventStore(settings.state_directory, most=100))
+    assert not later.is_absorbed_elsewhere
