@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -110,19 +111,25 @@ class ItemPublisher:
         self._begin(_Work(self._publication, served, folder, model.head, later))
         return model
 
-    def _publish_model(self, publication: Publication, served: Served, folder: Path) -> CompiledModel:
+    def _publish_model(
+        self, publication: Publication, served: Served, folder: Path, replaced: Path | None = None
+    ) -> CompiledModel:
         model = open_model(folder, self.compiled)
         named = {"model": folder.name, "version": served.version, "kept_at": served.kept_at}
-        self._publish(publication.model_copy(update=named))
+        self._publish(publication.model_copy(update=named), replaced)
         return model
 
-    def _publish(self, publication: Publication) -> None:
+    def _publish(self, publication: Publication, replaced: Path | None = None) -> None:
+        """replaced: the folder that goes then; None: all that are not published."""
         try:
             publish(self._serving, publication)
         except OSError as error:
             return self._note(error)
         self.failure = None
-        drop_unpublished(self._serving)
+        if replaced is None:
+            drop_unpublished(self._serving)
+        else:
+            shutil.rmtree(replaced, ignore_errors=True)
 
     def _note(self, error: OSError) -> None:
         self.failure = error
@@ -160,7 +167,8 @@ class ItemPublisher:
                 except OSError as error:
                     return self._note(error)
                 interrupt.check()
-                model = self._publish_model(work.publication, work.served, folder)
+                # No other folder goes than the one that is replaced: the next shard may be compiled there already.
+                model = self._publish_model(work.publication, work.served, folder, replaced=work.folder)
                 self.replace_model(model)
                 self._chosen = head = model.head
             fill_lists(work.served.ranker, map_lists(folder, head, "r+"), self._shard, interrupt, self._threads)

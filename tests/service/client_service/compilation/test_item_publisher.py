@@ -218,3 +218,19 @@ def test_a_model_that_is_taken_up_ends_the_choice_for_the_one_before(
     assert [model.version for model in put_in_place] == ["run-1.2"]
     published = read_publication(tmp_path / "serving")
     assert published is not None and published.version == "run-1.2"
+
+
+@pytest.mark.usefixtures("slow_choice")
+def test_a_form_that_is_chosen_late_takes_nothing_from_the_next_shard(
+    publisher: ItemPublisher, shard: Shard, fused: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refresh compiles the next shard while the model before is still being compiled: its folder stays."""
+    go, chosen = threading.Event(), item_model.choose_form
+    monkeypatch.setattr(item_model, "choose_form", lambda builder: go.wait(LONGEST_SECONDS) and chosen(builder))
+    publisher.take_up(fused)
+    later = ItemPublisher(replace(shard, name="later"), tmp_path / "serving", 1)
+    go.set()
+    finish(publisher)
+    later.publish_shard()
+    found = read_publication(tmp_path / "serving")
+    assert found is not None and open_shard(tmp_path / "serving" / found.shard).head.name == "later"
