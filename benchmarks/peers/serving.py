@@ -293,11 +293,14 @@ def measure_processes(silo: ServedSilo) -> list[ServingRow]:
     """Memory after all that was asked; then the client is started again, and once more with a second worker."""
     assert silo.process is not None
     server, user = measure_memory(silo.process.pid), drawn_users(silo.shard)[0]
-    others = {words.split()[-1]: measure_memory(pid) for pid, words in child_processes(silo.process.pid).items()}
+    others = {
+        "trainer" if "--trainer" in words else "worker": measure_memory(pid)
+        for pid, words in child_processes(silo.process.pid).items()
+    }
     told = "; ".join(f"{name} {one.resident} MB" for name, one in others.items())
     rows = [
         ServingRow("server: resident", server.resident, "MB", 120.0, more=told),
-        ServingRow("server: private", server.private, "MB", 40.0),
+        ServingRow("server: private", server.private, "MB", 40.0, more=f"{server.anonymous} MB without mapped files"),
     ]
     silo.stop()
     took = measure_start(silo.start_again, silo.target, user)

@@ -28,17 +28,21 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one process, in MB: all that is resident, and what no other process shares."""
+    """Of one process, in MB: all that is resident; what no other process shares now; and of that what is no page of a
+    mapped file, which the system can drop and another process can share."""
 
     resident: float
     private: float
+    anonymous: float
 
 
 def measure_memory(pid: int) -> Memory:
     """What the system says now."""
     told = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     sizes = {name: int(size) / 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB", told, re.MULTILINE)}
-    return Memory(round(sizes["Rss"], 1), round(sizes["Private_Clean"] + sizes["Private_Dirty"], 1))
+    return Memory(
+        round(sizes["Rss"], 1), round(sizes["Private_Clean"] + sizes["Private_Dirty"], 1), round(sizes["Anonymous"], 1)
+    )
 
 
 def child_processes(pid: int) -> dict[int, str]:
