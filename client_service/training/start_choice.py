@@ -17,10 +17,11 @@ from client_service.models.initial_filter import CommonSpectrum, Filter, start_a
 from client_service.models.model import Ingredients, Model, build_model
 from client_service.models.score_fusion import Codes, Fusion, Recipe, fuse
 from client_service.runtime.interruption import Interrupt
+from client_service.runtime.memory import return_free_memory
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from client_service.training.filter_search import best_filter
-from client_service.training.fusion_search import best_recipe
+from client_service.training.fusion_search import KEPT_ITEMS, best_recipe
 from shared.files import replace_file
 from shared.message import Message
 from shared.method.settings import MethodSettings
@@ -75,6 +76,8 @@ def begin_model(
         recipe = chosen.recipe or best_recipe(
             shard, spectrum, start, interrupt, common, began, directions, told_share, made
         )
+    if recipe is not None and chosen.recipe is None and shard.train.shape[1] >= KEPT_ITEMS:
+        return_free_memory()  # of the choice, before the model is built: some 200 MB
     frequencies = began or spectrum
     origin = None if start is None else start_at(start, frequencies, shard.train)
     model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))
