@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,12 +38,12 @@ from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served
 from client_service.models.ranker import Ranker, Rows
 from client_service.runtime.interruption import Interrupt, Interrupted
-from client_service.runtime.logs import LOGGER
+from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
 from shared.errors import DataError
 
 BLOCK = 1 << 21  # pairs of a user and an item that are scored at a time: a few arrays of 8 MB
-SETTLED = 64  # blocks after which what is computed survives a restart
+SETTLED_SECONDS = 0.25  # between two moments at which what is computed reaches the disk and is read
 LEAST_URGENT = 19  # of the scheduler: answers and training go first
 
 
@@ -160,19 +161,30 @@ class ItemPublisher:
         """Whoever takes up another model waits for the end of this first."""
         yield_to_others()
         folder, head = work.folder, work.head
-        with suppress(Interrupted):
+        try:
             if work.chooses_form:
                 try:
-                    folder = compile_model(work.served, self._shard, self._serving, self._chosen, interrupt)
-                except OSError as error:
-                    return self._note(error)
-                interrupt.check()
-                # No other folder goes than the one that is replaced: the next shard may be compiled there already.
-                model = self._publish_model(work.publication, work.served, folder, replaced=work.folder)
-                self.replace_model(model)
-                self._chosen = head = model.head
+                    folder, head = self._choose_form(work, interrupt)
+                except Interrupted:
+                    raise
+                except Exception as error:  # the form that is published answers as well
+                    LOGGER.error("form_not_chosen", reason=describe_failure(error), at=describe_place(error))
             fill_lists(work.served.ranker, map_lists(folder, head, "r+"), self._shard, interrupt, self._threads)
-            return_free_memory()
+        except Interrupted:
+            return
+        except Exception as error:  # whose list is missing is ranked when he asks
+            LOGGER.error("lists_not_filled", reason=describe_failure(error), at=describe_place(error))
+        return_free_memory()
+
+    def _choose_form(self, work: _Work, interrupt: Interrupt) -> tuple[Path, CompiledModelHead]:
+        """Publish the model in the form that validation chooses: its folder and head."""
+        folder = compile_model(work.served, self._shard, self._serving, self._chosen, interrupt)
+        interrupt.check()
+        # No other folder goes than the one that is replaced: the next shard may be compiled there already.
+        model = self._publish_model(work.publication, work.served, folder, replaced=work.folder)
+        self.replace_model(model)
+        self._chosen = model.head
+        return folder, model.head
 
 
 class _Published(NamedTuple):
@@ -214,12 +226,14 @@ def fill_lists(ranker: Ranker, lists: MappedLists, shard: Shard, interrupt: Inte
 
     with ThreadPoolExecutor(threads, "lists", initializer=yield_to_others) as pool:
         try:
-            for count, (block, items, scores) in enumerate(pool.map(rank, blocks), 1):
+            settled = time.monotonic()
+            for block, items, scores in pool.map(rank, blocks):
                 lists.items[block.start : block.stop] = items
                 lists.scores[block.start : block.stop] = scores
-                if count % SETTLED == 0 or block.stop == users:  # the rows reach the disk before their number does
-                    _flush(lists.items, lists.scores)
-                lists.ready[0] = block.stop
+                if block.stop < users and time.monotonic() - settled < SETTLED_SECONDS:
+                    continue
+                _flush(lists.items, lists.scores)  # before their number: also a power cut leaves no empty list
+                lists.ready[0], settled = block.stop, time.monotonic()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -57,7 +57,7 @@ def fused(shard: Shard, small: MethodSettings) -> Served:
 def blocks(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of two users, each of which is settled."""
     monkeypatch.setattr(module, "BLOCK", 2 * len(shard.item_ids))
-    monkeypatch.setattr(module, "SETTLED", 1)
+    monkeypatch.setattr(module, "SETTLED_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -193,6 +193,30 @@ def test_a_model_answers_by_its_own_scores_until_its_form_is_chosen(
     model = again.take_up(fused)
     finish(again)
     assert model is not None and model.head == after.head and read_publication(tmp_path / "serving") == second
+
+
+@pytest.mark.usefixtures("slow_choice")
+def test_a_form_that_cannot_be_chosen_leaves_the_published_one_with_its_lists(
+    publisher: ItemPublisher, shard: Shard, fused: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(builder: item_model.FormBuilder) -> item_model.ChosenForm:
+        raise np.linalg.LinAlgError(f"expected a definite matrix of {builder.served.version}")
+
+    monkeypatch.setattr(item_model, "choose_form", fail)
+    model = publisher.take_up(fused)
+    published = read_publication(tmp_path / "serving")
+    finish(publisher)
+    assert model is not None and model.head.form == "exact" and model.lists_ready == len(shard.user_ids)
+    assert read_publication(tmp_path / "serving") == published
+
+
+def test_rows_of_lists_reach_the_disk_before_their_number(
+    shard: Shard, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists, seen = no_lists(shard, 3), list[int]()
+    monkeypatch.setattr(module, "_flush", lambda *arrays: seen.append(int(lists.ready[0])) if len(arrays) > 1 else None)
+    fill_lists(served.ranker, lists, shard, NEVER, 1)
+    assert seen == list(range(0, len(shard.user_ids), 2)), "each number follows the rows that it counts"
 
 
 @pytest.mark.usefixtures("slow_choice")
