@@ -46,6 +46,10 @@ class StatusOut(Message):
     rounds: Number = Field(0, description="of that run in all")
     model: VersionOf | None = Field(None, description="version of the model that answers")
     listed: float = Field(0.0, ge=0, le=1, description="share of the known users whose lists are computed already")
+    form: str | None = Field(
+        None, description="in which form the model answers baskets and users with later events", examples=["truncated"]
+    )
+    form_reason: str | None = Field(None, description="why in this form, by validation")
     shared_digest: Digest | None = Field(None, description="sha256 over the shared parameters as last applied")
     device: str = Field(description="where it trains", examples=["cpu"])
     device_reason: str = Field(description="why there", examples=["no GPU is there"])

@@ -256,6 +256,8 @@ class ClientService(Answering):
             rounds=standing.rounds,
             model=None if served is None else served.version,
             listed=0.0 if self._answers is None else self._answers.lists_share,
+            form=getattr(served, "form", None),
+            form_reason=getattr(served, "why", None),
             shared_digest=standing.shared_digest,
             device=str(self.device),
             device_reason=self.device_reason,

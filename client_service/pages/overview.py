@@ -175,4 +175,5 @@ def _quality_facts(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[F
 
 def _serving_fact(status: StatusOut) -> Fact:
     model = "popular items" if status.model is None else status.model
-    return Fact("Answers from", model, f"trains on {status.device}: {status.device_reason}")
+    form = "" if status.form is None else f"answers baskets in the form {status.form}: {status.form_reason}; "
+    return Fact("Answers from", model, f"{form}trains on {status.device}: {status.device_reason}")

@@ -99,6 +99,12 @@ async def listed_for(http: httpx.AsyncClient, user: str, query: str) -> list[str
 
 
 @pytest.mark.anyio
+async def test_the_status_says_in_which_form_baskets_are_answered_and_why(asked: httpx.AsyncClient) -> None:
+    status = (await asked.get("/v1/status")).json()
+    assert status["form"] in ("truncated", "dense", "rescored", "exact") and status["form_reason"]
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
