@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from client_service.http import event_routes, operator_routes, recommendation_routes
 from client_service.http.authentication import OTHER_TASK
-from client_service.http.server_app import finish_app, inside, lifespan
+from client_service.http.server_app import SWITCH_SECONDS, finish_app, inside, lifespan
 from client_service.http.service import ClientService
 from client_service.pages import routes as pages
 from client_service.runtime.logs import LOGGER
@@ -29,7 +29,6 @@ from shared.web.server import listen_privately, run_server
 from shared.web.tls import Identity
 
 LOOK_SECONDS = 1.0  # between two looks at whether the agent still follows
-SWITCH_SECONDS = 0.0005  # how long training may keep the interpreter from a request; the default is ten times it
 ABOUT = """
 One silo of a federation. Its applications ask it for recommendations and tell it what users did; its operator looks
 after it. Nothing that is asked or answered here leaves the silo.

@@ -39,6 +39,7 @@ from shared.web.middleware import (
 from shared.web.routes import DeclaredRoute, DecodedTargets, HeadAsGet, build
 from shared.web.server import run_server, share_port
 
+SWITCH_SECONDS = 0.0005  # how long other work may keep the interpreter from a request; the default is ten times it
 inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
 
@@ -112,6 +113,7 @@ def serve_kept_settings(kept: int, trainer: int | None) -> int:
     """
     settings = ServerSettings(**read_kept_settings(kept))
     configure("client_service", settings.log_level)
+    sys.setswitchinterval(SWITCH_SECONDS)
     with write_privately():
         return anyio.run(_serve, settings, trainer)
 
