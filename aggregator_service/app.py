@@ -18,9 +18,9 @@ from aggregator_service.pages import routes as pages
 from aggregator_service.process import LOGGER, Clock
 from aggregator_service.settings import AggregatorSettings
 from shared.web import openapi, problems
-from shared.web.middleware import AccessLog, BodyTimeout, Buckets, RateLimit
+from shared.web.middleware import AccessLog, BodyTimeout, Buckets, DecodedTargets, RateLimit
 from shared.web.openapi import new_app
-from shared.web.routes import DecodedTargets, HeadAsGet, build
+from shared.web.routes import HeadAsGet, build
 
 ABOUT = """
 The coordinator of a federation. Its operator starts runs and looks at them; the silos' clients send updates and fetch

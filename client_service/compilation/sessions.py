@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.compiled.arrays import save_folder
-from client_service.compiled.ids import id_arrays
 from client_service.compiled.publication import Publication, drop_unpublished, publish, read_publication
 from client_service.compiled.session_network import parameter_arrays
 from client_service.compiled.sessions import (
@@ -25,7 +24,7 @@ from client_service.compiled.sessions import (
     open_next_model,
     open_sessions,
 )
-from client_service.compiled.texts import text_arrays
+from client_service.compiled.texts import id_arrays, text_arrays
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.session_ranking import count_successors
 from client_service.model_store.session_models import ServedSessions

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.compiled.arrays import save_folder
-from client_service.compiled.ids import id_arrays
 from client_service.compiled.shard import KIND, NO_TIME, CompiledHead, CompiledShard
-from client_service.compiled.texts import compose, search_arrays, text_arrays
+from client_service.compiled.texts import compose, id_arrays, search_arrays, text_arrays
 from client_service.data.events import row_numbers
 from client_service.data.interactions import Shard
 from shared.method.graph import degrees

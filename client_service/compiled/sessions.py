@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from client_service.compiled.arrays import Arrays, folder_error, open_arrays
-from client_service.compiled.ids import IdIndex
 from client_service.compiled.session_network import NETWORK, TARGET, SessionNetwork
-from client_service.compiled.texts import Texts
+from client_service.compiled.texts import IdIndex, Texts
 from client_service.data.prefixes import Int64, Prefixes
 
 KIND: Final = "sessions"

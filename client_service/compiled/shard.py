@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from client_service.compiled.arrays import Arrays, folder_error, open_arrays
-from client_service.compiled.ids import IdIndex
-from client_service.compiled.texts import FoldedTexts, Texts, compose
+from client_service.compiled.texts import FoldedTexts, IdIndex, Texts, compose
 from client_service.data.ratings import RatingMeaning
 
 FORMAT: Final = "lpsfed-compiled-shard/1"

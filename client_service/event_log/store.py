@@ -127,6 +127,7 @@ class EventStore:
         self._most_item_bytes, self._item_bytes = most_item_bytes, _KeptSum(ITEM_BYTES, "items", "changed")
         self._id_bytes = _KeptSum(ID_BYTES, "interactions", "last")
         self.path, self.erasures = self._database.path, ErasureRegister(self._database)
+        self.change_number = self._database.change_number  # another one once anybody has written
 
     @property
     def room_to_keep(self) -> int:
@@ -188,10 +189,6 @@ class EventStore:
         with self._database.reading() as rows:
             (changed,) = rows.execute("SELECT changed FROM place").fetchone()
             return changed, self._read_items(rows, after)
-
-    def change_number(self) -> int:
-        """Another one once anybody has written: see `EventDatabase.change_number`."""
-        return self._database.change_number()
 
     def count_changes(self) -> tuple[int, int]:
         """`rewritten` and `changed`: see `LogSnapshot`."""

@@ -28,8 +28,8 @@ from client_service.serving.messages import (
 )
 from client_service.serving.model_server import ModelServer
 from client_service.serving.next_items import NextItems
+from client_service.serving.ranking import MOST_LISTED, Basket, ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import MOST_LISTED, Basket, ListRequest
 from shared.errors import ConflictError, ProtocolError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
 from shared.web.health import TrainerStanding

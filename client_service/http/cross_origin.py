@@ -13,11 +13,11 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_service.http.authentication import ForApplications
-from shared.web import problems, request_ids
+from shared.web import problems
 
 METHODS = ("DELETE", "GET", "HEAD", "POST", "PUT")
-REQUEST_HEADERS = ("Authorization", "Content-Type", request_ids.HEADER)
-EXPOSED = ("Retry-After", request_ids.HEADER)
+REQUEST_HEADERS = ("Authorization", "Content-Type", problems.REQUEST_ID_HEADER)
+EXPOSED = ("Retry-After", problems.REQUEST_ID_HEADER)
 REFUSED = "expected the preflight of an allowed origin, method and headers, got others"
 
 

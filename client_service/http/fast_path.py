@@ -27,16 +27,24 @@ from client_service.http.answering import Answering
 from client_service.http.authentication import CallerKeys
 from client_service.runtime.logs import LOGGER
 from client_service.serving.messages import NextIn, RecommendationsIn, SimilarOut
+from client_service.serving.ranking import Listed, ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Listed, ListRequest
 from shared.errors import FederationError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
-from shared.web import request_ids
+from shared.web import problems
 from shared.web.connection_limits import vouch
 from shared.web.logs import write_line
-from shared.web.middleware import SMALL_MESSAGE, Buckets, HeldBytes, address_key, is_own_host
+from shared.web.middleware import (
+    SMALL_MESSAGE,
+    Buckets,
+    HeldBytes,
+    address_key,
+    adopt_or_create,
+    bind_request_id,
+    decode_percent,
+    is_own_host,
+)
 from shared.web.plain_requests import Headers
-from shared.web.routes import decode_percent
 
 LISTS, SIMILAR = "/v1/users/{user}/recommendations", "/v1/items/{item}/similar"
 BASKETS, NEXT = "/v1/recommendations", "/v1/next"
@@ -52,7 +60,7 @@ LENGTH: Final = re.compile(rb"[1-9][0-9]{0,5}")
 JSON_TYPES: Final = frozenset((b"application/json", b"application/json; charset=utf-8"))
 UNUSUAL: Final = frozenset((b"transfer-encoding", b"content-encoding", b"expect", b"upgrade"))
 OF_A_BODY: Final = UNUSUAL | {b"content-length"}
-ID_HEADER: Final = request_ids.HEADER.lower().encode()
+ID_HEADER: Final = problems.REQUEST_ID_HEADER.lower().encode()
 ALWAYS: Final = ((b"content-type", b"application/json"), (b"cache-control", b"no-store"))
 APPLICATION: Final = "the application"  # whose requests are counted, as `CallerKeys.rate_limit_key` names it
 
@@ -128,7 +136,7 @@ class FastPath:
         if self._guarded:
             vouch(scope)
         given = headers.get(ID_HEADER)
-        return target, who, request_ids.adopt_or_create(None if given is None else given.decode("latin-1"))
+        return target, who, adopt_or_create(None if given is None else given.decode("latin-1"))
 
     def _look_up(self, target: ReadTarget) -> bytes | None:
         recommender = self._recommender()
@@ -158,14 +166,14 @@ class FastPath:
         try:
             if target.route is LISTS and (body := self._look_up(target)) is not None:
                 return body
-            with request_ids.bind_request_id(identity):
+            with bind_request_id(identity):
                 if target.route in (BASKETS, NEXT):
                     return await self._answer_message(target, receive)
                 return await self._answer_read(target)
         except (FederationError, ValidationError):
             return None
         except Exception:
-            LOGGER.exception("fast_path_failed", **{request_ids.FIELD: identity})
+            LOGGER.exception("fast_path_failed", **{problems.REQUEST_ID_FIELD: identity})
             return None
 
     async def _answer_read(self, target: ReadTarget) -> bytes | None:

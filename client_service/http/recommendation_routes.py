@@ -31,8 +31,8 @@ from client_service.serving.messages import (
     RecommendationsOut,
     SimilarOut,
 )
+from client_service.serving.ranking import DEEPEST, MOST_FILTERS
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import DEEPEST, MOST_FILTERS
 
 MOST_EXCLUDED = 200  # items that a query can name; a body can name more
 LONGEST_WORDS = 200

@@ -31,12 +31,13 @@ from shared.web.middleware import (
     BodyLimit,
     BodyTimeout,
     Buckets,
+    DecodedTargets,
     FrontedApp,
     HeldBytes,
     HostCheck,
     RateLimit,
 )
-from shared.web.routes import DeclaredRoute, DecodedTargets, HeadAsGet, build
+from shared.web.routes import DeclaredRoute, HeadAsGet, build
 from shared.web.server import run_server, share_port
 
 SWITCH_SECONDS = 0.0005  # how long other work may keep the interpreter from a request; the default is ten times it

@@ -14,7 +14,7 @@ from client_service.pages.charts import comparison_chart, curves, runs_table, sp
 from client_service.pages.ledger_view import SHOWN, Record, journal
 from client_service.pages.overview import sizes, standing
 from client_service.pages.privacy_report import report
-from client_service.serving.requests import LONGEST_FILTER
+from client_service.serving.ranking import LONGEST_FILTER
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import SHOWN as LISTED
 from client_service.tasks.page_texts import Question

@@ -14,7 +14,7 @@ from client_service.compiled.texts import FoldedTexts, fold
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import ChangedTitles, Overlay, Titles
 from client_service.serving.messages import MOST_REASONS, CatalogueItemOut, ItemOut, ItemsOut, ReasonOut
-from client_service.serving.requests import ListRequest
+from client_service.serving.ranking import ListRequest
 from shared.errors import NotFoundError, ProtocolError
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from client_service.data.ids import normalise_id
-from client_service.serving.requests import DEEPEST, LONGEST_FILTER, MOST_FILTERS, MOST_LISTED, POOL
+from client_service.serving.ranking import DEEPEST, LONGEST_FILTER, MOST_FILTERS, MOST_LISTED, POOL
 from shared.message import Message
 
 Id = Annotated[str, Field(min_length=1, max_length=512, examples=["boots"]), AfterValidator(normalise_id)]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.compiled.ids import IdIndex
 from client_service.compiled.publication import Publication
 from client_service.compiled.sessions import (
     CompiledNextModel,
@@ -21,6 +20,7 @@ from client_service.compiled.sessions import (
     open_sessions,
     probabilities,
 )
+from client_service.compiled.texts import IdIndex
 from client_service.compiled.top_items import top_columns
 from client_service.data.prefixes import LONGEST_PREFIX, Int64, Prefixes
 from client_service.serving.messages import NEXT_SCORE, NextFallback, NextIn, NextItemOut, NextListOut, NextOut

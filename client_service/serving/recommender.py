@@ -17,10 +17,14 @@ from client_service.serving.item_answers import Answers, Catalogue, Float64, Que
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
 from client_service.serving.model_server import ModelServer
 from client_service.serving.ranking import (
+    Basket,
     BegunList,
     Exclusions,
+    Listed,
     ListedRows,
     ListKey,
+    ListRequest,
+    Mask,
     begin_list,
     changes_basket,
     go_on,
@@ -28,7 +32,6 @@ from client_service.serving.ranking import (
     rank_basket,
     recent_basket,
 )
-from client_service.serving.requests import Basket, Listed, ListRequest, Mask
 from shared.errors import NotFoundError
 
 NO_ROWS: Rows = np.zeros(0, dtype=np.int64)

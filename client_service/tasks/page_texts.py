@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 from client_service.serving.messages import LONGEST_SESSION, ItemOut, NextIn, NextItemOut, RecommendationsOut
 from client_service.serving.next_items import NextItems
+from client_service.serving.ranking import ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import ListRequest
 from shared.errors import NotFoundError, ProtocolError
 from shared.words import count_noun
 

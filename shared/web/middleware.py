@@ -8,14 +8,18 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import math
+import os
 import re
 import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import structlog
 from fastapi import FastAPI
@@ -25,7 +29,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.timeouts import LONGEST_BODY_SECONDS, SILENCE_SECONDS
-from shared.web import problems, request_ids
+from shared.web import problems
 from shared.web.address import HOST_NAME, SUBNET, address_of
 from shared.web.plain_requests import AnswerAtOnce
 from shared.web.request_bodies import CLOSE, too_long
@@ -144,6 +148,30 @@ class FrontedApp(FastAPI):
         await self.front(scope, receive, send)
 
 
+WELL_FORMED = re.compile("[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def choose_request_id(scope: Scope, *, callers_own: bool) -> str:
+    """The caller's, where it gave one UUID and that counts: a name would stand in the log. Else a new one.
+
+    32 hexadecimal digits, in each log line of the request, in its answer, and in a problem document.
+    """
+    given = Headers(scope=scope).getlist(problems.REQUEST_ID_HEADER) if callers_own else []
+    return adopt_or_create(given[0] if len(given) == 1 else None)
+
+
+def adopt_or_create(given: str | None) -> str:
+    """Return an id that came if it is a UUID, else a new one. 32 hexadecimal digits."""
+    if given is not None and WELL_FORMED.fullmatch(given):
+        return uuid.UUID(given).hex
+    return os.urandom(16).hex()
+
+
+def bind_request_id(identity: str) -> AbstractContextManager[object]:
+    """While this lasts, every log line of this task and of the threads that it asks has the id."""
+    return structlog.contextvars.bound_contextvars(**{problems.REQUEST_ID_FIELD: identity})
+
+
 @dataclass(frozen=True)
 class AccessLog:
     """Measures and logs what it wraps, under an id of its own for each request.
@@ -160,8 +188,8 @@ class AccessLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        identity = request_ids.choose_request_id(scope, callers_own=self.callers_ids)
-        with request_ids.bind_request_id(identity):
+        identity = choose_request_id(scope, callers_own=self.callers_ids)
+        with bind_request_id(identity):
             await self._observed(scope, receive, send, identity)
 
     async def _observed(self, scope: Scope, receive: Receive, send: Send, identity: str) -> None:
@@ -171,7 +199,7 @@ class AccessLog:
             nonlocal status, answered
             if message["type"] == "http.response.start":
                 status, answered = message["status"], True
-                MutableHeaders(scope=message)[request_ids.HEADER] = identity
+                MutableHeaders(scope=message)[problems.REQUEST_ID_HEADER] = identity
             await send(message)
 
         try:
@@ -324,3 +352,32 @@ def _is_address(kind: type[IPv4Address] | type[IPv6Address], text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class DecodedTargets:
+    """Answers 400 for a percent-encoded byte sequence that is no UTF-8: it would reach a route as other characters."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _is_utf8(scope):
+            refusal = problems.problem(
+                400, code="bad-request", detail="path and query: expected UTF-8, got other bytes"
+            )
+            await refusal(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def _is_utf8(scope: Scope) -> bool:
+    target: bytes = scope.get("raw_path", b"") + b"?" + scope.get("query_string", b"")
+    return b"%" not in target or decode_percent(target) is not None  # the server lets nothing but ASCII through
+
+
+def decode_percent(target: bytes) -> str | None:
+    """Percent-encoded bytes as text; None where they are no UTF-8."""
+    try:
+        return (unquote_to_bytes(target) if b"%" in target else target).decode("utf-8")
+    except UnicodeDecodeError:
+        return None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute, iter_route_contexts
@@ -20,9 +21,10 @@ from shared import errors
 from shared.errors import Fault, FaultCode
 from shared.protocol.problem import FaultOut, ProblemOut
 from shared.timeouts import RETRY_AFTER_SECONDS
-from shared.web import request_ids
 from shared.web.request_bodies import CLOSE
 
+REQUEST_ID_HEADER: Final = "X-Request-ID"
+REQUEST_ID_FIELD: Final = "request_id"  # in each log line of a request
 Where = tuple[int | str, ...]
 
 TYPES: Final = {"string": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -208,7 +210,7 @@ def problem(
     title = TITLES.get(status, "Error")
     told = None if faults is None else tuple(_show_fault(one) for one in list(faults)[:MOST_FAULTS])
     found = ProblemOut(
-        title=title, status=status, detail=_plain(detail), code=code, errors=told, request_id=request_ids.current()
+        title=title, status=status, detail=_plain(detail), code=code, errors=told, request_id=current_request_id()
     )
     content = found.model_dump_json(exclude_none=True)
     return Response(content, status, headers={"Cache-Control": "no-store"} | dict(headers or {}), media_type=MEDIA_TYPE)
@@ -288,3 +290,9 @@ def mistake() -> Response:
 def describe_refusal(status: int, when: str = "") -> str:
     """A refusal in words. `when`: what it means here, where the status alone does not say it."""
     return f"{HTTPStatus(status).phrase}{when and f', {when}'}: a problem document (RFC 9457)"
+
+
+def current_request_id() -> str | None:
+    """The id of the request that is being answered; None outside of any."""
+    found = structlog.contextvars.get_contextvars().get(REQUEST_ID_FIELD)
+    return None if found is None else str(found)

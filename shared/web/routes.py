@@ -16,7 +16,6 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.errors import Fault, MediaTypeError, ProtocolError
-from shared.web import problems
 from shared.web.problems import name_undeclared
 
 JSON = "application/json"
@@ -112,35 +111,6 @@ class HeadAsGet:
             await self.app(scope, receive, send_head)
         finally:
             scope["method"] = "HEAD"
-
-
-@dataclass(frozen=True)
-class DecodedTargets:
-    """Answers 400 for a percent-encoded byte sequence that is no UTF-8: it would reach a route as other characters."""
-
-    app: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _is_utf8(scope):
-            refusal = problems.problem(
-                400, code="bad-request", detail="path and query: expected UTF-8, got other bytes"
-            )
-            await refusal(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
-
-
-def _is_utf8(scope: Scope) -> bool:
-    target: bytes = scope.get("raw_path", b"") + b"?" + scope.get("query_string", b"")
-    return b"%" not in target or decode_percent(target) is not None  # the server lets nothing but ASCII through
-
-
-def decode_percent(target: bytes) -> str | None:
-    """Percent-encoded bytes as text; None where they are no UTF-8."""
-    try:
-        return (unquote_to_bytes(target) if b"%" in target else target).decode("utf-8")
-    except UnicodeDecodeError:
-        return None
 
 
 SLASH = "\ud800"  # in the place of one within a segment: no UTF-8 decodes to it

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Response
 from prometheus_client import CollectorRegistry, Histogram
 
 from shared.errors import ConflictError
-from shared.web import problems, request_ids
+from shared.web import problems
 from shared.web.logs import logger
 from shared.web.middleware import AccessLog
 
@@ -69,7 +69,7 @@ async def test_every_line_of_a_request_and_its_answer_have_the_same_new_id(caplo
     assert [(one["event"], one["request_id"]) for one in lines(caplog)] == [
         ("something", ids[0]), ("request", ids[0]), ("something", ids[1]), ("request", ids[1]), ("request", ids[2])
     ]  # fmt: skip
-    assert request_ids.current() is None
+    assert problems.current_request_id() is None
 
 
 @pytest.mark.parametrize(("path", "status"), [("/refused", 409), ("/nowhere", 404), ("/mistake", 500)])

@@ -20,7 +20,7 @@ from client_service.data.sessions import SessionShard
 from client_service.runtime.workers import RequestBatcher
 from client_service.serving.messages import MOST_SESSIONS, NextIn
 from client_service.serving.next_items import NextItems
-from client_service.serving.requests import MOST_LISTED
+from client_service.serving.ranking import MOST_LISTED
 from shared.method.parameters import Float32
 from tests.support.questions import LONGEST_SECONDS
 

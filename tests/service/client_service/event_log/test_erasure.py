@@ -17,8 +17,8 @@ from client_service.event_log.database import NAME, EventDatabase
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
+from client_service.serving.ranking import ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from shared.errors import UnavailableError
 from tests.support.compiled import TrainedRecommender

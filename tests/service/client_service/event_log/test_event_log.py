@@ -24,7 +24,7 @@ from client_service.event_log.messages import InteractionIn, InteractionsIn, Ite
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import EventLog
 from client_service.event_log.store import EventStore
-from client_service.serving.requests import ListRequest
+from client_service.serving.ranking import ListRequest
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError, DataError, UnavailableError
 from tests.support.compiled import TrainedRecommender

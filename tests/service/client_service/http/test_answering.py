@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from client_service.http import answering
 from client_service.http.answering import NDJSON, stream_lists, wants_lines
 from client_service.serving.messages import MOST_STREAMED, MOST_USERS, RecommendationsOut
-from client_service.serving.requests import MOST_LISTED
+from client_service.serving.ranking import MOST_LISTED
 
 pytestmark = pytest.mark.anyio
 LINES = {"Accept": NDJSON}

@@ -21,7 +21,7 @@ from client_service.federation.best_model import load_model
 from client_service.federation.training_run import TrainingRun
 from client_service.model_store import model_files as model_store
 from client_service.serving.messages import RecommendationsOut
-from client_service.serving.requests import ListRequest
+from client_service.serving.ranking import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext

@@ -19,7 +19,7 @@ from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
 from client_service.event_log.item_metadata import CATEGORY, ItemFacts
 from client_service.event_log.messages import ItemIn
-from client_service.serving.requests import MOST_VALUES, parse_filters
+from client_service.serving.ranking import MOST_VALUES, parse_filters
 from client_service.settings import ClientSettings
 from shared.errors import ProtocolError
 from tests.support.federation import run_client

@@ -19,7 +19,7 @@ from client_service.data.interaction_files import change_shard, load_shard
 from client_service.event_log.shard_update import erase_users
 from client_service.http import server
 from client_service.http.server_app import create_server
-from client_service.serving.requests import ListRequest
+from client_service.serving.ranking import ListRequest
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
 from shared.web.listening import Listening

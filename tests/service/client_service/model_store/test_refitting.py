@@ -22,8 +22,8 @@ from client_service.http.server_app import create_server
 from client_service.model_store.model_files import ModelHead, Served, freeze, load_head, load_tensors
 from client_service.model_store.refitting import Refit
 from client_service.runtime.interruption import NEVER
+from client_service.serving.ranking import ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS, begin_training, judge_test_lists, judge_validation_lists
 from client_service.tasks.task import RunContext

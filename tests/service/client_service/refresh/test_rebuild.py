@@ -18,7 +18,7 @@ from client_service.model_store.model_server import FrozenModel
 from client_service.refresh import startup
 from client_service.refresh.rebuild import ModelRenewal
 from client_service.runtime.interruption import NEVER
-from client_service.serving.requests import ListRequest
+from client_service.serving.ranking import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from client_service.tasks.task import RunContext

@@ -29,7 +29,7 @@ from client_service.model_store.model_files import load_head
 from client_service.refresh import rebuild
 from client_service.refresh import scheduler as refreshing
 from client_service.refresh.rebuild import ModelRenewal
-from client_service.serving.requests import Basket
+from client_service.serving.ranking import Basket
 from client_service.settings import ClientSettings
 from shared.errors import DataError, UnavailableError
 from tests.support.federation import Federation

@@ -10,7 +10,7 @@ from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
 from client_service.serving.messages import RecommendationsOut
-from client_service.serving.requests import ListRequest
+from client_service.serving.ranking import ListRequest
 from client_service.settings import ClientSettings
 from tests.support.compiled import TrainedRecommender
 from tests.support.kept import keep_first_model

@@ -20,8 +20,8 @@ from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
 from client_service.model_store.model_files import Served, freeze
+from client_service.serving.ranking import DEEPEST, ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import DEEPEST, ListRequest
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.method.settings import MethodSettings

@@ -17,10 +17,10 @@ from client_service.compilation.shard import item_freshness
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import freeze
-from client_service.serving import requests
+from client_service.serving import ranking as requests
 from client_service.serving.item_answers import order_by_variety, stretch
+from client_service.serving.ranking import ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum

@@ -18,8 +18,8 @@ from client_service.event_log.database import NAME
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
+from client_service.serving.ranking import ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import ListRequest
 from shared.errors import UnavailableError
 from tests.support.questions import LONGEST_SECONDS
 

@@ -13,8 +13,8 @@ from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served, freeze
 from client_service.serving.messages import RecommendationsOut
+from client_service.serving.ranking import Basket, ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import Basket, ListRequest
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.training_state import RoundContext

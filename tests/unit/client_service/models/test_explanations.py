@@ -23,8 +23,8 @@ from client_service.models.closed_form.least_squares import Weighting, least_squ
 from client_service.models.ranker import BasketSum, Ranker, contributions
 from client_service.models.score_fusion import ChosenPart, Fusion, Recipe, standard_scores, take_codes
 from client_service.serving.messages import MOST_REASONS, ItemOut, RecommendationsOut
+from client_service.serving.ranking import ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import ListRequest
 from client_service.sums.scorers import _narrow_filter
 from client_service.training.item_trainer import ItemTrainer
 from shared.method.graph import Float64

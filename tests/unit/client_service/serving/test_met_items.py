@@ -15,7 +15,7 @@ from client_service.event_log.messages import InteractionIn
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.shard_update import append_events
 from client_service.event_log.store import EventStore
-from client_service.serving.requests import Basket, ListRequest
+from client_service.serving.ranking import Basket, ListRequest
 from client_service.settings import ClientSettings
 from tests.support.compiled import TrainedRecommender
 from tests.support.kept import absorb_and_forget, keep_first_model

@@ -18,7 +18,7 @@ from client_service.model_store.model_files import freeze, load_head
 from client_service.models.closed_form.ease import EASE, UserWeights, definite_ease, ease, ease_scores, ease_weights
 from client_service.models.score_fusion import standard_scores
 from client_service.runtime.interruption import NEVER
-from client_service.serving.requests import ListRequest
+from client_service.serving.ranking import ListRequest
 from client_service.sums.basis import CommonBasis
 from client_service.sums.scorers import common_scorers, fill_hidden, shared_pairs
 from client_service.sums.statistics import share_told

@@ -30,7 +30,7 @@ from client_service.models.score_fusion import (
     take_codes,
 )
 from client_service.runtime.interruption import NEVER
-from client_service.serving.requests import ListRequest
+from client_service.serving.ranking import ListRequest
 from client_service.training import fusion_search, recipe_judge
 from client_service.training.filter_search import best_filter, filter_scores
 from client_service.training.fusion_search import (

@@ -18,8 +18,8 @@ from client_service.federation.best_model import load_model
 from client_service.model_store.model_files import freeze, load_head
 from client_service.models.ranker import Ranker
 from client_service.runtime.interruption import NEVER
+from client_service.serving.ranking import ListRequest
 from client_service.serving.recommender import Recommender
-from client_service.serving.requests import ListRequest
 from client_service.settings import ClientSettings
 from client_service.tasks.items import ITEMS
 from client_service.training.item_trainer import ItemTrainer
