@@ -111,9 +111,10 @@ class ClientService(Answering):
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
             shard = await asyncio.get_running_loop().run_in_executor(worker, self.task.read, self.settings)
-            self._answers, self._feedback = await asyncio.to_thread(self.task.open, self.settings, shard)
             LOGGER.info("device", device=str(self.device), reason=self.device_reason, threads=pinned)
+            # Before anything is written: beside damaged records all files stay as they were found.
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
+            self._answers, self._feedback = await asyncio.to_thread(self.task.open, self.settings, shard)
             boundary, limits = self._boundary(), self.settings.limits()
             members, masking = self._peers(key, records)
             believed = None if members is None else members.aggregator

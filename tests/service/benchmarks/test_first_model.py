@@ -10,7 +10,7 @@ from tests.support.given import Silos
 
 def test_each_phase_is_measured_once_and_the_start_is_served(silos: Silos) -> None:
     phases, version, quality = measure(silos(1)[0])
-    assert [phase.name for phase in phases] == ["read", "spectrum", "filter", "recipe", "model", "serve"]
+    assert [phase.name for phase in phases] == ["read", "publish", "spectrum", "filter", "recipe", "model", "serve"]
     assert version == "run-1.0" and 0.0 <= quality <= 1.0
     assert all(phase.wall >= 0 and phase.cpu >= 0 for phase in phases)
 

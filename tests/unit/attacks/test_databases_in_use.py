@@ -34,15 +34,21 @@ def event(number: int) -> InteractionIn:
     return InteractionIn(event=f"event-{number}", user=f"user-{number % 7}", item="item", time=None, rating=None)
 
 
-@pytest.mark.parametrize("begin", ["BEGIN", "BEGIN IMMEDIATE"], ids=["read", "written"])
-def test_events_that_come_while_somebody_holds_the_log_are_refused_and_taken_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: str
+def test_events_that_come_while_somebody_writes_the_log_are_refused_and_taken_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
     log = EventStore(tmp_path)
-    with held(log.path, begin), pytest.raises(UnavailableError, match="cannot be used now"):
+    with held(log.path, "BEGIN IMMEDIATE"), pytest.raises(UnavailableError, match="cannot be used now"):
         log.append([event(1)])
     assert len(log.append([event(1)])) == 1
+
+
+def test_somebody_who_reads_the_log_keeps_no_event_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    log = EventStore(tmp_path)
+    with held(log.path, "BEGIN"):
+        assert len(log.append([event(1)])) == 1
 
 
 def test_writers_an_erasure_and_a_refresh_at_once_lose_nothing(tmp_path: Path) -> None:
