@@ -74,6 +74,7 @@ BY_OTHER_TESTS = {
     "benchmarks.peers.serving": "test_peers.py",
     "benchmarks.peers.inside.nvflare_round": "test_peers.py",
     "benchmarks.refreshed": "test_refreshed.py",
+    "benchmarks.serving_forms": "test_serving_forms.py",
 }
 """Module -> which tests call it: it needs a finished run, another commit, or another system's environment."""
 

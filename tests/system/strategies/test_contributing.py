@@ -146,7 +146,7 @@ from pathlib import Path
 import polars as pl
 from fastapi.testclient import TestClient
 from client_service.app import create_app
-from client_service.data import write_shard
+from client_service.data.interaction_files import write_shard
 from client_service.settings import client_settings
 from lpsfed import AsyncClient, Client
 from shared.protocol.signing.enrolment import kept_pair
