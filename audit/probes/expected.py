@@ -21,8 +21,8 @@ PRIVATE_KEY = "private key"
 class ExpectedMounts(Message):
     """Mounts that are read and that are written, and where in them which kind of content may lie: patterns of places.
 
-    `own`: files among which anything may be but a private key. `devices`, `sockets`: those
-    that come with special hardware.
+    `own`: files among which anything may be but a private key. `devices`: those that come with special hardware;
+    `sockets`: likewise, and those by which a part's own processes speak with each other.
     """
 
     read: tuple[str, ...] = ()

@@ -27,20 +27,22 @@ SETTINGS = slice(3, 4), b"\4"
 
 @dataclass
 class SocketObserver:
-    """Collects UNIX sockets, whatever their names."""
+    """Collects UNIX sockets, whatever their names. Also behind an expected one no container engine may answer."""
 
     expected: tuple[str, ...] = ()
-    paths: list[Path] = field(default_factory=list)
+    found: list[SeenEntry] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     count: int = 0
 
     def observe_entry(self, entry: SeenEntry) -> None:
-        """Record a socket that is not expected."""
-        if stat.S_ISSOCK(entry.mode) and not is_among(entry.place, self.expected):
-            self.count += 1
-            if len(self.paths) < MOST_KEPT:
-                self.paths.append(entry.path)
-                self.places.append(entry.place)
+        """Record a socket, and whether it is one that is not expected."""
+        if not stat.S_ISSOCK(entry.mode):
+            return
+        unexpected = not is_among(entry.place, self.expected)
+        self.count += unexpected
+        if len(self.found) < MOST_KEPT:
+            self.found.append(entry)
+            self.places += [entry.place] * unexpected
 
     def probe_results(self, seen: WalkResult) -> Iterator[ProbeResult]:
         """The results where the expected contents are known: a container of this system has no socket at all."""
@@ -51,8 +53,8 @@ class SocketObserver:
 
     def engine_probe(self, kind: str = KIND) -> ProbeResult:
         """Whether a container engine answers behind any of the sockets, whatever the socket's name."""
-        asked = zip(self.paths[:MOST_ASKED], self.places, strict=False)
-        there = [place for path, place in asked if path.name in USUAL_NAMES or is_engine_socket(path)]
+        asked = self.found[:MOST_ASKED]
+        there = [one.place for one in asked if one.path.name in USUAL_NAMES or is_engine_socket(one.path)]
         observed = f"at {list_places(there)}" if there else "none"
         return make_result(kind, "a container engine's", "none", observed, held=not there)
 

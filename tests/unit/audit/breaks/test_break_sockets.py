@@ -60,6 +60,27 @@ def test_a_socket_is_found_under_any_name_though_nobody_answers(part: Made, name
     assert set(told) <= {"sockets: a container engine's"} and bool(told) == (place == "/state/docker.sock")
 
 
+TRAINER = "state/trainer.sock"  # by which a client's two processes speak with each other
+
+
+def test_the_socket_of_a_client_s_own_processes_is_expected_in_its_state(part: Made) -> None:
+    broken = part("client-2")
+    with listening(broken.root / TRAINER, {}):
+        assert broken.broken() == {}
+
+
+def test_such_a_socket_in_another_part_is_found(part: Made) -> None:
+    other = part("aggregator")
+    with listening(other.root / TRAINER, {}):
+        assert other.broken() == {"sockets: of UNIX": f"1: /{TRAINER}"}
+
+
+def test_an_engine_is_found_behind_an_expected_socket_too(part: Made) -> None:
+    broken = part("client-2")
+    with listening(broken.root / TRAINER, {b"GET": DOCKER}):
+        assert broken.broken() == {"sockets: a container engine's": f"at /{TRAINER}"}
+
+
 @pytest.mark.parametrize("answers", [{b"GET": DOCKER}, {b"PRI": CONTAINERD}])
 def test_an_engine_is_known_by_its_answer(part: Made, answers: dict[bytes, bytes]) -> None:
     broken = part("aggregator")
