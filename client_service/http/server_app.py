@@ -20,6 +20,7 @@ from client_service.http.fast_path import FastPath
 from client_service.http.server import Server, ServerSettings
 from client_service.http.trainer_proxy import BehindServer
 from client_service.runtime.logs import LOGGER
+from client_service.runtime.memory import keep_freed_memory
 from client_service.runtime.trainer_process import SERVER, TRAINER, ChildProcess, keep_settings, read_kept_settings
 from shared.errors import UnavailableError
 from shared.files import write_privately
@@ -115,6 +116,7 @@ def serve_kept_settings(kept: int, trainer: int | None) -> int:
     settings = ServerSettings(**read_kept_settings(kept))
     configure("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
+    keep_freed_memory()
     with write_privately():
         return anyio.run(_serve, settings, trainer)
 

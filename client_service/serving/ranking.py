@@ -181,7 +181,7 @@ class Exclusions:
 
     def rows(self, items: Iterable[str]) -> tuple[Rows, int]:
         """Rows of the known items, each once, and how many are unknown."""
-        found = [self._shard.item_row(item) for item in items]
+        found = self._shard.item_ids.rows(items)
         known = np.unique(np.array([row for row in found if row is not None], dtype=np.int64))
         return known, sum(row is None for row in found)
 
@@ -258,7 +258,7 @@ def rank_basket(model: CompiledModel, basket: Rows, excluded: Mask, k: int) -> L
     """
     items, scores = list[Rows](), list[Float32]()
     while k > 0:
-        [(rows, found)] = model.rank_baskets([basket], [excluded], STEP)
+        rows, found = model.rank_basket(basket, excluded, STEP)
         best = rows[: min(k, STEP)]
         allowed = best >= 0
         items.append(best[allowed])

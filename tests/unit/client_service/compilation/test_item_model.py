@@ -268,7 +268,7 @@ def test_a_compiled_model_is_read_from_its_folder(listed: Shard, tmp_path: Path)
     assert (found.version, found.form, found.lists_ready) == ("run-1.2", in_memory.form, 0)
     assert found.list_of(0) is None
     for basket in BASKETS:
-        (one,), (other,) = (model.rank_baskets([basket], [basket], 10) for model in (found, in_memory))
+        one, other = (model.rank_basket(basket, basket, 10) for model in (found, in_memory))
         assert one.rows.tolist() == other.rows.tolist()
     np.testing.assert_array_equal(found.directions, served.directions)
 
