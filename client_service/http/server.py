@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from client_service.http.authentication import CallerKeys
 from client_service.http.trainer_proxy import TrainerProxy
 from client_service.metrics import RequestMetrics, join_metrics
 from client_service.runtime.logs import LOGGER
+from client_service.runtime.memory import return_free_memory
 from client_service.runtime.trainer_process import ChildProcess, find_socket
 from client_service.serving.next_items import NextItems, open_next_items
 from client_service.serving.recommender import Recommender, open_recommender
@@ -88,6 +90,7 @@ class Server(Answering):
     async def running(self) -> AsyncIterator[None]:
         """DataError or SettingsError where the log is of no use."""
         await asyncio.to_thread(self._take_up_published)
+        return_free_memory()  # before anybody asks: what is imported lives as long as the process
         self._following = asyncio.create_task(self._follow())
         try:
             async with run_beside(*(() if self.trainer is None else (self._watch(self.trainer),))):
@@ -148,6 +151,7 @@ class Server(Answering):
             self._unreadable = str(error)
             return
         self._published, self._unreadable = found, ""
+        gc.freeze()  # the collector of cycles would look through all of it while lists are written
         self.metrics.serving.set(0 if found.model is None else 1)
         LOGGER.info("model_taken_up", model=found.version)
 
