@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b, sha256
 from typing import Any, Final, overload
@@ -167,15 +167,13 @@ class IdIndex(Sequence[str]):
     def __init__(self, arrays: Arrays, name: str) -> None:
         self._texts = Texts(arrays, name)
         others, table = arrays[f"{name}-others"], arrays[f"{name}-table"]
-        self._salt = arrays[f"{name}-salt"].tobytes()
         self._count = len(self._texts) - len(others)
-        self._others = others.tolist()
         slots = 1 << max(3, (2 * len(self._texts)).bit_length())
         if table.dtype != np.uint32 or len(table) <= slots or table[-1] != EMPTY or self._count < 0:
             raise ValueError(f"a table of ids in {name}-table.npy, got another")
-        self._table, self._mask = table.data, slots - 1
         self._bytes, self._offsets = self._texts.views
-        self._find = lru_cache(maxsize=KEPT_IDS)(self._look_up)
+        salt = arrays[f"{name}-salt"].tobytes()
+        self._find = _make_finder(table.data, slots - 1, salt, self._texts.views, others.tolist(), self._count)
 
     def row(self, text: str) -> int | None:
         """The row of an id, as it comes or else under its one spelling; None for an unknown one."""
@@ -210,15 +208,23 @@ class IdIndex(Sequence[str]):
         offsets = self._offsets
         return self._bytes[offsets[row] : offsets[row + 1]].tobytes().decode()
 
-    def _look_up(self, text: str) -> int | None:
+
+def _make_finder(
+    table: memoryview, mask: int, salt: bytes, texts: tuple[memoryview, memoryview], others: list[int], count: int
+) -> Callable[[str], int | None]:
+    """Make the look-up of an id's row. It refers to no index, so that one that is out of use is freed at once."""
+    content, offsets = texts
+
+    def find(text: str) -> int | None:
         try:
             written = text.encode()
         except UnicodeEncodeError:  # a half of a pair of surrogates: no id holds one
             return None
-        table, offsets = self._table, self._offsets
-        slot = int.from_bytes(blake2b(written, digest_size=8, salt=self._salt).digest(), "little") & self._mask
+        slot = int.from_bytes(blake2b(written, digest_size=8, salt=salt).digest(), "little") & mask
         while (place := table[slot]) != EMPTY:
-            if self._bytes[offsets[place] : offsets[place + 1]].tobytes() == written:
-                return place if place < self._count else self._others[place - self._count]
+            if content[offsets[place] : offsets[place + 1]].tobytes() == written:
+                return place if place < count else others[place - count]
             slot += 1
         return None
+
+    return lru_cache(maxsize=KEPT_IDS)(find)

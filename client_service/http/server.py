@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -151,7 +150,6 @@ class Server(Answering):
             self._unreadable = str(error)
             return
         self._published, self._unreadable = found, ""
-        gc.freeze()  # the collector of cycles would look through all of it while lists are written
         self.metrics.serving.set(0 if found.model is None else 1)
         LOGGER.info("model_taken_up", model=found.version)
 
