@@ -35,8 +35,10 @@ def evaluate(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, us
 def find_hits(
     top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, users: Rows | None = None
 ) -> tuple[Hits, Counts]:
-    """The hits of each user with a target item, (B, k), and how many target items each has, (B,). `top` is called in
-    several threads."""
+    """Finds the hits of each user with a target item, and counts the target items.
+
+    Returns hits (B, k) and counts (B,). `top` is called in several threads.
+    """
     counts = np.diff(target.indptr)
     judged = np.flatnonzero(counts > 0) if users is None else users[counts[users] > 0]
     if len(judged) == 0:
@@ -75,7 +77,7 @@ def hits_of_each(
 
 
 def held_out(target: sparse.csr_array, rows: Rows) -> NDArray[np.bool_]:
-    """Which items are held out of these users, (B, N)."""
+    """Marks the held-out items of these users in a mask (B, N)."""
     own = target[rows]
     found = np.zeros(own.shape, dtype=bool)
     found[np.repeat(np.arange(len(rows)), np.diff(own.indptr)), own.indices] = own.data > 0

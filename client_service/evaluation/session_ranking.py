@@ -96,7 +96,7 @@ def score_by_successors(clicks: Int64, starts: Int64, items: int) -> ScoreItems:
 
 
 def count_successors(clicks: Int64, starts: Int64, items: int) -> sparse.csr_array:
-    """How often each item was clicked next after each other one, (N, N)."""
+    """Counts how often each item was clicked right after each other item, (N, N)."""
     within = np.ones(len(clicks), dtype=bool)
     within[starts[1:] - 1] = False  # the last click of a session has none behind it
     before = np.flatnonzero(within)

@@ -88,12 +88,14 @@ def event_mark(event: str, key: bytes) -> bytes:
 FOLDER = "feedback"  # of the state directory: a replica elsewhere is given it, and not the ledger and the keys beside
 EARLIER_NAME = "feedback.sqlite"  # where earlier versions kept it
 NAME = f"{FOLDER}/{EARLIER_NAME}"
-JOURNAL = "-journal"  # of an earlier version, beside its file where a process was killed in a transaction
-WRITTEN = "-wal"  # beside the file: what was written and has not been brought over into it
+JOURNAL = (
+    "-journal"  # ending of an earlier version's rollback journal: it stays where a process was killed in a transaction
+)
+WRITTEN = "-wal"  # ending of the write-ahead log beside the file: writes not yet moved into it
 VERSION = 3
 BUSY_SECONDS = 10.0
 KEY_BYTES = 32
-READER_CACHE = 512  # KiB
+READER_CACHE = 512  # KiB of pages that the reading connection caches
 TABLES = """
 CREATE TABLE interactions (
     sequence INTEGER PRIMARY KEY, user TEXT NOT NULL, item TEXT NOT NULL, time INTEGER NOT NULL, rating REAL
@@ -140,9 +142,12 @@ class EventDatabase:
                 _make_place(folder)
             self._rows = self._connect("rwc" if writing else "ro")
             self._prepare(writing=writing)
-            self._reader = self._connect("ro")  # it never waits for what this process writes
+            self._reader = self._connect("ro")  # a read of its own never waits for a write of this process
             self._reader.execute(f"PRAGMA cache_size = -{READER_CACHE}")
-            self._watching, self._watcher = threading.Lock(), self._connect("ro")  # nobody waits for who reads
+            self._watching, self._watcher = (
+                threading.Lock(),
+                self._connect("ro"),
+            )  # of its own: `change_number` never waits for a read
         except sqlite3.Error as error:
             raise DataError(f"{self.path}: expected a database of interactions ({_name_of(error)})") from None
         except OSError as error:
@@ -156,7 +161,10 @@ class EventDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment: whatever is read, another process has changed none of it in between."""
+        """Opens a transaction that only reads, on a consistent snapshot.
+
+        No other process changes what it reads before it ends.
+        """
         with self._errors(), self._reading, _within(self._reader, "BEGIN"):
             yield self._reader
 
@@ -167,7 +175,10 @@ class EventDatabase:
             yield self._rows
 
     def change_number(self) -> int:
-        """Another one once anybody, of this process or of another, has written. It takes some 3 microseconds."""
+        """Returns a number that differs after every write, of this process or another.
+
+        A call takes some 3 microseconds.
+        """
         try:
             with self._watching:  # a connection that one thread uses must not be closed by another
                 (found,) = self._watcher.execute("PRAGMA data_version").fetchone()
@@ -176,7 +187,10 @@ class EventDatabase:
         return int(found)
 
     def compact(self) -> None:
-        """Leave nothing of what was taken away in the files. UnavailableError where that cannot be done now."""
+        """Removes the remains of deleted rows from the files.
+
+        Raises UnavailableError where that cannot be done now.
+        """
         with self._errors(), self._lock:
             (loose,) = self._rows.execute("SELECT loose FROM place").fetchone()
             if loose:
@@ -185,7 +199,7 @@ class EventDatabase:
                 self._rows.execute("UPDATE place SET loose = 0")
 
     def _empty_log(self) -> None:
-        """Bring the write-ahead log over into the file, and cut it off."""
+        """Moves the write-ahead log into the file and truncates the log."""
         (busy, _, _) = self._rows.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise UnavailableError("the log of interactions cannot be compacted now: another process is reading it")
@@ -200,7 +214,9 @@ class EventDatabase:
             self._rows.execute(f"PRAGMA {pragma}")
         if found < VERSION:
             with _within(self._rows, "BEGIN IMMEDIATE"):
-                (found,) = self._rows.execute("PRAGMA user_version").fetchone()  # another process may have been first
+                (found,) = self._rows.execute(
+                    "PRAGMA user_version"
+                ).fetchone()  # another process may have migrated it meanwhile
                 if 0 < found < VERSION:
                     self._take_over()
                 elif not found:
@@ -259,6 +275,7 @@ def _unavailable(error: sqlite3.Error) -> UnavailableError:
 
 @contextmanager
 def _within(rows: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """Commits a transaction at its end, or rolls it back after an error."""
     rows.execute(begin)
     try:
         yield
@@ -281,7 +298,7 @@ def _make_place(folder: Path) -> None:
     for end in (JOURNAL, ""):
         earlier = folder / f"{EARLIER_NAME}{end}"
         if earlier.is_file() and not (folder / NAME).exists():
-            with suppress(FileNotFoundError):  # another process was first
+            with suppress(FileNotFoundError):  # another process has moved it already
                 earlier.replace(folder / f"{NAME}{end}")
 
 

@@ -21,7 +21,10 @@ Titles = Sequence[str | None] | None
 
 
 class ChangedTitles(Sequence[str | None]):
-    """The titles of a shard, None where it has none, but for the rows of `changed`."""
+    """The titles of a shard, with those of the rows in `changed` replaced.
+
+    An item without a title has None.
+    """
 
     def __init__(self, given: Titles, changed: Mapping[int, str], count: int) -> None:
         self._given, self.changed, self._count = given, changed, count
@@ -83,13 +86,13 @@ class Overlay:
         self, shard: CompiledShard, store: EventStore | None = None, *, least_rating: float | None = None
     ) -> None:
         self._shard, self._store = shard, store
-        self._missed = False  # an erasure that another shard has absorbed
-        self._lock, self._followed = threading.RLock(), -1  # up to which change of the log it knows
+        self._missed = False  # an erasure that another shard absorbed before this overlay read it
+        self._lock, self._followed = threading.RLock(), -1  # the change number of the log up to which it has read
         self.least_rating = choose_least_rating(least_rating, shard.rating)
         self._later: dict[str, UserHistory] = {}
         self._told, self._last, self._base = LogSnapshot(), 0, 0
         self._items: dict[str, ItemIn] = {}
-        self._counted = frozenset[bytes](), 0  # erased users, and how many of them have no row
+        self._counted = frozenset[bytes](), 0  # erased users, and how many of them have no row in the shard
         self.hidden: Mask | None = None
         self.titles: Titles = shard.titles
         self.facts = ItemFacts(shard, self._items)
@@ -139,16 +142,16 @@ class Overlay:
 
     @property
     def last_sequence(self) -> int:
-        """Of the interactions that it has taken up, the last one's; 0 where there were none."""
+        """Returns the sequence number of the last interaction taken up, or 0."""
         return self._last
 
     @property
     def items_changed(self) -> int:
-        """How often items were told of, as far as it knows."""
+        """Returns how many changes of items have been taken up from the log."""
         return self._told.changed
 
     def count_unknown(self, interactions: Iterable[LoggedInteraction]) -> int:
-        """How many are of items outside the catalogue."""
+        """Counts the interactions with items outside the catalogue."""
         return sum(self._shard.item_row(one.item) is None for one in interactions)
 
     @property
@@ -164,13 +167,15 @@ class Overlay:
             self._base, self._missed = self._told.absorbed, False
 
     def follow(self) -> None:
-        """Take up what has been written since by whomever. It costs next to nothing where that is nothing, so that
-        every answer about a user begins with it. Any thread may ask."""
+        """Takes up all that any process has written to the log since the last call.
+
+        A call without news costs some microseconds, so every answer about a user begins with one. Any thread may call.
+        """
         store = self._store
         if store is None or store.change_number() == self._followed:
             return
         with self._lock:
-            number = store.change_number()  # before anything is read: what comes meanwhile is another change
+            number = store.change_number()  # before the log is read: a later write gives another number
             if number != self._followed:
                 self._follow(store)
                 self._followed = number
@@ -218,13 +223,16 @@ class Overlay:
         return {user: known[user] if known.get(user) == met else met for user, met in later.items()}
 
     def put_items(self, changed: int, items: Mapping[str, ItemIn]) -> None:
-        """Take up what the store has of these items; changed: how often it was told of any by now."""
+        """Takes up what the store holds of these items.
+
+        changed: how many changes of items the store has counted by now.
+        """
         with self._lock:
             self._told = replace(self._told, changed=changed)
             self._show(items)
 
     def add(self, interactions: Sequence[LoggedInteraction]) -> int:
-        """Take interactions up that the store has; returns how many are of items outside the catalogue."""
+        """Takes up stored interactions and counts those with items outside the catalogue."""
         if not interactions:
             return 0
         with self._lock:
@@ -264,7 +272,11 @@ class Overlay:
         return known is not None and known > meeting.time
 
     def _is_erased(self, user: str) -> bool:
-        """Also of everybody, where somebody was whose mark came and went unseen: until the new shard is there."""
+        """Tells whether a user counts as erased.
+
+        Where another shard absorbed an erasure before this overlay read it, the erased user cannot be told from the
+        others: all users count as erased until the new shard is in place.
+        """
         return self._missed or self._told.erases(user)
 
     def _show(self, items: Mapping[str, ItemIn]) -> None:

@@ -68,7 +68,7 @@ class EventLog:
             new = [one for batch in found if not isinstance(batch, ConflictError) for one in batch]
             if new and new[0].sequence == self.overlay.last_sequence + 1:
                 self.overlay.add(new)
-            else:  # other processes have told something in between, or the shard has absorbed all that was before
+            else:  # other processes have written in between, or the shard has absorbed all earlier interactions
                 self.overlay.follow()
             return [self._describe(*one) for one in zip(messages, found, strict=True)]
 
@@ -87,12 +87,12 @@ class EventLog:
             numbers = [one for one in found if isinstance(one, int)]
             if numbers and numbers[0] == self.overlay.items_changed + 1:
                 self.overlay.put_items(numbers[-1], taken)
-            elif numbers:  # other processes have told of items in between
+            elif numbers:  # other processes have changed items in between
                 self.overlay.follow()
             return [facts if isinstance(one, int) else one for (_, facts), one in zip(told, found, strict=True)]
 
     def follow(self) -> None:
-        """Take up what other processes have written in the log."""
+        """Takes up what other processes have written to the log."""
         with self._lock:
             self.overlay.follow()
 
@@ -149,7 +149,7 @@ class EventLog:
 
 
 class LogSettings(Protocol):
-    """Settings of a client, or of its server."""
+    """The settings of a client or its server that the log needs."""
 
     @property
     def state_directory(self) -> Path: ...
@@ -162,7 +162,10 @@ class LogSettings(Protocol):
 
 
 def open_log(settings: LogSettings, overlay: Overlay) -> EventLog:
-    """The log of what has come since the shard was written, and what it changes in answers."""
+    """Opens the log of interactions since the shard was written, for writing.
+
+    The overlay, which is what the log changes in answers, follows it from then on.
+    """
     store = EventStore(
         settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
     )

@@ -127,7 +127,7 @@ class EventStore:
         self._most_item_bytes, self._item_bytes = most_item_bytes, _KeptSum(ITEM_BYTES, "items", "changed")
         self._id_bytes = _KeptSum(ID_BYTES, "interactions", "last")
         self.path, self.erasures = self._database.path, ErasureRegister(self._database)
-        self.change_number = self._database.change_number  # another one once anybody has written
+        self.change_number = self._database.change_number  # a function: its result differs after every write
 
     @property
     def room_to_keep(self) -> int:
@@ -302,8 +302,11 @@ class EventStore:
 
 
 class _KeptSum:
-    """A sum over the rows of a table, counted once, kept up by who adds to it, and counted anew once another process
-    has. counter: what of `place` every process that adds counts up."""
+    """A sum over the rows of a table, kept in memory.
+
+    It is computed once and updated with each addition of this process. After an addition of another process it is
+    computed anew. counter: the column of the table `place` that every process increases when it adds.
+    """
 
     def __init__(self, expression: str, table: str, counter: str) -> None:
         self._query = f"SELECT coalesce(sum({expression}), 0) FROM {table}"
@@ -327,7 +330,7 @@ class _KeptSum:
 
     @contextmanager
     def writing(self, database: EventDatabase) -> Iterator[Connection]:
-        """A transaction that writes to the table; what is known does not hold where it fails."""
+        """Opens a transaction that writes to the table; a failure discards the sum."""
         try:
             with database.transaction() as rows:
                 if self._count(rows) != self._counted:

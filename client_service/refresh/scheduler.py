@@ -24,7 +24,7 @@ from shared.errors import ConflictError
 from shared.message import Message
 
 T = TypeVar("T")
-LOOK_SECONDS = 1.0  # between two looks at what other processes have told the log
+LOOK_SECONDS = 1.0  # between two checks of what other processes have written to the log
 AGAIN_SECONDS = 60.0  # after a refresh that has failed, before the next one that nobody asked for
 
 
@@ -67,7 +67,7 @@ class RefreshScheduler:
         feedback.on_erasure = wake
         self.standing = RefreshOut(phase="idle")
         self._due = self._next_due()
-        self._seen = 0  # of the log's change numbers, the last one
+        self._seen = 0  # the change number of the log up to which it was followed
 
     def ask(self) -> RefreshOut:
         """A refresh begins soon, by the answer's number; ConflictError while one is under way."""
@@ -111,14 +111,14 @@ class RefreshScheduler:
         while not self._asked.is_set():
             if time.monotonic() >= self._due or (not failed and await self._has_enough_events()):
                 return
-            if await self._follow_others() and not failed:  # what has failed is tried again when it is due
+            if await self._follow_others() and not failed:  # after a failure the next try waits until it is due
                 self._ask_for_erasure()
-            with suppress(TimeoutError):  # and not `wait_for`, which in Python 3.11 may return where it is cancelled
+            with suppress(TimeoutError):  # not `wait_for`: in Python 3.11 it may return although it was cancelled
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._asked.wait()
 
     async def _follow_others(self) -> bool:
-        """Take up what other processes have written in the log. Have they erased somebody?"""
+        """Takes up what other processes wrote to the log; True where an erasure is open."""
         if (number := await self._query_log(self._store.change_number, otherwise=self._seen)) == self._seen:
             return False
         await self._query_log(self._feedback.follow, otherwise=None)
@@ -133,7 +133,10 @@ class RefreshScheduler:
         )
 
     async def _query_log(self, ask: Callable[[], T], *, otherwise: T) -> T:
-        """What the log says; `otherwise` where it cannot be read now, which is no reason to end."""
+        """Asks the log in a thread, and returns `otherwise` where it cannot be read.
+
+        A log that cannot be read now is no reason to end the scheduler.
+        """
         try:
             return await asyncio.to_thread(ask)
         except Exception as error:

@@ -49,19 +49,22 @@ def order_by_variety(values: Float32, directions: Float32, weight: float, count:
 
 
 Float64 = NDArray[np.float64]
-LEAST = 1e-6  # contribution that is no rounding
+LEAST = 1e-6  # contributions below it may be rounding alone
 
 
 class Query(NamedTuple):
-    """Whoever is answered, as a model sees him: by the rows of the items that he likes."""
+    """A model, and the rows of the items that the answered person likes."""
 
     model: CompiledModel
     basket: Rows
 
 
 class Ranked(NamedTuple):
-    """The best of the catalogue for somebody: rows, -1 where there are no more, and their scores, by a model or by
-    popularity; scale: from scores to relevance in [0, 1]."""
+    """The best items for one person, as rows with scores.
+
+    rows: -1 where there are no more. scores: by `model`, or by popularity where it is None. scale: turns scores into
+    relevance in [0, 1].
+    """
 
     rows: NDArray[np.integer]
     scores: Float32
@@ -100,7 +103,10 @@ class Answers:
         return self._shard.freshness
 
     def _rearrange(self, ranked: Ranked, limits: ListRequest) -> tuple[NDArray[np.integer], Float32]:
-        """The pool, as far as it was asked for, by freshness and variety. Without a model all items are as unlike."""
+        """Orders the best items anew by freshness and variety, as far as the request reaches.
+
+        Without a model all items are equally unlike.
+        """
         found, model = ranked.rows >= 0, ranked.model
         rows, scores = ranked.rows[found], ranked.scores[found]
         if len(rows) == 0:
@@ -187,7 +193,7 @@ class Catalogue:
         return np.flatnonzero(found)
 
     def _holding(self, word: str) -> NDArray[np.bool_]:
-        """The items (N,) whose titles hold a folded word."""
+        """Marks the items (N,) whose titles hold a folded word."""
         found, titles = self._shard.titles_holding(word), self._overlay.titles
         if isinstance(titles, ChangedTitles):
             if self._changed[0] is not titles:

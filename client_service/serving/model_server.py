@@ -1,4 +1,4 @@
-"""Whoever answers by a model, as training and the service know it."""
+"""What training and the service expect of every object that answers by a model."""
 
 from __future__ import annotations
 

@@ -45,7 +45,10 @@ class Visits:
 
 
 def read_visits(sessions: Sequence[Sequence[str]], ids: IdIndex) -> Visits:
-    """ids: of the known items."""
+    """Finds the known items of each session.
+
+    ids: of the known items.
+    """
     lengths = np.fromiter(map(len, sessions), dtype=np.int64, count=len(sessions))
     rows = (-1 if (row := ids.row(item)) is None else row for one in sessions for item in one)
     found = np.fromiter(rows, dtype=np.int64, count=lengths.sum())
@@ -63,20 +66,23 @@ SESSIONS = 256  # whose graphs are computed at a time: some 200 kB each, however
 
 
 class NextItems(ModelServer):
-    """Answers from one `ServedSessions` at a time. Without a model it counts what followed in the shard's sessions.
-    Nobody's list is kept: a visit is all that is known of who asks."""
+    """Answers visits from one `CompiledNextModel` at a time.
+
+    Without a model it counts what followed in the shard's sessions. No list is kept: a visit is all that is known of
+    the visitor.
+    """
 
     score_meaning = NEXT_SCORE
 
     def __init__(self, sessions: CompiledSessions, take_up: Callable[[Any], CompiledNextModel] | None = None) -> None:
-        """take_up: makes of a model that is put in place what answers; None: it answers as it is."""
+        """take_up: compiles a model that is assigned to `served`; None: an assigned model answers as it is."""
         super().__init__()
         self._sessions, self._take_up = sessions, take_up
         self._served: CompiledNextModel | None = None
 
     @property
     def served(self) -> CompiledNextModel | None:
-        """The model that answers; None before there is one."""
+        """Returns the model that answers, or None before there is one."""
         return self._served
 
     @served.setter
@@ -84,7 +90,10 @@ class NextItems(ModelServer):
         self._served = model if model is None or self._take_up is None else self._take_up(model)
 
     def take_up(self, serving: Path, published: Publication) -> None:
-        """Answer by another published model of the same visits. DataError for a damaged or another folder."""
+        """Replaces the model by another published one of the same visits.
+
+        Raises DataError for a damaged folder, or one of other visits.
+        """
         folder = published.model
         self._served = None if folder is None else open_next_model(serving / folder, self._sessions)
 
@@ -113,7 +122,10 @@ class NextItems(ModelServer):
         return [found[place] for place in range(len(asked))]
 
     def _answer_sessions(self, sessions: Sequence[Sequence[str]], asked: NextIn) -> Iterable[NextOut]:
-        """asked: what lists they get."""
+        """Answers sessions in their order.
+
+        asked: what lists they get.
+        """
         ids = self._sessions.item_ids
         visits = read_visits(sessions, ids)
         banned = [row for item in asked.exclude if (row := ids.row(item)) is not None]
@@ -123,12 +135,15 @@ class NextItems(ModelServer):
         return found
 
     def title_or_id(self, item: str) -> str:
-        """The item's title where one is known."""
+        """Returns the title of an item, or its id where it has none."""
         return self._sessions.title(self._sessions.item_ids.row(item)) or item
 
     def _blocks(self, visits: Visits) -> Iterator[Int64]:
-        """Sessions that have known items, those of like many together, and those that have none, so many at a time as
-        scores fit."""
+        """Splits the sessions into blocks whose scores fit into memory.
+
+        Sessions with known items come first, those of similar length together; sessions without follow in blocks of
+        their own.
+        """
         step = max(1, min(SESSIONS, SCORES // max(1, self.shown_items)))
         order, known = np.argsort(visits.last.lengths, kind="stable"), visits.has_known
         for kind in (order[known[order]], np.flatnonzero(~known)):
@@ -151,7 +166,10 @@ class NextItems(ModelServer):
         ]
 
     def _score(self, served: CompiledNextModel | None, examples: Prefixes) -> tuple[NextFallback | None, Float32]:
-        """Probabilities (B, N), and why they are no model's; all sessions have known items, or none has."""
+        """Computes probabilities (B, N), and the reason where they are no model's.
+
+        All sessions of the block have known items, or none has.
+        """
         if not len(examples.lengths) or not examples.lengths[0]:
             return "no known item in the session", _shares(self._popularity(examples))
         if served is None:
@@ -163,7 +181,7 @@ class NextItems(ModelServer):
         return None, found
 
     def _successors_or_popular(self, examples: Prefixes) -> Float32:
-        """Counts of what followed the last click; beneath one such count, popular items."""
+        """Counts what followed the last click, with popularity below any single count."""
         popular = self._sessions.popularity
         found: Float32 = self._sessions.count_successors(examples.last) + popular / (1.0 + popular.max())
         return found
@@ -187,7 +205,10 @@ def _shares(counts: Float32) -> Float32:
 
 
 def open_next_items(serving: Path, published: Publication) -> NextItems:
-    """Opens what answers from the published folders. DataError for a damaged or another folder."""
+    """Opens the answers to visits from the published folders.
+
+    Raises DataError for a damaged folder, or one that is not of the published visits.
+    """
     sessions = open_sessions(serving / published.shard)
     found = NextItems(sessions)
     found.take_up(serving, published)

@@ -1,4 +1,4 @@
-"""What a request asks for, and the items ranked for it: which may be answered, and how a list goes on."""
+"""Parses what a request asks for, masks forbidden items, and ranks the rest."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ListRequest:
-    """What a request asks for: how many, whether to leave out seen items, and a mask (N,) of forbidden items.
+    """What a request asks of a list of items.
 
+    k: how many items. exclude_seen: leave out seen items. forbidden: mask (N,) of items that may not be answered.
     offset: how many of the best come before the first that is answered. mmr, freshness: weights in [0, 1] of being
     unlike the items before, and of being new; with either the best POOL items are put into another order. explain: say
     which of the user's items count most for each. raw: the model's own score instead of the relevance.
@@ -44,21 +45,21 @@ class ListRequest:
 
     @property
     def rearranged(self) -> bool:
-        """Is the order another one than by score?"""
+        """Tells whether the order differs from that by score."""
         return self.mmr > 0.0 or self.freshness > 0.0
 
     @property
     def depth(self) -> int:
-        """How many of the best have to be known."""
+        """Returns how many of the best items have to be known."""
         return POOL if self.rearranged else self.offset + self.k
 
     @property
     def costly(self) -> bool:
-        """Is there more to compute than a look-up, even where the list is at hand?"""
+        """Tells whether an answer takes more than a look-up, even from a computed list."""
         return self.rearranged or self.explain or self.forbidden is not None
 
     def require_reachable(self) -> None:
-        """ProtocolError for items further down than any list goes."""
+        """Raises ProtocolError for items further down than any list goes."""
         most, where = (POOL, " with mmr or freshness") if self.rearranged else (DEEPEST, "")
         if self.offset + self.k > most:
             told = f"offset + k: expected at most {most}{where}, got {self.offset + self.k}"
@@ -67,15 +68,18 @@ class ListRequest:
 
 @dataclass(frozen=True)
 class Basket:
-    """Items of somebody who is in no graph, and what is asked for."""
+    """The items of a person who is in no graph, and what is asked for."""
 
     items: tuple[str, ...]
     limits: ListRequest
 
 
 class Listed(NamedTuple):
-    """A known user's list as it was looked up: the model's version, rows of items and their scores; and the id and the
-    title of every row, where there are titles."""
+    """The list of a known user, as it was looked up.
+
+    version: the model's. rows, scores: of the list's items. ids, titles: of every row of the catalogue; titles is None
+    where there are none.
+    """
 
     version: str
     rows: list[int]
@@ -85,7 +89,7 @@ class Listed(NamedTuple):
 
     @property
     def items(self) -> list[tuple[str, float, str | None]]:
-        """Each item's id, score and title."""
+        """Lists the id, score and title of each item."""
         titles = self.titles
         return [
             (self.ids[row], score, None if titles is None else titles[row])
@@ -101,7 +105,10 @@ ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 def parse_filters(filters: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Each key with its values. ProtocolError for what has another form; it does not quote what came."""
+    """Parses each filter into its key and values.
+
+    Raises ProtocolError for another form; the message does not quote the filter.
+    """
     return tuple(_parse_filter(one) for one in filters)
 
 
@@ -153,20 +160,26 @@ class ListKey(NamedTuple):
 
 
 class BegunList(NamedTuple):
-    """The first of somebody's items, best first, and their scores. whole: there are no more."""
+    """The beginning of a list, best first, with scores.
+
+    whole: no item comes after it.
+    """
 
     items: NDArray[np.integer]
     scores: Float32
     whole: bool
 
     def first(self, k: int) -> ListedRows | None:
-        """The k best; None where it does not reach so far."""
+        """Returns the k best, or None where the beginning is shorter."""
         return (self.items[:k], self.scores[:k]) if len(self.items) >= k or self.whole else None
 
 
 def begin_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | None) -> BegunList:
-    """A list, best first, -1 where there are no more, without forbidden items (N,)."""
-    whole = bool(items[-1] < 0)  # it ends because there are no more
+    """Takes forbidden items (N,) out of a list.
+
+    items: best first, -1 where there are no more.
+    """
+    whole = bool(items[-1] < 0)  # a -1 at the end: the list holds all items there are
     if forbidden is not None or whole:
         allowed = items >= 0 if forbidden is None else (items >= 0) & ~forbidden[items]
         items, scores = items[allowed], scores[allowed]
@@ -238,8 +251,10 @@ def history_rows(shard: CompiledShard, overlay: Overlay, user: str) -> Rows:
 
 
 def recent_basket(shard: CompiledShard, row: int | None, latest: LatestEvents | None) -> Rows:
-    """Rows of all items that a user likes, ascending: those of his row, and what has come since, of which the latest
-    counts."""
+    """Returns the rows of all items that a user likes, ascending.
+
+    These are the items of his training row, and those liked since. Of each item the latest event counts.
+    """
     trained: Rows = np.zeros(0, dtype=np.int64) if row is None else shard.train.row(row)
     return trained if latest is None else np.union1d(np.setdiff1d(trained, latest.disliked), latest.liked)
 
@@ -250,11 +265,10 @@ def changes_basket(shard: CompiledShard, row: int, latest: LatestEvents) -> bool
 
 
 def rank_basket(model: CompiledModel, basket: Rows, excluded: Mask, k: int) -> ListedRows:
-    """The k best items for a basket without those that are excluded (N,), which is written to; fewer where there are
-    no more.
+    """Ranks the k best items for a basket, or fewer where there are no more.
 
-    A list of any length is the beginning of each longer one: a model that scores its candidates again is always asked
-    for as many.
+    excluded: mask (N,) of the items to leave out, overwritten. A list of any length is the beginning of each longer
+    one: a model that scores its candidates again is always asked for STEP items.
     """
     items, scores = list[Rows](), list[Float32]()
     while k > 0:
@@ -273,8 +287,11 @@ def rank_basket(model: CompiledModel, basket: Rows, excluded: Mask, k: int) -> L
 
 
 def go_on(model: CompiledModel, begun: BegunList, basket: Rows, excluded: Mask, k: int) -> ListedRows:
-    """The k best items of a known user whose list does not reach so far: what it has, and behind it the best of all
-    others, so that no page repeats or passes over an item. `excluded` (N,) is written to."""
+    """Extends the list of a known user to the k best items.
+
+    The items of the list come first, the best of all others behind, so that no page repeats or omits an item.
+    excluded: mask (N,) of the items to leave out, overwritten.
+    """
     excluded[begun.items] = True
     items, scores = rank_basket(model, basket, excluded, k - len(begun.items))
     scores = as_listed(model, scores)
@@ -285,7 +302,7 @@ def go_on(model: CompiledModel, begun: BegunList, basket: Rows, excluded: Mask, 
 
 
 def as_listed(model: CompiledModel, scores: Float32) -> Float32:
-    """Scores of baskets on the scale of the lists' scores: of the same relevance."""
+    """Maps scores of baskets to the list scores of the same relevance."""
     own, listed = model.basket_relevance, model.relevance
     found = (scores.astype(np.float64) * own.slope + (own.intercept - listed.intercept)) / listed.slope
     return found.astype(np.float32)

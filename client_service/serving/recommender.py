@@ -39,17 +39,18 @@ NOT_BEGUN = BegunList(NO_ROWS, np.zeros(0, dtype=np.float32), whole=False)
 
 
 class ModelIntake(Protocol):
-    """Compiles the models that answer, and fills their lists in the background until it is closed."""
+    """Compiles assigned models, and computes their lists in the background until closed."""
 
     def take_up(self, served: Any) -> CompiledModel | None: ...
     def close(self) -> None: ...
 
 
 class Recommender(ModelServer):
-    """Answers from one model at a time. Putting in another is one assignment: a request sees the old or the new.
+    """Answers from one model at a time.
 
-    `overlay`: what has happened since the shard was written. `model`: None before there is one. `intake`: makes of
-    what is put in place the model that answers; None: it answers as it is.
+    Another model replaces it in one assignment: a request sees the old or the new. `overlay`: what has happened since
+    the shard was written. `model`: None before there is one. `intake`: compiles what is assigned to `served`; None: an
+    assigned model answers as it is.
     """
 
     score_meaning = SCORE
@@ -70,7 +71,7 @@ class Recommender(ModelServer):
 
     @property
     def served(self) -> CompiledModel | None:
-        """The model that answers; None before there is one."""
+        """Returns the model that answers, or None before there is one."""
         return self.model
 
     @served.setter
@@ -78,11 +79,14 @@ class Recommender(ModelServer):
         self.model = served if self._intake is None else self._intake.take_up(served)
 
     def take_up(self, serving: Path, published: Publication) -> None:
-        """Answer by another published model of the same shard. DataError for a damaged or another folder."""
+        """Replaces the model by another published one of the same shard.
+
+        Raises DataError for a damaged folder, or one of another shard.
+        """
         self.model = None if published.model is None else open_model(serving / published.model, self._shard)
 
     def close(self) -> None:
-        """End what goes on in the background."""
+        """Ends the computation of lists in the background."""
         if self._intake is not None:
             self._intake.close()
 
@@ -99,7 +103,7 @@ class Recommender(ModelServer):
 
     @property
     def lists_share(self) -> float:
-        """Of the known users: how many of their lists are there."""
+        """Returns the share of the known users whose lists are computed."""
         model = self.model
         return 0.0 if model is None else model.lists_ready / len(self._shard.user_ids)
 
@@ -108,11 +112,17 @@ class Recommender(ModelServer):
         return self.at_once(user, limits) or self.for_users((user,), limits)[0]
 
     def at_once(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
-        """The same where it is a look-up; None where it has to be computed, which nobody should do in an event loop."""
+        """Answers as `for_user` by a look-up, or returns None where a list must be computed.
+
+        A computation belongs in a thread, not in an event loop.
+        """
         return self._look_up(self.model, self._ask_for(user), limits)
 
     def listed_for(self, user: str, k: int) -> Listed | None:
-        """The k best items of a user that he does not have; None where that is no look-up."""
+        """Looks up the k best items that a user does not have.
+
+        Returns None where no computed list reaches so far.
+        """
         model = self.model
         if model is None or (found := self._find_list(model, self._ask_for(user), ListRequest(k))) is None:
             return None
@@ -120,7 +130,7 @@ class Recommender(ModelServer):
         return Listed(model.version, rows, scores, self._shard.item_ids, self.overlay.titles)
 
     def for_users(self, users: Sequence[str], limits: ListRequest) -> tuple[RecommendationsOut, ...]:
-        """Their lists in this order: looked up where they can be."""
+        """Answers users in this order, by a look-up where their lists are computed."""
         model, asked = self.model, [self._ask_for(user) for user in users]
         return tuple(self._look_up(model, one, limits) or self._compute(model, one, limits) for one in asked)
 
@@ -129,7 +139,7 @@ class Recommender(ModelServer):
         return self.for_baskets([Basket(tuple(basket), limits)])[0]
 
     def for_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
-        """Lists for such people in this order."""
+        """Answers several baskets in this order."""
         self.overlay.follow()
         model = self.model
         return tuple(self._answer_basket(model, *self._exclusions.rows(one.items), one.limits) for one in asked)
@@ -149,8 +159,10 @@ class Recommender(ModelServer):
         return model.version, self._answers.write(*best_rows(scores, k))
 
     def history(self, user: str, most: int) -> tuple[tuple[ItemOut, ...], int]:
-        """The items that this user's list follows from, the later ones first, at most so many; and how many there are.
-        A score of them means nothing."""
+        """Returns the latest `most` items behind a user's list, and the number of all.
+
+        The later ones come first. Their scores mean nothing.
+        """
         self.overlay.follow()
         rows = history_rows(self._shard, self.overlay, user)
         return self._answers.write(rows[:most], np.zeros(min(most, len(rows)), dtype=np.float32)), len(rows)
@@ -195,12 +207,12 @@ class Recommender(ModelServer):
         return None if found is None else self._answer(model, asked, *found, limits)
 
     def _find_list(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> ListedRows | None:
-        """The best items of a user whose list is at hand and reaches so far."""
+        """Returns the best items of a computed list that is long enough, or None."""
         begun = self._begin_list(model, asked, limits)
         return None if begun is None else begun.first(limits.depth)
 
     def _begin_list(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> BegunList | None:
-        """What is at hand of a user's list."""
+        """Returns the computed beginning of a user's list, or None."""
         if (
             not (limits.exclude_seen and asked.by_row)
             or asked.row is None
@@ -216,8 +228,8 @@ class Recommender(ModelServer):
         return begin_list(*known, forbidden)
 
     def _compute(self, model: CompiledModel | None, asked: ListKey, limits: ListRequest) -> RecommendationsOut:
-        """The list of a user for whom none is at hand, by the items that he likes."""
-        assert model is not None, "without a model, popular items are at hand"
+        """Ranks by the liked items of a user whose list is not computed far enough."""
+        assert model is not None, "without a model, `_look_up` answers with popular items"
         basket = recent_basket(self._shard, asked.row, asked.latest)
         excluded = self._exclusions.of_user(asked, limits)
         if not asked.by_row:
@@ -229,7 +241,7 @@ class Recommender(ModelServer):
     def _answer_basket(
         self, model: CompiledModel | None, rows: Rows, unknown: int, limits: ListRequest
     ) -> RecommendationsOut:
-        """Popular items for a basket that no model can tell anything of."""
+        """Ranks items for a basket; popular ones without a model or known items."""
         excluded = self._exclusions.of_basket(rows, limits)
         if model is None or not len(rows):
             reason: Fallback = "no model yet" if model is None else "no known item in the basket"
@@ -242,7 +254,7 @@ class Recommender(ModelServer):
     def _answer(
         self, model: CompiledModel, asked: ListKey, items: NDArray[np.integer], scores: Float32, limits: ListRequest
     ) -> RecommendationsOut:
-        """By scores of the lists' own."""
+        """Writes an answer whose scores are on the scale of the computed lists."""
         ranked = Ranked(items, scores, model, model.relevance.of)
         basket = recent_basket(self._shard, asked.row, asked.latest) if limits.explain else NO_ROWS
         return self._write(model, asked.user, basket, ranked, limits)
@@ -254,7 +266,7 @@ class Recommender(ModelServer):
         return RecommendationsOut(user=user, model=model.version, items=lists)
 
     def _share(self, counts: Float32) -> Float64:
-        """Of the shard's users, who have an item that so many have."""
+        """Turns counts of users into shares of the shard's users."""
         found: Float64 = np.maximum(counts, 0.0).astype(np.float64) / len(self._shard.user_ids)
         return found
 
@@ -278,7 +290,10 @@ def _ranked_basket(model: CompiledModel, rows: NDArray[np.integer], scores: Floa
 
 
 def open_recommender(serving: Path, published: Publication, least_rating: float | None) -> Recommender:
-    """Opens what answers from the published folders. DataError for a damaged or another folder."""
+    """Opens the recommender from the published folders.
+
+    Raises DataError for a damaged folder, or one that is not of the published shard.
+    """
     shard = open_shard(serving / published.shard)
     model = None if published.model is None else open_model(serving / published.model, shard)
     return Recommender(shard, Overlay(shard, least_rating=least_rating), model)

@@ -137,14 +137,17 @@ def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.
 
 
 def spectrum_accuracy(run: str) -> Accuracy:
-    """Nothing is trained on the spectrum of a refresh: its model only ranks."""
+    """Chooses the accuracy of a run's spectrum.
+
+    A refresh only ranks by its spectrum and trains nothing on it, so a lower accuracy is enough.
+    """
     return RANKING if run == REFRESH else TRAINING
 
 
 def filter_spectrum(method: MethodSettings, kind: str, recipe: Recipe | None) -> tuple[int, float] | None:
-    """Cut-off and exponent of the spectrum of the filter that is fused with a model; None where there is none.
+    """Returns cut-off and exponent of the spectrum of the fused filter.
 
-    recipe: None where validation has not chosen yet.
+    None where no filter is fused with the model. recipe: None where validation has not chosen yet.
     """
     begins_at_filter = EXCHANGES[kind or method.model].starts_at_filter and method.start != "random"
     heard = recipe is None or recipe.loudness(FILTER.name) > 0.0
@@ -196,7 +199,10 @@ def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:
 
 
 def open_recommender(settings: ClientSettings, shard: Shard) -> tuple[Recommender, ItemPublisher]:
-    """Who answers, and what publishes the same for the processes that answer beside this one."""
+    """Opens the recommender, and the publisher by which other processes answer alike.
+
+    Files of earlier versions that held lists are deleted.
+    """
     publisher = ItemPublisher(shard, settings.state_directory / SERVING)
     for kind in EARLIER_KINDS:
         for path in settings.models_directory.glob(kind):
@@ -208,7 +214,10 @@ def open_recommender(settings: ClientSettings, shard: Shard) -> tuple[Recommende
 
 
 def answer_alone(shard: Shard) -> Recommender:
-    """Popular items, in a silo without a service around it."""
+    """Opens a recommender in a silo without a service around it.
+
+    It answers popular items until it has a model.
+    """
     return Recommender(compile_in_memory(shard))
 
 

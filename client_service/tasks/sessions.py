@@ -106,7 +106,10 @@ def summarise_sessions(
 
 
 def answer_visits(shard: SessionShard, serving: Path | None = None) -> NextItems:
-    """Answers of a shard of visits, from what is compiled and published in `serving`; None: published nowhere."""
+    """Compiles a shard of visits and opens its answers.
+
+    serving: the folder in which it is published; None: it is compiled in memory alone.
+    """
     return NextItems(*(compile_sessions_in_memory(shard) if serving is None else publish_sessions(shard, serving)))
 
 

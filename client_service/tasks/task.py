@@ -170,7 +170,7 @@ class Task(Generic[S, T]):
     judge, test: measures of a frozen model on validation data, and on test data, which nothing may choose by.
     count_judged: by how many validation examples a model is judged.
     answer: who answers in a silo without a service around it.
-    publish: who answers in a service, from compiled folders in the folder that is given; by default `answer`.
+    publish: compiles a shard into the given folder, and opens what answers from there; by default `answer`.
     try_out: the answer to a question that was typed on the silo's page.
 
     freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
@@ -246,7 +246,7 @@ class Task(Generic[S, T]):
         """Opens answers and, where the task takes events, their log."""
         if self.events is not None:
             return self.events.open(settings, shard)
-        make_private_folder(settings.state_directory / FOLDER)  # servers that mount the folder find it
+        make_private_folder(settings.state_directory / FOLDER)  # a server process mounts this folder, so it must exist
         answers = (
             self.answer(shard) if self.publish is None else self.publish(shard, settings.state_directory / SERVING)
         )

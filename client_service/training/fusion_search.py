@@ -24,7 +24,7 @@ from client_service.training.recipe_judge import ERRORS, Blends, Judge, Score, U
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
-KEPT_ITEMS = 8_000  # items of a graph from which on those that may be among the first are ranked alone
+KEPT_ITEMS = 8_000  # from so many items on, only those that may be among the first are ranked
 
 
 PRIOR_USERS = 100  # validation users at which their choice and the usual weights count alike
@@ -85,7 +85,7 @@ def best_recipe(
         try:
             narrow, parts = _best_of_own_parts(judge, shard, made, scores_of)
             return _as_recipe(parts, _choose_weights(narrow, parts), 1.0, 0, base_is_common=False)
-        except UncertainRankError:  # rare: so many items have like scores
+        except UncertainRankError:  # rare: very many items have nearly the same score
             pass
     base = standardise(scores_of(judge.users))
     parts = _own_parts(judge, shard, made, None if began else base)
@@ -115,21 +115,30 @@ def fused_top(
 
 
 def _choose_weights(judge: Judge, parts: OwnParts) -> Weights:
-    """Of the silo's own parts: what validation prefers, drawn to the usual weights where few users can vote."""
+    """Chooses the weights of the silo's own parts by validation.
+
+    With few validation users they are drawn towards the usual weights.
+    """
     usual = _normalise({name: PARTS[name].weight if name in PARTS else BASE_WEIGHT for name in parts.scores})
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
     return _no_worse_than_one(judge, parts, _drop_quiet(weights))
 
 
 def _can_keep_best(shard: Shard) -> bool:
-    """Are there many items, and of every scorer so few settings that they fit into memory together?"""
+    """Tells whether only the best items of each scorer need be kept.
+
+    That takes many items, and so few settings of every scorer that all fit into memory together.
+    """
     return shard.train.shape[1] >= KEPT_ITEMS and min(shard.train.shape) > OWN_SIDE
 
 
 def _best_of_own_parts(
     judge: Judge, shard: Shard, made: ClosedFormScorers, base: Callable[[Rows], Float32]
 ) -> tuple[Judge, OwnParts]:
-    """As `_own_parts`, with the scores of items that may be among the first alone, and the judge that ranks these."""
+    """Makes the own parts with scores of the kept items alone.
+
+    As `_own_parts` otherwise; only items that may be among the first are kept. Returned too: the judge that ranks them.
+    """
     tried = {name: options for name, part in PARTS.items() if (options := part.settings(shard.train.shape))}
     scorers = {name: made.make_each(name, settings) for name, settings in tried.items()}
 

@@ -1,4 +1,7 @@
-"""Ranks validation items by sums of several scorers, of all items or of those alone that can be among the first."""
+"""Judges sums of several scorers by validation items.
+
+All items are ranked, or those alone that can be among the first.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ from client_service.runtime.interruption import Interrupt
 from shared.cores import in_threads
 from shared.method.parameters import Float32
 
-MOST_SCORES = 40_000_000  # users x items that a choice is made on: bounds memory at 160 MB a candidate
+MOST_SCORES = 40_000_000  # users x items of one candidate: bounds its memory at 160 MB
 ERRORS = 1.0  # standard errors by which a setting must be better than the usual one
-LISTED = 128  # best items of each scorer that are kept of a user where not all are
-NOWHERE, OUTSIDE = np.float32(-1e9), np.float32(-2e9)  # scores of no item, and of the best of none
+LISTED = 128  # best items of each scorer that are kept for a user, where not all are
+PADDING, NONE_OUTSIDE = np.float32(-1e9), np.float32(-2e9)  # scores of columns without an item; of no item outside
 TOGETHER = 256  # users whose kept items are ranked at a time
 
 Candidate = TypeVar("Candidate")
@@ -31,11 +34,11 @@ Option = TypeVar("Option")
 Blends = Callable[[slice], Iterable[Float32]]
 """Places among a judge's users -> the scores of several candidates for them in turn: see `Candidates`."""
 Score = Callable[[slice], Float32]
-"""Places among a judge's users -> their scores, which whoever asks may overwrite."""
+"""Places among a judge's users -> their scores, which the caller may overwrite."""
 
 
 def take_rows(scores: Float32) -> Score:
-    """Those of a matrix (users, N)."""
+    """Makes a function that copies the scores at given places of a matrix (users, N)."""
     return lambda places: scores[places].copy()
 
 
@@ -44,7 +47,7 @@ class UncertainRankError(Exception):
 
 
 class Judge:
-    """A judge ranks validation items by weighted sums of standardised scores.
+    """Ranks validation items by weighted sums of standardised scores.
 
     Its values are of the primary measure. Every candidate is scored once, on the users in `users`, all of whom have a
     validation item; count: how many.
@@ -58,11 +61,14 @@ class Judge:
         self._shard, self._interrupt = shard, interrupt
 
     def scored(self, part: Scorer) -> Float32:
-        """Standardised scores of the users' training items, (users, N)."""
+        """Scores the users' training items with a part, standardised, (users, N)."""
         return self.scored_together(lambda baskets: (standard_scores(part, baskets),), 1)[0]
 
     def scored_together(self, parts: Callable[[sparse.csr_array], Iterable[Float32]], count: int) -> list[Float32]:
-        """Likewise of so many parts, whose scores of baskets (B, N) `parts` gives in turn."""
+        """Scores the users' training items with several parts, standardised, (users, N) each.
+
+        parts: baskets (B, N) -> the scores of each of `count` parts in turn.
+        """
         found = [np.empty((self.count, self._shard.train.shape[1]), np.float32) for _ in range(count)]
 
         def score(users: Rows) -> None:
@@ -75,7 +81,7 @@ class Judge:
         return found
 
     def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
-        """Of ranking by the scores of several candidates, for each user, in one pass."""
+        """Measures, for each user, the rankings by several candidates' scores in one pass."""
         shard = self._shard
         hits, relevant = hits_of_each(
             lambda users: candidates(self._places(users)),
@@ -87,16 +93,22 @@ class Judge:
         return [METRICS[PRIMARY].per_user(one, relevant) for one in hits]
 
     def by_user(self, scores: Score) -> PerUser:
-        """Of ranking by these scores, for each user."""
+        """Measures, for each user, a ranking by these scores."""
         return self.by_user_of_each(lambda places: [scores(places)])[0]
 
     def quality(self, scores: Float32) -> float:
-        """The mean over the users by these scores (users, N); 0 where nobody has a validation item."""
+        """Measures the mean quality of scores (users, N).
+
+        It is 0 where no user has a validation item.
+        """
         return float(self.by_user(take_rows(scores)).mean()) if self.count else 0.0
 
     def best_of(self, options: Sequence[Option], candidates: Blends) -> Option:
-        """The first of those whose scores, which `candidates` gives in their order, rank best; the first of all where
-        nobody has a validation item."""
+        """Returns the option whose scores rank best, the first among equals.
+
+        candidates: gives the scores in the order of the options. Where no user has a validation item, the first option
+        is returned.
+        """
         if not self.count:
             return options[0]
         means = [one.mean() for one in self.by_user_of_each(candidates)]
@@ -105,9 +117,9 @@ class Judge:
     def preferred(
         self, usual: tuple[Candidate, Score], others: Iterable[tuple[Candidate, Score]], errors: float = ERRORS
     ) -> Candidate:
-        """A setting replaces the usual one where it is surely better.
+        """Chooses another setting than the usual one where it is surely better.
 
-        That is by so many standard errors; of several the surest is taken. Each comes with its scores.
+        Surely: by `errors` standard errors; of several the surest is taken. Each setting comes with its scores.
         """
         if self.count < 2:
             return usual[0]
@@ -121,17 +133,18 @@ class Judge:
         return best
 
     def _places(self, users: Rows) -> slice:
-        """Of users that stand together, if any."""
+        """Returns the places of users that are adjacent in `users`; an empty slice for none."""
         first = int(np.searchsorted(self.users, users[0])) if len(users) else 0
         return slice(first, first + len(users))
 
     def keep_best(
         self, scores: Callable[[Rows], Iterable[Float32]], count: int
     ) -> tuple[KeptItemsJudge, list[Float32]]:
-        """A judge of the items that are among the best LISTED of one of so many scorers, and their scores of these.
+        """Makes a judge of the kept items alone, and their scores by each scorer.
 
-        scores: users (B,) -> the scores of each scorer in turn, (B, N). What the judge ranks is any sum of them with
-        weights of at least 0. A scorer's last column is the best score of an item that was not kept.
+        Kept are the items among the best LISTED of at least one of `count` scorers. scores: users (B,) -> the scores of
+        each scorer in turn, (B, N). The judge ranks any sum of them with weights of at least 0. A scorer's last
+        column is the best score of an item that was not kept.
         """
         shard, items = self._shard, self._shard.train.shape[1]
 
@@ -157,7 +170,7 @@ class Judge:
 
         blocks = in_threads(keep, split_users(self.users, items))
         width = max((wanted.shape[1] for wanted, _ in blocks), default=0)
-        found = [np.full((self.count, width + 1), NOWHERE) for _ in range(count)]
+        found = [np.full((self.count, width + 1), PADDING) for _ in range(count)]
         relevant, first = np.zeros((self.count, width), dtype=bool), 0
         for wanted, narrow in blocks:
             here = slice(first, first + len(wanted))
@@ -169,8 +182,9 @@ class Judge:
 
 
 class KeptItemsJudge(Judge):
-    """A judge that ranks the kept items of each user alone: the same values, for a fiftieth of the work and memory.
+    """A judge that ranks the kept items of each user alone.
 
+    Its values are the same, for a fiftieth of the work and memory.
     wanted: which kept items are validation items, (users, kept). Scores have one more column: see `keep_best`. A sum is
     no higher for an item that was not kept than for that column, so that the first items of a list are known to be the
     first; where they are not UncertainRankError is raised.
@@ -181,7 +195,7 @@ class KeptItemsJudge(Judge):
         self._wanted, self._relevant = wanted, np.diff(shard.valid.indptr)[self.users]
 
     def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
-        """Of ranking by the scores of several candidates, for each user, in one pass."""
+        """Measures, for each user, the rankings by several candidates' scores in one pass."""
 
         def hits(places: slice) -> list[NDArray[np.bool_]]:
             self._interrupt.check()
@@ -199,9 +213,12 @@ class KeptItemsJudge(Judge):
 
 
 def _keep_columns(scores: Float32, kept: tuple[Rows, Rows], places: tuple[Rows, Rows], width: int) -> Float32:
-    """The scores of kept items at their places, and the best of all others; the scores are overwritten."""
-    found = np.full((len(scores), width + 1), NOWHERE)
+    """Copies the scores of kept items to their places, and the best other score behind.
+
+    The scores are overwritten.
+    """
+    found = np.full((len(scores), width + 1), PADDING)
     found[places] = scores[kept]
     scores[kept] = -np.inf
-    found[:, -1] = np.maximum(scores.max(axis=1), OUTSIDE)
+    found[:, -1] = np.maximum(scores.max(axis=1), NONE_OUTSIDE)
     return found

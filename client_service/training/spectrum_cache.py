@@ -19,12 +19,12 @@ from shared.method.spectrum import RANKING, TRAINING, Accuracy, Spectrum, low_sp
 
 SUFFIX = "safetensors"
 NAMES = ("singular", "users", "items")
-RANKED = "ranking"  # in the names of spectra that are as exact as lists need
+RANKED = "ranking"  # in the names of files whose spectrum is only exact enough to rank by
 
 
 @dataclass(frozen=True)
 class KeptSpectrum(Spectrum):
-    """A spectrum that is kept at `path`; further spectra of the same graph are kept beside it."""
+    """A spectrum kept at `path`, with further spectra of the same graph beside it."""
 
     path: Path
 
@@ -41,7 +41,7 @@ def cached_spectrum(
     accuracy: Accuracy = TRAINING,
     beside: tuple[int, float] | None = None,
 ) -> Spectrum:
-    """The low spectrum of the shard's training graph.
+    """Reads or computes the low spectrum of the shard's training graph.
 
     The file's name holds the digest and the cut-off: when the shard changes, the basis turns and the old file is of
     no use. A file that cannot be read is computed anew. Without a folder nothing is kept. beside: cut-off and exponent
@@ -83,9 +83,10 @@ def _read(path: Path) -> Spectrum | None:
 
 
 def _keep(spectrum: Spectrum, path: Path) -> Spectrum:
-    """Replaces what was kept of a shard that is gone, and the same spectrum with a cut-off that was tried before.
+    """Saves a spectrum, and deletes those that it replaces.
 
-    What is returned lies in memory as one that is read: a restart must not change the order in which a sum is made.
+    These are the spectra of an earlier shard, and the same spectrum with another cut-off. The returned arrays have the
+    memory layout of arrays that are read: a restart must not change the order in which a sum is made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     digest, kind = _identify(path)
@@ -98,6 +99,9 @@ def _keep(spectrum: Spectrum, path: Path) -> Spectrum:
 
 
 def _identify(path: Path) -> tuple[str, tuple[str, ...]]:
-    """The shard's digest, and what sets a spectrum apart from others of its graph."""
+    """Reads from a file's name the shard's digest, and the kind of spectrum.
+
+    The kind tells spectra of one graph apart: empty for training, RANKED and the exponent for ranking.
+    """
     _, digest, _, *kind = path.name.removesuffix(f".{SUFFIX}").split("-")
     return digest, tuple(kind)

@@ -22,10 +22,10 @@ START_SEED = 7
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How exact leading vectors are.
+    """The accuracy to which leading vectors are computed.
 
     tolerance: |A^T A v - s^2 v| of each vector, as a share of the largest s^2. dtype: of the numbers. checks: how many
-    times the error is looked at while the basis grows by as many vectors as are asked for.
+    times the error is checked while the basis grows by as many vectors as are asked for.
     """
 
     tolerance: float
@@ -33,18 +33,23 @@ class Accuracy:
     checks: int = 1
 
     def step(self, count: int) -> int:
-        """By how many vectors the basis grows between two looks at the error, a multiple of BLOCK."""
+        """Returns by how many vectors the basis grows between two checks of the error.
+
+        It is a multiple of BLOCK.
+        """
         return max(1, count // (BLOCK * self.checks)) * BLOCK
 
 
 TRAINING = Accuracy(1e-9, np.float64)
-"""Of what is trained on: a digest of training depends on every bit."""
+"""For spectra that a model is trained on: a digest of training depends on every bit."""
 RANKING = Accuracy(1e-4, np.float32, checks=2)
-"""Of scorers that only rank: lists are the same at a third of the time (docs/performance.md)."""
+"""For spectra of scorers that only rank: the same lists in a third of the time (docs/performance.md)."""
 
 
 def leading_vectors(matrix: sparse.csr_array, count: int, accuracy: Accuracy = TRAINING) -> Float64:
-    """V (N, count) of A (M, N), those of the largest singular values, in descending order.
+    """Computes the leading right singular vectors of a matrix.
+
+    A is (M, N), the result V (N, count), in descending order of the singular values.
 
     `count` is at least BLOCK and well below N: see `low_spectrum`. The same bits on any number of cores.
     """
@@ -155,9 +160,9 @@ class _Basis:
 
 
 def _orthonormal_columns(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """X (N, b), R with X R = rows^T and X orthonormal.
+    """Factors rows^T (N, b) into X R with orthonormal columns X (N, b).
 
-    In float32 by two factorings of b x b products, at a fifth of the time of reflections.
+    In float32 two Cholesky factorings of b x b products do it, in a fifth of the time of Householder reflections.
     """
     if rows.dtype != np.float32:
         found, upper = np.linalg.qr(rows.T)
@@ -168,7 +173,7 @@ def _orthonormal_columns(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]
             upper = linalg.cholesky((rows @ rows.T).astype(np.float64))
             rows = linalg.inv(upper).T.astype(np.float32) @ rows
             link = upper @ link
-    except linalg.LinAlgError:  # rows that are all but dependent
+    except linalg.LinAlgError:  # the rows are nearly linearly dependent
         found, upper = np.linalg.qr(rows.T)
         return found, upper @ link
     return rows.T, link
@@ -215,7 +220,10 @@ class Spectrum:
         )
 
     def rank_by(self, interactions: sparse.csr_array, cutoff: int, exponent: float) -> Spectrum:
-        """A further spectrum of the same graph, normalised by another power of the degrees, for scorers that rank."""
+        """Computes a further spectrum of the same graph for scorers that only rank.
+
+        The graph is normalised by another power of the degrees.
+        """
         return low_spectrum(interactions, cutoff, exponent, accuracy=RANKING)
 
 
@@ -226,11 +234,11 @@ def low_spectrum(
     added: float = 0.0,
     accuracy: Accuracy = TRAINING,
 ) -> Spectrum:
-    """The lowest frequencies of a graph (Section 3.2), float64, signs fixed: Phi = min(cutoff, min(M, N) - 1, rank).
+    """Computes the lowest frequencies of a graph (Section 3.2).
 
-    With one user or one item a single component is returned, since nothing smaller exists. Directions of singular
-    value zero carry no edge and are left out. added: to the degrees, see `normalise`. accuracy: of what is found in
-    blocks, which is done in large graphs alone.
+    The result is float64 with fixed signs; Phi = min(cutoff, min(M, N) - 1, rank). With one user or one item a single
+    component is returned, since nothing smaller exists. Directions of singular value zero carry no edge and are left
+    out. added: to the degrees, see `normalise`. accuracy: of vectors computed by blocks, as in large graphs alone.
     """
     matrix = normalise(interactions, exponent, added)
     count = max(1, min(cutoff, min(matrix.shape) - 1))
@@ -262,7 +270,7 @@ def _by_blocks(matrix: sparse.csr_array, count: int, accuracy: Accuracy) -> tupl
         return left, singular, right
     matrix = matrix.astype(accuracy.dtype, copy=False)
     vectors = leading_vectors(matrix, count, accuracy)
-    across, upper = _orthonormal_columns((matrix @ vectors).T)  # a decomposition of all rows takes five times as long
+    across, upper = _orthonormal_columns((matrix @ vectors).T)  # an SVD of all rows takes five times as long
     left, singular, turn = linalg.svd(upper)
     return across @ left, singular, vectors @ turn.T
 
