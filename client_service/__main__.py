@@ -1,10 +1,10 @@
 """Starts a client: `python -m client_service [--server | --trainer] [settings.toml]`.
 
-Without a word a server starts, which has the silo's port and starts the trainer beside itself. `--server`: one without
-a trainer, for example in another container; `--trainer`: a trainer whose server is another process.
+Without an option a server starts at the silo's port, and starts a trainer beside itself. `--server`: a server without a
+trainer, for example in another container. `--trainer`: a trainer whose server is another process.
 
-Settings are read and checked in a process that then becomes the server: what checks them takes more memory than what
-answers. What is imported here is what a server needs.
+The process reads and checks the settings, then replaces itself by the server: the code that checks settings takes more
+memory than the code that answers. This module imports only the modules of a server.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
 
 def serve(settings: ClientSettings, *, trains: bool = True, words: tuple[str, ...] = ()) -> NoReturn:
-    """Become a server with these settings, with a trainer beside it or without. words: further ones of its command
-    line."""
+    """Replaces this process by a server with these settings.
+
+    trains: the server starts a trainer beside itself. words: further words of the server's command line.
+    """
     kept = keep_settings(server_settings(settings, trains=trains))
     trainer = (f"{TRAINER_FILE}{keep_settings(settings)}",) if trains else ()
     for stream in (sys.stdout, sys.stderr):
@@ -49,7 +51,10 @@ def serve(settings: ClientSettings, *, trains: bool = True, words: tuple[str, ..
 
 
 def server_settings(settings: ClientSettings, *, trains: bool = True) -> ServerSettings:
-    """What a server needs of a client's settings. trains: is there a trainer beside it?"""
+    """Selects the settings that a server needs of a client's.
+
+    trains: a trainer runs beside the server.
+    """
     from client_service.http.server import ServerSettings
 
     given = dict(settings)
@@ -64,7 +69,7 @@ def server_settings(settings: ClientSettings, *, trains: bool = True) -> ServerS
 
 
 def find_descriptor(words: list[str], name: str) -> int | None:
-    """The number in `NAME=number`, if it is there."""
+    """Finds the descriptor behind the option `name`, such as `--settings-descriptor=`; None: it is absent."""
     return next((int(word.removeprefix(name)) for word in words if word.startswith(name)), None)
 
 

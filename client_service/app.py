@@ -28,7 +28,7 @@ from shared.web.openapi import new_app
 from shared.web.server import listen_privately, run_server
 from shared.web.tls import Identity
 
-LOOK_SECONDS = 1.0  # between two looks at whether the agent still follows
+LOOK_SECONDS = 1.0  # between two looks at whether the agent still runs
 ABOUT = """
 One silo of a federation. Its applications ask it for recommendations and tell it what users did; its operator looks
 after it. Nothing that is asked or answered here leaves the silo.
@@ -68,8 +68,8 @@ def create_app(
     """The service. Its lifespan reads the shard and starts the agent; `app.state.service` is its inside.
 
     `outside`: what carries requests to the aggregator, beneath the gate; by default the network. `turns`: held
-    while the silo computes, where several share a process. `behind_server`: a server has the port, and checks hosts,
-    counts, limits and logs requests.
+    while the silo computes, where several share a process. `behind_server`: a server has the port, and it checks
+    hosts, counts, limits and logs requests.
     """
     app = new_app("LPSFed", ABOUT, "http://127.0.0.1:8801", lifespan)
     identities = app.state.identities = {} if behind_server else settings.identities()
@@ -95,10 +95,10 @@ def _network(settings: ClientSettings, identities: dict[str, Identity]) -> httpx
 
 
 def serve_trainer(settings: ClientSettings, server: int | None = None) -> int:
-    """Train, and answer the server at the socket of the state directory, until SIGINT or SIGTERM, or until only a
-    restart helps. server: the process that has started this one. The exit code.
+    """Runs a trainer, which answers its server at a socket, and returns its exit code.
 
-    DataError or SettingsError when shard or state directory are of no use.
+    The socket is in the state directory. The trainer ends on SIGINT or SIGTERM, or once only a restart helps. server:
+    id of the process that has started this one. DataError or SettingsError: shard or state directory cannot be used.
     """
     configure("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -108,7 +108,7 @@ def serve_trainer(settings: ClientSettings, server: int | None = None) -> int:
 
 
 async def _serve_trainer(settings: ClientSettings, server: int | None) -> int:
-    settings = settings.model_copy(update={"ready_file": None})  # the server's
+    settings = settings.model_copy(update={"ready_file": None})  # the server writes it
     app = create_app(settings, behind_server=True)
     LOGGER.info("starting_trainer", client=settings.name)
     service: ClientService = app.state.service
@@ -137,7 +137,10 @@ async def _serve_trainer(settings: ClientSettings, server: int | None) -> int:
 
 
 def _close_to_others(settings: ClientSettings) -> None:
-    """Shard and state may be older, or somebody else's."""
+    """Closes shard and state directory to other users, and warns of files that stay open.
+
+    Either folder may be older than this client, or belong to another user.
+    """
     for name, folder in (("shard", settings.shard), ("state_directory", settings.state_directory)):
         if (left := close_to_others(folder)) is not None:
             what = (

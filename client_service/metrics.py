@@ -46,7 +46,10 @@ class ClientState(Protocol):
 
 
 def join_metrics(own: bytes, others: bytes) -> bytes:
-    """Both texts as one: each family once, with the samples of both, and of a sample that both have the first one's."""
+    """Joins two texts of metrics into one.
+
+    Each family stands once, with the samples of both texts. Of a sample in both, the one of `own` stays.
+    """
     families: dict[str, list[bytes]] = {}
     samples: dict[str, dict[bytes, bytes]] = {}
     for text in (own, others):

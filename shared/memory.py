@@ -1,4 +1,4 @@
-"""The memory that this process may use."""
+"""Finds the memory that this process may use."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ CGROUP_FILES = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2 an
 
 
 def usable_memory() -> int:
-    """Bytes of the machine, or of this process's control group where that has a lower limit."""
+    """Finds the bytes of memory that this process may use.
+
+    The number is the machine's memory, or a lower limit of this process's control group.
+    """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_cgroup_limits()])
 
 
 def _cgroup_limits() -> Iterator[int]:
-    """Of the process's control group and of those above it; none where nothing is limited."""
+    """Yields limits of this process's control group and those above it, in bytes."""
     own = ""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()

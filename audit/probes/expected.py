@@ -19,10 +19,10 @@ PRIVATE_KEY = "private key"
 
 
 class ExpectedMounts(Message):
-    """Mounts that are read and that are written, and where in them which kind of content may lie: patterns of places.
+    """Expected mounts, and patterns of the places where each kind of content may lie.
 
-    `own`: files among which anything may be but a private key. `devices`: those that come with special hardware;
-    `sockets`: likewise, and those by which a part's own processes speak with each other.
+    Some mounts are read, others are written. `own`: files that may hold anything but a private key. `devices`: devices
+    of special hardware. `sockets`: sockets of special hardware, and those between a part's own processes.
     """
 
     read: tuple[str, ...] = ()

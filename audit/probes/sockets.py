@@ -27,7 +27,10 @@ SETTINGS = slice(3, 4), b"\4"
 
 @dataclass
 class SocketObserver:
-    """Collects UNIX sockets, whatever their names. Also behind an expected one no container engine may answer."""
+    """Collects UNIX sockets, whatever their names.
+
+    No container engine may answer, not even behind an expected socket.
+    """
 
     expected: tuple[str, ...] = ()
     found: list[SeenEntry] = field(default_factory=list)
@@ -35,7 +38,7 @@ class SocketObserver:
     count: int = 0
 
     def observe_entry(self, entry: SeenEntry) -> None:
-        """Record a socket, and whether it is one that is not expected."""
+        """Records a socket, and counts it where it is not expected."""
         if not stat.S_ISSOCK(entry.mode):
             return
         unexpected = not is_among(entry.place, self.expected)

@@ -194,11 +194,14 @@ class Answering:
 
     @property
     def trainer_standing(self) -> TrainerStanding | None:
-        """Of the process that trains beside this one; None where this one trains itself, or nobody does."""
+        """Tells whether the trainer process beside this one runs.
+
+        None: this process trains itself, or no process trains.
+        """
         return None
 
     async def describe_metrics(self) -> bytes:
-        """Counts and times, for Prometheus."""
+        """Writes counts and times in the text format of Prometheus."""
         return self.metrics.text()
 
     @property

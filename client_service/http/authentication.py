@@ -27,8 +27,8 @@ Role = Literal["application", "operator"]
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LPSFed client"'}  # makes a browser ask for name and password
 
 
-class HoldsKeys(Protocol):
-    """Settings of a client, or of its server."""
+class KeySettings(Protocol):
+    """Settings of a client or of its server, with the keys of callers."""
 
     def key(self, name: str) -> str | None: ...
 
@@ -41,7 +41,7 @@ class CallerKeys:
     operator: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, settings: HoldsKeys) -> CallerKeys:
+    def of(cls, settings: KeySettings) -> CallerKeys:
         return cls(settings.key("application_key"), settings.key("operator_key"))
 
     def admit(self, role: Role, method: str, header: str | None) -> None:

@@ -35,7 +35,11 @@ NOTHING_KNOWN: dict[int | str, dict[str, Any]] = {
 
 @router.post("/interactions")
 async def post_interactions(message: InteractionsIn, service: Service) -> InteractionsOut:
-    """On the disk before it is answered, in the next answer of this process; other servers follow within a second."""
+    """Stores interactions of users.
+
+    They are on the disk before this answer, and in the next recommendations of this process. Other servers follow
+    within a second.
+    """
     return await service.feedback.take_interactions(message)
 
 

@@ -1,7 +1,7 @@
 """Answers frequent reads of applications before the framework does: lists, baskets, similar items, next items.
 
-It answers what the routes would answer with 200, in the same bytes. Every other request goes on to the framework as it
-came: an unusual spelling, whatever is to be refused, and what cannot be answered.
+An answer has status 200 and the bytes that the route itself would write. Every other request goes on to the framework
+unchanged: a request in an unusual spelling, one to be refused, and one that cannot be answered.
 """
 
 from __future__ import annotations
@@ -51,31 +51,37 @@ BASKETS, NEXT = "/v1/recommendations", "/v1/next"
 READS: Final = ((LISTS, b"/v1/users/", b"/recommendations"), (SIMILAR, b"/v1/items/", b"/similar"))
 POSTS: Final = {BASKETS.encode(): BASKETS, NEXT.encode(): NEXT}
 OK: Final = 200
-USUAL: Final = 20  # items of a list
+DEFAULT_K: Final = 20  # items of a list, where the request names no number
 LONGEST_ID: Final = 512
 ITEM_END: Final = b"}"
 MOST_PREPARED: Final = 1 << 14  # items whose bytes are kept: some 3 MB
 QUERY: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
 LENGTH: Final = re.compile(rb"[1-9][0-9]{0,5}")
 JSON_TYPES: Final = frozenset((b"application/json", b"application/json; charset=utf-8"))
-UNUSUAL: Final = frozenset((b"transfer-encoding", b"content-encoding", b"expect", b"upgrade"))
-OF_A_BODY: Final = UNUSUAL | {b"content-length"}
+UNUSUAL_HEADERS: Final = frozenset((b"transfer-encoding", b"content-encoding", b"expect", b"upgrade"))
+BODY_HEADERS: Final = UNUSUAL_HEADERS | {b"content-length"}
 ID_HEADER: Final = problems.REQUEST_ID_HEADER.lower().encode()
-ALWAYS: Final = ((b"content-type", b"application/json"), (b"cache-control", b"no-store"))
+COMMON_HEADERS: Final = ((b"content-type", b"application/json"), (b"cache-control", b"no-store"))
 APPLICATION: Final = "the application"  # whose requests are counted, as `CallerKeys.rate_limit_key` names it
 
 
 class ReadTarget(NamedTuple):
-    """A route; of one that reads, the id in its path and how many items are asked for."""
+    """A requested route, with the id in its path and the number of items.
+
+    name and k have a meaning for the routes in `READS` alone.
+    """
 
     route: str
     name: str = ""
-    k: int = USUAL
+    k: int = DEFAULT_K
 
 
 class FastPath:
-    """An ASGI layer outside of all of `app` but for CORS. They count together: `buckets` of requests, the bytes of
-    bodies under way (`held`), the service's series and log."""
+    """An ASGI layer that answers frequent reads and passes other requests to `app`.
+
+    The layer stands outside all of `app` but CORS. Both count together: requests in `buckets`, bytes of bodies under
+    way in `held`, the service's series and its log.
+    """
 
     def __init__(
         self,
@@ -98,7 +104,7 @@ class FastPath:
         if (found := self._begin(scope)) is None:
             return await self.app(scope, receive, send)
         target, who, identity = found
-        receive = again = Repeatable(receive)
+        receive = again = ReplayedReceive(receive)
         body = await self._answer(target, again, identity)
         if body is None:
             self._buckets.give_back(who)
@@ -110,14 +116,17 @@ class FastPath:
             self._record.write(scope["method"], target.route, time.perf_counter() - began, identity)
 
     def answer_at_once(self, scope: Scope) -> tuple[Headers, bytes] | None:
-        """A known user's list that is at hand, which nobody has to wait for: see `AnswerAtOnce`."""
+        """Answers from a known user's prepared list, without waiting.
+
+        None: the list is not prepared, or the request is another one. See `AnswerAtOnce`.
+        """
         began = time.perf_counter()
         if (found := self._begin(scope, LISTS)) is None:
             return None
         target, who, identity = found
         try:
             body = self._look_up(target)
-        except Exception:  # the log is not readable, or a mistake of ours: it comes again, and is told then
+        except Exception:  # an unreadable log, or a mistake of ours: the usual way meets it again and reports it
             body = None
         if body is None:
             self._buckets.give_back(who)
@@ -126,8 +135,11 @@ class FastPath:
         return _write_headers(identity, body), body
 
     def _begin(self, scope: Scope, route: str = "") -> tuple[ReadTarget, str, str] | None:
-        """What is asked for, who is counted for it, and the request's id; None for what the framework is to read, and
-        for another route than that. It refuses those who ask too often, in its words."""
+        """Finds the target, the caller to count and the id of a request.
+
+        None: the framework is to read the request, its route is not `route`, or its caller asks too often. The
+        framework refuses such a caller in its own words.
+        """
         if (headers := self._admit(scope)) is None or (target := _find_target(scope, headers)) is None:
             return None
         who = APPLICATION if self._guarded else address_key(scope)
@@ -139,13 +151,16 @@ class FastPath:
         return target, who, adopt_or_create(None if given is None else given.decode("latin-1"))
 
     def _look_up(self, target: ReadTarget) -> bytes | None:
+        """Writes the body from a user's prepared list; None without one."""
         recommender = self._recommender()
         listed = None if recommender is None else recommender.listed_for(target.name, target.k)
         return None if listed is None else self._writer.write(target.name, listed)
 
     def _admit(self, scope: Scope) -> dict[bytes, bytes] | None:
-        """The headers of a request that comes to this host with the application's key; None for what else comes, and
-        where a header comes twice."""
+        """Returns the headers of a request to this host with the application's key.
+
+        None for every other request, and where a header comes twice.
+        """
         if scope["type"] != "http" or scope.get("root_path"):
             return None
         listed = scope["headers"]
@@ -161,8 +176,11 @@ class FastPath:
             return None
         return headers if hmac.compare_digest(key, self._authorization) else None
 
-    async def _answer(self, target: ReadTarget, receive: Repeatable, identity: str) -> bytes | None:
-        """The body; None for what the framework is to read or to refuse, and where an answer fails."""
+    async def _answer(self, target: ReadTarget, receive: ReplayedReceive, identity: str) -> bytes | None:
+        """Writes the body of the answer.
+
+        None: the framework is to read or to refuse the request, or the answer has failed.
+        """
         try:
             if target.route is LISTS and (body := self._look_up(target)) is not None:
                 return body
@@ -186,8 +204,8 @@ class FastPath:
         version, items = await run_in_threadpool(recommender.similar, target.name, target.k)
         return SimilarOut(item=target.name, model=version, items=items).model_dump_json(exclude_none=True).encode()
 
-    async def _answer_message(self, target: ReadTarget, receive: Repeatable) -> bytes | None:
-        """The answer to a body that has come in one piece."""
+    async def _answer_message(self, target: ReadTarget, receive: ReplayedReceive) -> bytes | None:
+        """Answers a request whose body has come in one piece; None for any other body."""
         first = await receive.take_first()
         content = first.get("body", b"")
         if first["type"] != "http.request" or first.get("more_body") or len(content) > SMALL_MESSAGE:
@@ -217,14 +235,14 @@ class FastPath:
 
 
 class AnswerRecord:
-    """Counts and logs an answered request as `shared.web.middleware.AccessLog` does, with less work for each."""
+    """Counts and logs an answered request, with less work than `shared.web.middleware.AccessLog`."""
 
     def __init__(self, requests: Histogram) -> None:
         self._requests, self._logger = requests, logging.getLogger(LOGGER.name)
         self._known: dict[tuple[str, str], tuple[Histogram, str]] = {}
 
     def write(self, method: str, route: str, seconds: float, identity: str) -> None:
-        """One latency sample and one line of the log."""
+        """Writes one latency sample and one line of the log."""
         if (known := self._known.get((method, route))) is None:
             told = {"method": method, "route": route, "status": OK, "client": None}
             known = self._requests.labels(method, route, OK), json.dumps(told)[:-1]
@@ -238,30 +256,39 @@ class AnswerRecord:
 
 
 def _expected_header(key: str | None) -> bytes | None:
-    """The header that shows a key, as it is usually spelled; None for a key that no header shows as it is."""
+    """Writes the Authorization header of a key in its usual spelling.
+
+    None without a key, and for a key that a header cannot carry unchanged.
+    """
     return f"Bearer {key}".encode() if key and key.isascii() and key == key.strip() else None
 
 
 def _find_target(scope: Scope, headers: Mapping[bytes, bytes]) -> ReadTarget | None:
-    """What is asked for; None for what the framework is to read."""
+    """Finds the route, id and count that a request names.
+
+    None: the framework is to read the request.
+    """
     method, path = scope["method"], scope.get("raw_path") or b""
     if method == "POST":
-        usual = UNUSUAL.isdisjoint(headers) and headers.get(b"content-type") in JSON_TYPES
+        usual = UNUSUAL_HEADERS.isdisjoint(headers) and headers.get(b"content-type") in JSON_TYPES
         length = LENGTH.fullmatch(headers.get(b"content-length", b""))
         if not usual or length is None or int(length[0]) > SMALL_MESSAGE or scope["query_string"]:
             return None
         return None if path not in POSTS else ReadTarget(POSTS[path])
-    if method not in ("GET", "HEAD") or not OF_A_BODY.isdisjoint(headers):
+    if method not in ("GET", "HEAD") or not BODY_HEADERS.isdisjoint(headers):
         return None
     for route, before, behind in READS:
         if path.startswith(before) and path.endswith(behind):
             asked, name = QUERY.fullmatch(scope["query_string"]), _decode_id(path[len(before) : -len(behind)])
-            return None if asked is None or name is None else ReadTarget(route, name, int(asked["k"] or USUAL))
+            return None if asked is None or name is None else ReadTarget(route, name, int(asked["k"] or DEFAULT_K))
     return None
 
 
 def _decode_id(segment: bytes) -> str | None:
-    """A segment of a path as the id that a route gets; None for what is no id."""
+    """Decodes a segment of a path to the id that a route gets.
+
+    None: the segment is no id.
+    """
     if b"/" in segment:
         return None
     text = decode_percent(segment)
@@ -269,17 +296,18 @@ def _decode_id(segment: bytes) -> str | None:
 
 
 class ListWriter:
-    """Writes what RecommendationsOut writes of a looked-up list, from prepared bytes of each item."""
+    """Writes a prepared list in the bytes of RecommendationsOut, from prepared bytes of each item."""
 
     def __init__(self) -> None:
-        self._of: tuple[object, object] = (None, None)  # the ids and titles that the prepared bytes are of
-        self._heads: dict[int, bytes] = {}  # what stands before an item's score, and behind it
-        self._tails: dict[int, bytes] = {}
+        self._prepared_from: tuple[object, object] = (None, None)  # the ids and titles in the prepared bytes
+        self._heads: dict[int, bytes] = {}  # row of an item -> bytes before its score
+        self._tails: dict[int, bytes] = {}  # row of an item -> bytes behind its score
 
     def write(self, user: str, listed: Listed) -> bytes:
-        """The body of an answer."""
-        if self._of[0] is not listed.ids or self._of[1] is not listed.titles or len(self._heads) > MOST_PREPARED:
-            self._of, self._heads, self._tails = (listed.ids, listed.titles), {}, {}
+        """Writes the body of an answer with a user's list."""
+        ids, titles = self._prepared_from
+        if ids is not listed.ids or titles is not listed.titles or len(self._heads) > MOST_PREPARED:
+            self._prepared_from, self._heads, self._tails = (listed.ids, listed.titles), {}, {}
         rows = listed.rows
         try:
             heads, tails = self._find(rows)
@@ -304,15 +332,21 @@ class ListWriter:
             self._tails[row] = ITEM_END if title is None else b',"title":%b}' % to_json(title)
 
 
-class Repeatable:
-    """What a request sends: its first message is looked at, and comes again to whoever receives it then."""
+class ReplayedReceive:
+    """A receive channel of ASGI whose first message can be read twice.
+
+    `take_first` reads the message, and the next receiver gets the same one again.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._first: Message | TimeoutError | None = None
 
     async def take_first(self) -> Message:
-        """The first message; of a caller who is silent for too long that it is gone."""
+        """Reads the first message.
+
+        A disconnect stands for a caller who is silent for more than SILENCE_SECONDS.
+        """
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
                 self._first = await self._receive()
@@ -323,10 +357,10 @@ class Repeatable:
 
     async def __call__(self) -> Message:
         first, self._first = self._first, None
-        if isinstance(first, TimeoutError):  # which `BodyTimeout` refuses
+        if isinstance(first, TimeoutError):  # `BodyTimeout` refuses it
             raise first
         return await self._receive() if first is None else first
 
 
 def _write_headers(identity: str, body: bytes) -> Headers:
-    return [(b"content-length", b"%d" % len(body)), *ALWAYS, (ID_HEADER, identity.encode())]
+    return [(b"content-length", b"%d" % len(body)), *COMMON_HEADERS, (ID_HEADER, identity.encode())]

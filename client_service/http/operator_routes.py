@@ -1,4 +1,4 @@
-"""HTTP -> status, quality, spectrum, declaration and ledger. Nothing is decided here."""
+"""Answers an operator over HTTP: status, quality, spectrum, declaration and ledger. Decides nothing."""
 
 from __future__ import annotations
 

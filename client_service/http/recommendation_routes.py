@@ -1,4 +1,7 @@
-"""Routes of recommendations and the catalogue. `fast_path` answers the usual ones before they get here."""
+"""Routes of recommendations and the catalogue.
+
+`fast_path` answers the frequent requests before a route gets them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Answers applications in a process of its own, from what the trainer keeps on the disk, and takes their events."""
+"""Answers applications in a process of its own, and stores their events.
+
+Answers come from the files that the trainer publishes on the disk.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +29,19 @@ from shared.web.health import TrainerStanding
 from shared.web.listening import Listening
 from shared.web.server import run_beside
 
-LOOK_SECONDS = 0.5  # between two looks at what is published, and at whether the log can be read
-UNREAD_LOOKS = 30  # in a row, after which who asks is better served by another server
-METRICS_SECONDS = 5.0  # for the trainer's series
-ALIVE_SECONDS = 30.0  # between two looks at whether the trainer answers at all, and for its answer
-SILENT_LOOKS = 10  # in a row, after which it is ended and another one started
+LOOK_SECONDS = 0.5  # between two looks at the publication and at the log of events
+UNREAD_LOOKS = 30  # failed looks at the log in a row, after which this server is not ready
+METRICS_SECONDS = 5.0  # limit on fetching the trainer's series
+ALIVE_SECONDS = 30.0  # between two liveness checks of the trainer, and the limit of each
+SILENT_LOOKS = 10  # failed checks in a row, after which the trainer is killed and another one started
 
 
 class ServerSettings(Listening):
-    """What a server needs of a client's settings, checked already. cautions_told: what the log is to say at the start.
-    shares_port: do other processes listen at its port, too? has_trainer: is there one beside it, of its own or of
-    another server at the port?"""
+    """Checked settings that a server needs of a client's.
+
+    cautions_told: warnings for the log at the start. shares_port: other processes listen at the port as well.
+    has_trainer: a trainer runs beside the server, its own or that of another server at the port.
+    """
 
     name: str
     task: str
@@ -56,19 +61,20 @@ class ServerSettings(Listening):
     cautions_told: tuple[str, ...] = ()
 
     def key(self, name: str) -> str | None:
-        """The secret that is called application_key or operator_key; None where there is none."""
+        """Returns the secret of a key, application_key or operator_key; None: it is not set."""
         found: SecretStr | None = getattr(self, name)
         return None if found is None else found.get_secret_value()
 
     def cautions(self) -> list[str]:
-        """What the operator should know before others call."""
+        """Lists warnings that the operator should read before others call."""
         return list(self.cautions_told)
 
 
 class Server(Answering):
-    """Answers from what the trainer has published last, and writes the log of events. It asks nobody outside.
+    """Answers from the trainer's last publication, and writes the log of events.
 
-    trainer: the process that it has started beside itself; None for one that answers and nothing else.
+    The server calls no other machine. trainer: the process that the server has started beside itself; None: the server
+    only answers.
     """
 
     def __init__(self, settings: ServerSettings, trainer: ChildProcess | None = None) -> None:
@@ -78,16 +84,22 @@ class Server(Answering):
         self.proxy = TrainerProxy(settings.state_directory, CallerKeys.of(settings), self._is_trainer_starting)
         self._serving = settings.state_directory / SERVING
         self._published: Publication | None = None
-        self._unreadable = ""  # what was said of a publication that could not be read, which is told once
-        self._unread = 0  # looks in a row at which the log could not be read
+        self._unreadable = ""  # the last error of an unreadable publication: the log tells it once
+        self._unread = 0  # failed looks at the log in a row
 
     def _is_trainer_starting(self) -> bool:
-        """Is it not there, and another one on its way? Of another server's that is not known."""
+        """Tells whether the trainer is away and being started.
+
+        True for the trainer of another server, whose state is not known here.
+        """
         return self.trainer is None or not self.trainer.is_ready
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """DataError or SettingsError where the log is of no use."""
+        """Runs the jobs of the server while the body runs.
+
+        DataError or SettingsError: the log of events cannot be used.
+        """
         await asyncio.to_thread(self._take_up_published)
         return_free_memory()  # before anybody asks: what is imported lives as long as the process
         self._following = asyncio.create_task(self._follow())
@@ -112,7 +124,7 @@ class Server(Answering):
                 self._unread = 0 if read else self._unread + 1
 
     async def _watch(self, trainer: ChildProcess) -> None:
-        """End a trainer that has not answered for minutes: another one is started."""
+        """Kills a trainer that has not answered for SILENT_LOOKS checks; another one is started."""
         silent = 0
         while True:
             await asyncio.sleep(ALIVE_SECONDS)
@@ -126,7 +138,10 @@ class Server(Answering):
                 trainer.kill()
 
     def _follow_log(self, log: EventLog) -> bool:
-        """Take up what others have written in the log. False where it cannot be read."""
+        """Reads events that other processes have written to the log.
+
+        False: the log cannot be read.
+        """
         try:
             log.follow()
         except (DataError, UnavailableError) as error:
@@ -135,9 +150,9 @@ class Server(Answering):
         return True
 
     def _take_up_published(self) -> None:
-        """Answer from what the trainer has published last, if it is something else than what answers.
+        """Loads the trainer's last publication, unless it is loaded already.
 
-        Folders may go while they are opened: what cannot be read is looked at again the next time.
+        The trainer may remove a folder while it is opened here. The next look tries an unreadable publication again.
         """
         try:
             found = read_publication(self._serving)
@@ -154,6 +169,10 @@ class Server(Answering):
         LOGGER.info("model_taken_up", model=found.version)
 
     def _take_up(self, found: Publication) -> None:
+        """Opens a publication, and lets it answer.
+
+        Without a new shard the objects that answer stay. Otherwise new ones take over, and the log moves to them.
+        """
         before = self._answers
         if before is not None and self._published is not None and found.shard == self._published.shard:
             assert isinstance(before, Recommender | NextItems)
@@ -170,9 +189,13 @@ class Server(Answering):
 
     @property
     def hindrance(self) -> str | None:
-        """Also that it does not know who is erased: it would answer with an erased user's list."""
+        """Says why the server is not ready; None: it is.
+
+        A server whose log is unreadable does not know which users are erased, and could answer with an erased user's
+        list.
+        """
         if self._unread >= UNREAD_LOOKS:
-            return "what applications have told cannot be read: who is erased is not known"
+            return "expected a readable log of events, got errors: who is erased is not known; the process log says why"
         return super().hindrance
 
     @property
@@ -183,6 +206,6 @@ class Server(Answering):
         return "running" if there else "starting"
 
     async def describe_metrics(self) -> bytes:
-        """The trainer's series too, where it gives them."""
+        """Writes the series of this server and of a trainer that answers in time."""
         others = await self.proxy.fetch("/metrics", METRICS_SECONDS) if self.settings.has_trainer else None
         return join_metrics(self.metrics.text(), others or b"")

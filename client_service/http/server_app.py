@@ -1,6 +1,6 @@
-"""The app of a server: what applications ask and tell, health and metrics. The whole client has much of it in common.
+"""Builds the app of a server: routes for applications, health and metrics.
 
-Nothing that it imports takes torch, polars, scipy.stats or pandas.
+The app of a whole client shares much of it. No import of this module loads torch, polars, scipy.stats or pandas.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import anyio
 from fastapi import APIRouter, FastAPI, Response
 
 from client_service.http import event_routes, recommendation_routes
-from client_service.http.authentication import PROBLEMS, CallerKeys, HoldsKeys, Service
+from client_service.http.authentication import PROBLEMS, CallerKeys, KeySettings, Service
 from client_service.http.cross_origin import CrossOrigin
 from client_service.http.fast_path import FastPath
 from client_service.http.server import Server, ServerSettings
@@ -41,12 +41,12 @@ from shared.web.middleware import (
 from shared.web.routes import DeclaredRoute, HeadAsGet, build
 from shared.web.server import run_server, share_port
 
-SWITCH_SECONDS = 0.0005  # how long other work may keep the interpreter from a request; the default is ten times it
+SWITCH_SECONDS = 0.0005  # for which a thread may keep the interpreter from a request; Python's default: 0.005
 inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLEMS)
 
 
-class Reachable(HoldsKeys, Protocol):
-    """Settings that say who may ask how much."""
+class AccessSettings(KeySettings, Protocol):
+    """Settings of keys, pace, hosts and origins: who may call, and how often."""
 
     @property
     def pace(self) -> float: ...
@@ -57,8 +57,11 @@ class Reachable(HoldsKeys, Protocol):
 
 
 def create_server(settings: ServerSettings, trainer: ChildProcess | None = None) -> FrontedApp:
-    """What applications ask and tell, health and metrics, from what the trainer has compiled; all else is asked of the
-    trainer beside it, where there is one."""
+    """Builds the app of a server.
+
+    The server answers applications, health and metrics from the trainer's compiled files. Every other request goes to
+    the trainer beside the server, where there is one.
+    """
     app = FrontedApp(
         title="LPSFed client, its server",
         lifespan=lifespan,
@@ -76,8 +79,11 @@ def create_server(settings: ServerSettings, trainer: ChildProcess | None = None)
     return finish_app(app, settings)
 
 
-def finish_app(app: FrontedApp, settings: Reachable, *, behind_server: bool = False) -> FrontedApp:
-    """Whom it answers, in which words it refuses, and what it counts and limits."""
+def finish_app(app: FrontedApp, settings: AccessSettings, *, behind_server: bool = False) -> FrontedApp:
+    """Adds the layers that check, limit, count and log requests, and that write refusals.
+
+    behind_server: a server in front does the checking, limiting, counting and logging.
+    """
     keys, service = CallerKeys.of(settings), app.state.service
     app.state.keys = keys
     buckets, held = Buckets(settings.pace), HeldBytes()
@@ -108,10 +114,10 @@ def finish_app(app: FrontedApp, settings: Reachable, *, behind_server: bool = Fa
 
 
 def serve_kept_settings(kept: int, trainer: int | None) -> int:
-    """Answer at the silo's port until SIGINT or SIGTERM; the exit code.
+    """Runs a server until SIGINT or SIGTERM, and returns its exit code.
 
-    kept: descriptor of a `ServerSettings`. trainer: of the settings of a trainer that is to run beside it.
-    DataError or SettingsError where port, certificate or log are of no use.
+    The server listens at the silo's port. kept: descriptor of a `ServerSettings`. trainer: descriptor of the settings
+    of a trainer to start beside the server. DataError or SettingsError: port, certificate or log cannot be used.
     """
     settings = ServerSettings(**read_kept_settings(kept))
     configure("client_service", settings.log_level)
@@ -133,8 +139,11 @@ async def _serve(settings: ServerSettings, trainer_settings: int | None) -> int:
             child.end()
 
     def starting() -> str | None:
-        """Whoever has started this process hears that it is ready once a first trainer is: of mistakes that keep it
-        from that its exit code tells."""
+        """Says why the parent process is not told yet that this one is ready.
+
+        None: nothing delays the message. The server waits for its first trainer. Where that trainer cannot start, the
+        server ends, and its exit code says so.
+        """
         return "the trainer is being started" if trainer is not None and not trainer.has_started else None
 
     LOGGER.info("starting", client=settings.name, host=settings.host, port=settings.port)
@@ -151,26 +160,29 @@ async def _serve(settings: ServerSettings, trainer_settings: int | None) -> int:
     )
     if trainer is None or trainer.refused is None:
         return 0
-    sys.stderr.write(f"client: {trainer.reason}\n")  # the last line, where whoever has started this process looks
+    sys.stderr.write(f"client: {trainer.reason}\n")  # last of all: the parent process reads the last line
     return trainer.refused
 
 
 def _list_workers(settings: ServerSettings) -> list[ServerSettings]:
-    """Those of the other servers at the port; the first one's word that it is ready stands for all."""
+    """Lists the settings of the further servers at the port.
+
+    They have no ready file: the first server's stands for all.
+    """
     one = settings.model_copy(update={"workers": 1, "ready_file": None, "cautions_told": ()})
     return [one] * (settings.workers - 1)
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """While the app's service is running."""
+    """Runs the app's service while the app runs."""
     async with app.state.service.running():
         yield
 
 
 @inside.get("/health/live")
 async def read_liveness(service: Service) -> LiveOut:
-    """The process answers, and its agent runs."""
+    """Tells that the process answers and its agent runs."""
     if not service.live:
         raise UnavailableError("the agent has ended; the log says why")
     return LiveOut()
@@ -178,7 +190,7 @@ async def read_liveness(service: Service) -> LiveOut:
 
 @inside.get("/health/ready", response_model_exclude_none=True)
 async def read_readiness(service: Service) -> ReadyOut:
-    """It takes calls; 503 says why it does not."""
+    """Tells that the service takes calls; 503 says why it does not."""
     if (hindrance := service.hindrance) is not None:
         raise UnavailableError(hindrance)
     model: Literal["none yet", "serving"] = "none yet" if service.answers.served is None else "serving"
@@ -187,5 +199,5 @@ async def read_readiness(service: Service) -> ReadyOut:
 
 @inside.get("/metrics", response_class=Response, response_description="series in the text format of Prometheus")
 async def read_metrics(service: Service) -> Response:
-    """Counts and times, for Prometheus."""
+    """Returns counts and times, for Prometheus."""
     return Response(await service.describe_metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -68,7 +68,7 @@ class ClientService(Answering):
         self._gate: GateTransport | None = None
         self._members: KnownMembers | None = None
         self._ended = False
-        self.server_process: int | None = None  # that has started this one
+        self.server_process: int | None = None  # id of the server process that has started this one
         self.metrics.watch_state(settings.state_directory, self.status)
 
     @property

@@ -1,7 +1,8 @@
-"""Requests of operators at a silo's port -> the trainer, by its unix socket, and its answers back.
+"""Passes operators' requests from a silo's port to the trainer's socket, and answers back.
 
-One connection a request. Bodies go through piece by piece; what is said of one connection alone (RFC 9110, 7.6.1) stays
-there. Who may call is for the trainer to say, which knows its routes; so is the route that the server's log names.
+The socket is a unix socket. Each request has a connection of its own. Bodies pass piece by piece. Headers of one
+connection alone (RFC 9110, 7.6.1) are dropped. The trainer knows its routes: it decides who may call,
+and names the route for the server's log.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from shared.web.middleware import AccessLog
 from shared.web.problems import problem
 
 ROUTE = "X-LPSFed-Route"  # of a trainer's answer, to its server alone: methods and template of the route
-OF_ONE_CONNECTION = frozenset(
+HOP_BY_HOP_HEADERS = frozenset(
     (
         *("connection", "date", "expect", "keep-alive", "proxy-authenticate", "proxy-authorization"),
         *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
 START_SECONDS = 10.0  # for which a request waits for a trainer that is being started
-LOOK_SECONDS = 0.05  # between two attempts to reach it
+LOOK_SECONDS = 0.05  # between two attempts to reach the trainer
 ANSWER_SECONDS = 60.0  # for the first and each next piece of an answer: a trainer that computes may be slow
 PIECE = 64 << 10  # bytes
-AWAY = "expected the process that trains, which is being started: ask again"
-SILENT = f"expected an answer of the process that trains within {ANSWER_SECONDS:g} seconds, got none: ask again"
-CUT_OFF = "expected an answer of the process that trains, which has ended and is being started: ask again"
+TRAINER_AWAY = "expected the process that trains, which is being started: ask again"
+TRAINER_SILENT = f"expected an answer of the process that trains within {ANSWER_SECONDS:g} seconds, got none: ask again"
+TRAINER_CUT_OFF = "expected an answer of the process that trains, which has ended and is being started: ask again"
 SOON = {"Retry-After": "1"}
 
 
 @dataclass(frozen=True)
 class ProxiedRoute:
-    """What the server's log calls a route of the trainer."""
+    """A route of the trainer, as the server's log names it."""
 
     path: str = "(trainer)"
     methods: frozenset[str] = frozenset()
@@ -56,7 +57,10 @@ class ProxiedRoute:
 
 
 class BehindServer(AccessLog):
-    """The trainer's side: no line and no sample of its own for a request, and its route's name for the server's."""
+    """An access log of the trainer that leaves lines and samples to its server.
+
+    Each answer carries the name of its route, for the server's line and sample.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def name_route(message: Message) -> None:
@@ -69,16 +73,19 @@ class BehindServer(AccessLog):
         await super().__call__(scope, receive, name_route)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        """The server records it."""
+        """Records nothing: the server does."""
 
 
 class CallerGoneError(Exception):
-    """Whoever asked has hung up."""
+    """The caller has closed the connection, or reads nothing any more."""
 
 
 @dataclass
 class TrainerProxy:
-    """An ASGI app: passes each request on. starting: is a trainer on its way? Then a request waits for it."""
+    """An ASGI app that passes each request on to the trainer.
+
+    starting: tells whether a trainer is being started; a request then waits for it, for start_seconds at most.
+    """
 
     state: Path
     keys: CallerKeys
@@ -92,21 +99,24 @@ class TrainerProxy:
         try:
             reader, writer = await self._connect()
         except OSError:
-            return await _refuse(AWAY, scope, receive, send)
+            return await _refuse(TRAINER_AWAY, scope, receive, send)
         exchange = _Exchange(scope, reader, writer, self.answer_seconds)
         try:
             await exchange.run(receive, send)
         except CallerGoneError:
             return
         except (OSError, h11.RemoteProtocolError) as error:  # a TimeoutError is an OSError
-            if exchange.has_begun:  # nothing fits behind half an answer: the caller sees the connection end
-                raise UnavailableError(CUT_OFF) from None
-            await _refuse(SILENT if isinstance(error, TimeoutError) else CUT_OFF, scope, receive, send)
+            if exchange.has_begun:  # no refusal fits behind half an answer: the caller sees the connection end
+                raise UnavailableError(TRAINER_CUT_OFF) from None
+            await _refuse(TRAINER_SILENT if isinstance(error, TimeoutError) else TRAINER_CUT_OFF, scope, receive, send)
         finally:
             writer.close()
 
     async def fetch(self, path: str, seconds: float) -> bytes | None:
-        """The body of a page that shows no key; None where the trainer does not give it in that time."""
+        """Fetches a page of the trainer that needs no key.
+
+        None: there was no answer with status 200 in `seconds`.
+        """
         found: list[bytes] = []
         status = 0
 
@@ -116,7 +126,7 @@ class TrainerProxy:
             found.append(message.get("body", b""))
 
         async def nothing() -> Message:
-            return await asyncio.Future()  # nobody hangs up
+            return await asyncio.Future()  # here no caller can hang up
 
         scope = {"method": "GET", "raw_path": path.encode(), "query_string": b"", "headers": [(b"host", b"trainer")]}
         try:
@@ -131,7 +141,10 @@ class TrainerProxy:
         return b"".join(found) if status == 200 else None
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """OSError where nobody listens, after a wait for one that is being started."""
+        """Connects to the trainer, and waits for one that is being started.
+
+        OSError: no process listens at the socket.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self.start_seconds
         while True:
@@ -146,7 +159,7 @@ class TrainerProxy:
         return await asyncio.open_unix_connection(str(find_socket(self.state)), limit=PIECE)
 
     def _vouch(self, scope: Scope) -> None:
-        """A connection on which a key of the silo was shown is its holder's."""
+        """Vouches for the connection of a request that shows a key of the silo."""
         try:
             secret = operator_secret(Headers(scope=scope).get("authorization"))
         except AuthenticationError:
@@ -157,7 +170,7 @@ class TrainerProxy:
 
 @dataclass
 class _Exchange:
-    """One request and its answer."""
+    """One request to the trainer, and its answer."""
 
     scope: Scope
     reader: asyncio.StreamReader
@@ -167,7 +180,10 @@ class _Exchange:
     _wire: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """CallerGoneError, OSError, h11.RemoteProtocolError, or what reading the caller's body raises."""
+        """Passes the request and its body on, and the answer back.
+
+        Raises CallerGoneError, OSError, h11.RemoteProtocolError, or an error of reading the caller's body.
+        """
         self._write(h11.Request(method=self.scope["method"], target=_target(self.scope), headers=self._headers()))
         sending = asyncio.create_task(self._send_body(receive))
         answering = asyncio.create_task(self._pass_answer(send))
@@ -184,13 +200,17 @@ class _Exchange:
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         given = self.scope["headers"]
-        kept = _without_hops(given)
+        kept = _drop_hop_headers(given)
         if any(name == b"transfer-encoding" for name, _ in given):
             kept.append((b"transfer-encoding", b"chunked"))
         return [*kept, (b"connection", b"close")]
 
     async def _send_body(self, receive: Receive) -> None:
-        """Pass the body on, then wait until the caller hangs up. What the trainer does not take is not its answer."""
+        """Passes the body on, then waits until the caller hangs up.
+
+        A trainer that takes no more of the body may still answer: that is no error here. Always ends with an error:
+        CallerGoneError, OSError, or an error of reading the body.
+        """
         more = True
         while more:
             message = await receive()
@@ -205,7 +225,7 @@ class _Exchange:
                 if not more:
                     self._write(h11.EndOfMessage())
             except (ConnectionError, h11.LocalProtocolError):
-                break  # it has answered already, and closed
+                break  # the trainer has answered already, and closed
         while (await receive())["type"] != "http.disconnect":
             pass
         raise CallerGoneError
@@ -219,14 +239,14 @@ class _Exchange:
             elif isinstance(event, h11.Response):
                 await self._begin(event, send)
             elif isinstance(event, h11.Data):
-                await _in_time(send({"type": "http.response.body", "body": bytes(event.data), "more_body": True}))
+                await _send_in_time(send({"type": "http.response.body", "body": bytes(event.data), "more_body": True}))
             elif isinstance(event, h11.EndOfMessage):
                 return await send({"type": "http.response.body", "body": b"", "more_body": False})
             elif not isinstance(event, h11.InformationalResponse):
                 raise h11.RemoteProtocolError("expected a whole answer")
 
     async def _begin(self, response: h11.Response, send: Send) -> None:
-        headers = _without_hops(response.headers)
+        headers = _drop_hop_headers(response.headers)
         named = dict(headers).get(ROUTE.lower().encode(), b"")
         self.scope["route"] = ProxiedRoute.read(named.decode("latin-1"))
         kept = [one for one in headers if one[0] != ROUTE.lower().encode()]
@@ -237,8 +257,11 @@ class _Exchange:
         self.writer.write(self._wire.send(event) or b"")
 
 
-async def _in_time(sending: Any) -> None:
-    """A caller that takes nothing for so long is left: what waits to be sent is bounded, and so is the wait."""
+async def _send_in_time(sending: Any) -> None:
+    """Sends a piece of an answer; CallerGoneError: the caller takes nothing for SILENCE_SECONDS.
+
+    This bounds the wait, and the bytes that wait to be sent.
+    """
     try:
         async with asyncio.timeout(SILENCE_SECONDS):
             await sending
@@ -252,12 +275,15 @@ def _target(scope: Scope) -> bytes:
     return path + b"?" + query if query else path
 
 
-def _without_hops(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Without what is of one connection: by its name, or because a Connection header names it."""
+def _drop_hop_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Drops the headers of one connection alone.
+
+    These are the hop-by-hop headers, and those that a Connection header names.
+    """
     found = [(name.lower(), value) for name, value in headers]
     said = ",".join(value.decode("latin-1") for name, value in found if name == b"connection")
     named = {one.strip().lower() for one in said.split(",")}
-    return [one for one in found if (text := one[0].decode("latin-1")) not in OF_ONE_CONNECTION and text not in named]
+    return [one for one in found if (text := one[0].decode("latin-1")) not in HOP_BY_HOP_HEADERS and text not in named]
 
 
 async def _refuse(detail: str, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Tells the C library which freed memory to give back to the system, and which to keep for the next answer."""
+"""Tells the C library which freed memory to return, and which to keep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import gc
 from contextlib import suppress
 
-KEPT_BYTES = 4 << 20  # of freed memory, and of one array: those of an answer are smaller
+KEPT_BYTES = 4 << 20  # of freed memory, and of one array: arrays of an answer are smaller
 TRIM_THRESHOLD, MMAP_THRESHOLD, MOST_ARENAS = -1, -3, -8  # of glibc's mallopt
 
 
@@ -24,9 +24,10 @@ def return_free_memory() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Lets an answer use the memory of the one before: to get it from the system anew costs as much as to rank.
+    """Keeps freed memory in the process, so that the next answer can use it.
 
-    Each of the two arenas that all threads share keeps so much; nothing changes where libc cannot.
+    Memory from the system costs an answer as much time as the ranking. All threads share two arenas, and each keeps
+    KEPT_BYTES. Nothing changes where the C library has no mallopt.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL("libc.so.6")

@@ -1,7 +1,7 @@
-"""The processes that a server starts beside itself: the trainer, and further servers at its port.
+"""Starts the processes beside a server: the trainer, and further servers at its port.
 
-Each gets its settings by a file without a name, so that no secret is in a command line or an environment, is started
-again after growing waits where it ends, and ends with the server, also where that one is killed.
+A child reads its settings from a file without a name: no secret is in a command line or an environment. A child that
+ends is started again, after growing waits. Every child ends with the server, also where the server is killed.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from shared.errors import FederationError, SettingsError
 from shared.web.health import READY_PIPE, READY_WORD, TETHERED
 
 TRAINER, SERVER = "--trainer", "--server"
-REFUSAL = "--refusal-descriptor="  # to which a child writes why it cannot start
-LONGEST_REASON = 4096  # bytes; a pipe takes so many at once
+REFUSAL = "--refusal-descriptor="  # of a pipe: a child writes there why it cannot start
+LONGEST_REASON = 4096  # bytes; a pipe takes so many in one write
 SETTINGS_FILE, TRAINER_FILE = "--settings-descriptor=", "--trainer-descriptor="  # of a server, and of its trainer
-BAD_SETTINGS, FAILED = 2, 1  # exit codes that whoever starts a client knows
-REFUSALS = {78: BAD_SETTINGS, 65: FAILED}  # a trainer's own: of mistakes in settings or data, which no restart mends
+BAD_SETTINGS, FAILED = 2, 1  # exit codes of a client
+REFUSALS = {78: BAD_SETTINGS, 65: FAILED}  # a trainer's code -> a client's: settings or data that no restart mends
 NICENESS = 10  # of the trainer: a server that shares its cores answers first; at 19 others could keep it from rounds
-GRACE_SECONDS = 10.0  # for a process that was asked to end
+GRACE_SECONDS = 10.0  # for which a process that was asked to end may go on
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 60.0  # before a process that has ended is started again
-STABLE_SECONDS = 60.0  # one that ran for so long is started again without a longer wait
+STABLE_SECONDS = 60.0  # a process that ran for longer is started again after the first wait
 SOCKET = "trainer.sock"  # in the state directory
 LONGEST_SOCKET = 100  # bytes of a socket's path; the system takes 107, on some systems 103
 DIE_WITH_PARENT = 1  # of Linux's prctl
 
 
 def keep_settings(settings: BaseModel) -> int:
-    """The descriptor of a file in memory with these settings, secrets as they are, which children inherit.
+    """Writes settings to a file in memory, and returns its descriptor, which children inherit.
 
-    Of what was never set nothing is said: some settings mean something by being there at all.
+    Secrets are in plain text. Fields that were never set are left out: the presence of some settings has a meaning.
     """
     text = json.dumps(settings.model_dump(exclude_unset=True), default=_plain_value)
     if hasattr(os, "memfd_create"):
@@ -60,20 +60,23 @@ def _plain_value(value: object) -> object:
 
 
 def read_kept_settings(descriptor: int) -> dict[str, Any]:
-    """What `keep_settings` has written, in a process that was started with its descriptor."""
+    """Reads the settings that `keep_settings` has written, in a process that has inherited their descriptor."""
     found: dict[str, Any] = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     os.set_inheritable(descriptor, False)
     return found
 
 
 def refusal_code(error: FederationError) -> int:
-    """The exit code by which a trainer tells its server of a mistake in settings or data."""
+    """Finds the exit code by which a trainer reports bad settings or data."""
     wanted = BAD_SETTINGS if isinstance(error, SettingsError) else FAILED
     return next(code for code, meaning in REFUSALS.items() if meaning == wanted)
 
 
 def tell_refusal(descriptor: int | None, error: FederationError) -> bool:
-    """Tell the process that has started this one why this one cannot start; False where nobody listens any more."""
+    """Tells the parent process why this one cannot start.
+
+    False: there is no pipe, or no reader.
+    """
     if descriptor is None:
         return False
     try:
@@ -84,9 +87,10 @@ def tell_refusal(descriptor: int | None, error: FederationError) -> bool:
 
 
 def end_at_once_with_parent() -> None:
-    """Be killed where the process that started this one is gone: what is on the disk is good at any moment.
+    """Has this process killed once its parent process is gone.
 
-    By the system where it can; and else once the other end of standard input is closed.
+    The files on the disk are whole at any moment. Linux kills the process by prctl. On every system it also kills
+    itself once the other end of standard input is closed.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
@@ -99,10 +103,13 @@ def end_at_once_with_parent() -> None:
 
 
 def choose_socket(state: Path) -> Path:
-    """Where the trainer is to listen: in the state directory, or where that path is too long in a private folder of its
-    own, to which a link in the state directory leads. Called by whoever holds the directory's lock."""
+    """Chooses the path of the trainer's socket, and removes an earlier trainer's.
+
+    The socket is in the state directory. Where that path is too long for a socket, it is in a private folder of its
+    own, and a link in the state directory leads there. Only the holder of the directory's lock may call this.
+    """
     place = state.absolute() / SOCKET
-    _remove(place)
+    _remove_socket(place)
     if len(os.fsencode(place)) <= LONGEST_SOCKET:
         return place
     found = Path(tempfile.mkdtemp(prefix="lpsfed-")) / SOCKET
@@ -111,13 +118,13 @@ def choose_socket(state: Path) -> Path:
 
 
 def find_socket(state: Path) -> Path:
-    """Where the trainer listens, if it does."""
+    """Finds the path of the trainer's socket, whether or not a trainer listens there."""
     place = state.absolute() / SOCKET
     return place.readlink() if place.is_symlink() else place
 
 
-def _remove(place: Path) -> None:
-    """A socket that an earlier trainer has left, and the folder that was made for it."""
+def _remove_socket(place: Path) -> None:
+    """Removes the socket of an earlier trainer, and the folder that was made for it."""
     if place.is_symlink():
         found = place.readlink()
         found.unlink(missing_ok=True)
@@ -127,14 +134,15 @@ def _remove(place: Path) -> None:
 
 
 def client_command(*words: str) -> list[str]:
-    """The command line of another process of this client, by the interpreter of this one."""
+    """Writes the command line of another process of this client, with this one's interpreter."""
     return [sys.executable, *(("-P",) if sys.flags.safe_path else ()), "-m", "client_service", *words]
 
 
 class ChildProcess:
-    """One process after another, each after a longer wait than the last where they end soon.
+    """A child process that is started again whenever it ends.
 
-    word: of its command line after `python -m client_service`. settings: see `keep_settings`.
+    The wait before a start grows while processes end soon. word: stands behind `python -m client_service` in the
+    command line. settings: descriptor of `keep_settings`.
     """
 
     def __init__(self, name: str, word: str, settings: int) -> None:
@@ -142,17 +150,19 @@ class ChildProcess:
         self._command = client_command(word, f"{SETTINGS_FILE}{settings}", TETHERED)
         self._process: asyncio.subprocess.Process | None = None
         self._ending = False
-        self.is_ready, self.has_started = False, False  # is the one of now ready, and was there any that was?
+        self.is_ready, self.has_started = False, False  # the present process; any process so far
         self.refused: int | None = None  # the exit code of a server whose first trainer cannot start
-        self.reason = ""  # in its words
+        self.reason = ""  # the child's own words on why it cannot start
 
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
     async def keep(self) -> None:
-        """Until cancelled, or until the first one says that no other would start either: then this process is asked to
-        end."""
+        """Keeps a child running until cancelled.
+
+        Where the first child's exit code says that no other could start either, this process is asked to end.
+        """
         wait, loop = FIRST_WAIT_SECONDS, asyncio.get_running_loop()
         while not self._ending:
             began = loop.time()
@@ -175,20 +185,23 @@ class ChildProcess:
         return {"reason": self.reason} if self.reason else {}
 
     def end(self) -> None:
-        """Ask it to end; no other is started."""
+        """Asks the child to end; no other is started."""
         self._ending = True
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.terminate()
 
     def kill(self) -> None:
-        """End the one of now at once; another one is started."""
+        """Kills the present child; another one is started."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
     async def _run(self) -> int:
-        """Its exit status. Cancelled, it is asked to end, and killed where it does not."""
+        """Runs one child process, and returns its exit status.
+
+        On cancellation the child is asked to end, and killed where it does not within GRACE_SECONDS.
+        """
         ours, theirs = os.pipe()
         os.set_blocking(ours, False)
         telling = os.dup(theirs)
@@ -211,14 +224,14 @@ class ChildProcess:
         finally:
             if process.returncode is None:
                 waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)  # the pipe has an end where the process has
+            await asyncio.gather(waiting, return_exceptions=True)  # it ends: the pipe is closed with the process
             os.close(ours)
             self.is_ready = False
             if process.returncode is None:
                 await self._end(process)
 
     async def _note_ready(self, pipe: int) -> None:
-        """Wait for the word of a process that is ready."""
+        """Waits until the child says that it is ready, or why it cannot start."""
         loop, come = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(pipe, come.set)
         try:

@@ -34,7 +34,7 @@ NO_ROOM = "expected at most so many connections at once, got one more"
 NO_HTTP = "expected a request of HTTP/1.1, got something else"
 TOO_LONG = f"expected a head of at most {LONGEST_HEAD} bytes, got a longer one"
 MOST_WAITING = 64 << 10  # bytes written that wait for the end of the turn of the event loop
-SOON_OVER = 0.01  # seconds that a clock may be early by
+CLOCK_TOLERANCE = 0.01  # seconds by which a timer may fire early
 MOST_UNREAD = 2 << 20  # bytes that go on coming after a refusal
 # asyncio sets so many bytes aside for each connection by TLS; by itself 256 KiB, a gigabyte for four thousand callers
 # who say nothing. A record of TLS has at most 16.
@@ -65,14 +65,14 @@ class CorkedTransport:
             self._flush()
 
     def write_now(self, data: bytes) -> None:
-        """Leave at once, behind what was written before."""
+        """Writes data at once, behind all that was written before."""
         if self._waiting:
             self._flush()
         if not self._transport.is_closing():
             self._transport.write(data)
 
     def is_closing(self) -> bool:
-        """Is it about to end?"""
+        """Tells whether the connection is about to end."""
         return self._transport.is_closing()
 
     def close(self) -> None:
@@ -133,7 +133,10 @@ class Connection(H11Protocol):
         return RawHead(size, names, self.client[0] if self.client else None)
 
     def _begin_plain(self, data: bytes) -> bool:
-        """Begin to answer a request that is plain; False for what h11 is to read, which has read all before it."""
+        """Begins to answer a plain request; False: h11 is to read the data.
+
+        Also False where h11 has not finished the request before it.
+        """
         conn = self.conn
         if not (conn.our_state is conn.their_state is h11.IDLE) or conn.trailing_data[0] or self.limit_concurrency:
             return False
@@ -171,13 +174,13 @@ class Connection(H11Protocol):
         return True
 
     def _answers_at_once(self, method: str) -> bool:
-        """Answer the request in this very turn, without a task of its own, where the app has an answer at hand."""
+        """Answers a request without a task, where the app has a prepared answer."""
         assert self._answer_at_once is not None
         if (found := self._answer_at_once(self.scope)) is None:
             return False
         headers, body = found
         answer = write_plain(200, [*self.server_state.default_headers, *headers], body, head=method == "HEAD")
-        assert answer is not None, "an app that answers at once says a length and no more than one body"
+        assert answer is not None, "expected a length and one body of an app that answers at once, got another form"
         self._corked.write_now(answer)
         self._idle_since = self.loop.time()
         self._end_plain()
@@ -227,7 +230,7 @@ class Connection(H11Protocol):
         if self._is_under_way():
             if isinstance(self.cycle, PlainCycle) and self.cycle.is_plain:
                 self.flow.pause_reading()
-                self.cycle.behind += data
+                self.cycle.pipelined += data
                 return
         elif not self._refused and self._begin_plain(data):
             return
@@ -268,22 +271,26 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         self._idle_since, cycle = self.loop.time(), self.cycle
         if isinstance(cycle, PlainCycle) and cycle.is_plain:
-            self._end_plain(cycle.take_behind())
+            self._end_plain(cycle.take_pipelined())
             return
         super().on_response_complete()
         self._unread = MOST_UNREAD
         self._watch(UNREAD_SECONDS if self._is_refused_unread() else ANSWER_SECONDS)
 
-    def _end_plain(self, behind: bytes = b"") -> None:
-        """The same for a plain request, which has been read in full: with clocks only where something may be late."""
+    def _end_plain(self, pipelined: bytes = b"") -> None:
+        """Ends the answer to a plain request, and takes up the next one.
+
+        pipelined: bytes of the next request that have come already. Nothing of a plain request is left to read: a timer
+        starts only for an answer that the caller has still to take.
+        """
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         if self.timeout_keep_alive_task is None:
             self._wait_for_next(self.timeout_keep_alive)
         self.flow.resume_reading()
-        if behind:
-            self.data_received(behind)
+        if pipelined:
+            self.data_received(pipelined)
         elif self.transport.get_write_buffer_size():
             self._watch(ANSWER_SECONDS)
 
@@ -291,13 +298,16 @@ class Connection(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection on which no request has come for so long. Between plain requests the clock goes on: it is
-        cheaper to look once more at its end than to set it anew after each answer."""
+        """Closes a connection on which no request has come for `timeout_keep_alive` seconds.
+
+        Between plain requests the timer goes on: a second look at its end costs less than a new timer after each
+        answer.
+        """
         self.timeout_keep_alive_task = None
         if self._is_under_way():
             return
         left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left > SOON_OVER:
+        if left > CLOCK_TOLERANCE:
             self._wait_for_next(left)
         else:
             super().timeout_keep_alive_handler()

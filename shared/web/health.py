@@ -1,4 +1,7 @@
-"""What a service tells whoever looks after it, or has started it; and how it ends with the latter."""
+"""Reports a service's health, and ends the service with its parent process.
+
+The reports go to operators and to the parent process.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from pydantic import Field
 from shared.message import Message
 
 READY_PIPE, READY_WORD = "LPSFED_READY_PIPE", b"ready"
-"""A variable with the number of a pipe's end, which whoever started the service has opened; and the word for it."""
+"""READY_PIPE: an environment variable with the descriptor of a pipe that the parent process has opened. READY_WORD: the
+word that a ready service writes there."""
 TrainerStanding = Literal["running", "starting"]
 
 
@@ -36,13 +40,14 @@ class ReadyOut(Message):
     )
 
 
-TETHERED = "--tethered"  # a word of a service's command line: it ends with the process that has started it
+TETHERED = "--tethered"  # a word of a service's command line: the service ends with its parent process
 
 
 def end_with_parent() -> None:
-    """Stop as by SIGTERM once the process that started this one is gone: it holds the other end of standard input.
+    """Stops this process as by SIGTERM once its parent process is gone.
 
-    A byte that comes there lets this process go on without the other.
+    The parent holds the other end of standard input. A byte that comes there lets this process go on without its
+    parent.
     """
 
     def wait() -> None:

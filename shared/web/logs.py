@@ -64,20 +64,22 @@ class LineHandler(logging.StreamHandler[TextIO]):
     """Writes lines to stderr."""
 
     def write_line(self, line: str) -> None:
-        """A line of the service's own, which needs no record of the standard library's."""
+        """Writes a line of the service itself, without a record of the standard library."""
         with self.lock or nullcontext():
             self.stream.write(f"{line}{self.terminator}")
             self.stream.flush()
 
 
 def write_line(to: logging.Logger, line: str) -> None:
-    """Log a line that is written out already, at level info, which is on. Where a service's own handler is the only one
-    it gets the line at once; others are asked as usual."""
+    """Logs a line of finished text at level info, which must be on.
+
+    A `LineHandler` that is the only handler gets the line at once. Other handlers get it through the logger.
+    """
     handlers = logging.root.handlers
     if len(handlers) == 1 and type(handlers[0]) is LineHandler and not to.handlers and to.propagate:
         try:
             return handlers[0].write_line(line)
-        except (OSError, ValueError):  # nobody reads it, or it is closed: said as the standard library says it
+        except (OSError, ValueError):  # no reader, or a closed stream: the standard library reports it below
             pass
     to.info(line)
 

@@ -66,7 +66,7 @@ class Buckets:
         return 0.0 if allowed else (1.0 - tokens) / self.rate
 
     def give_back(self, who: str) -> None:
-        """A request that was counted will be counted again."""
+        """Gives back the token of a request that will be counted once more."""
         if (held := self._held.get(who)) is not None:
             self._held[who] = (held[0] + 1.0, held[1])
 
@@ -129,18 +129,21 @@ EXPECTED = "an IP address, a name without a dot, a name that ends in " + ", ".jo
 
 
 class FrontedApp(FastAPI):
-    """An app with layers in front of the framework, whose own way to its first layer costs as much as an answer."""
+    """An app with layers in front of the framework.
+
+    The framework's own way to its first layer takes as long as an answer.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.front: ASGIApp = super().__call__
 
     def put_in_front(self, layer: Callable[..., ASGIApp], **options: Any) -> None:
-        """Let this layer stand in front of all that is there already."""
+        """Puts a layer in front of all present layers."""
         self.front = layer(self.front, **options)
 
     def answer_at_once(self, scope: Scope) -> tuple[list[tuple[bytes, bytes]], bytes] | None:
-        """What the foremost layer has at hand: see `shared.web.plain_requests.AnswerAtOnce`."""
+        """Returns the foremost layer's prepared answer: see `shared.web.plain_requests.AnswerAtOnce`."""
         at_once: AnswerAtOnce | None = getattr(self.front, "answer_at_once", None)
         return None if at_once is None else at_once(scope)
 
@@ -152,23 +155,31 @@ WELL_FORMED = re.compile("[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{1
 
 
 def choose_request_id(scope: Scope, *, callers_own: bool) -> str:
-    """The caller's, where it gave one UUID and that counts: a name would stand in the log. Else a new one.
+    """Chooses the id of a request: 32 hexadecimal digits.
 
-    32 hexadecimal digits, in each log line of the request, in its answer, and in a problem document.
+    With `callers_own` it is the caller's, where the caller gave one UUID; otherwise it is new. Any other text of the
+    caller's would stand in the log. The id is in each log line of the request, in its answer, and in a problem
+    document.
     """
     given = Headers(scope=scope).getlist(problems.REQUEST_ID_HEADER) if callers_own else []
     return adopt_or_create(given[0] if len(given) == 1 else None)
 
 
 def adopt_or_create(given: str | None) -> str:
-    """Return an id that came if it is a UUID, else a new one. 32 hexadecimal digits."""
+    """Returns a given id if it is a UUID, else a new one.
+
+    The id has 32 hexadecimal digits.
+    """
     if given is not None and WELL_FORMED.fullmatch(given):
         return uuid.UUID(given).hex
     return os.urandom(16).hex()
 
 
 def bind_request_id(identity: str) -> AbstractContextManager[object]:
-    """While this lasts, every log line of this task and of the threads that it asks has the id."""
+    """Adds the id to each log line inside a `with` block.
+
+    These are lines of this task, and of the threads that the task calls.
+    """
     return structlog.contextvars.bound_contextvars(**{problems.REQUEST_ID_FIELD: identity})
 
 
@@ -331,7 +342,7 @@ class HostCheck:
 
 @lru_cache(maxsize=256)  # nearly every request names the same host; parsing it costs more than all else here
 def is_own_host(host: str, allowed: tuple[str, ...]) -> bool:
-    """Does a Host header name this service?"""
+    """Tells whether a Host header names this service."""
     found = HOST.fullmatch(host)
     if found is None:
         return False
@@ -356,7 +367,10 @@ def _is_address(kind: type[IPv4Address] | type[IPv6Address], text: str) -> bool:
 
 @dataclass(frozen=True)
 class DecodedTargets:
-    """Answers 400 for a percent-encoded byte sequence that is no UTF-8: it would reach a route as other characters."""
+    """Answers 400 for percent-encoded bytes that are no UTF-8.
+
+    A route would get them as other characters.
+    """
 
     app: ASGIApp
 
@@ -372,11 +386,13 @@ class DecodedTargets:
 
 def _is_utf8(scope: Scope) -> bool:
     target: bytes = scope.get("raw_path", b"") + b"?" + scope.get("query_string", b"")
-    return b"%" not in target or decode_percent(target) is not None  # the server lets nothing but ASCII through
+    return (
+        b"%" not in target or decode_percent(target) is not None
+    )  # without %: the server lets nothing but ASCII through
 
 
 def decode_percent(target: bytes) -> str | None:
-    """Percent-encoded bytes as text; None where they are no UTF-8."""
+    """Decodes percent-encoded bytes to text; None: they are no UTF-8."""
     try:
         return (unquote_to_bytes(target) if b"%" in target else target).decode("utf-8")
     except UnicodeDecodeError:

@@ -270,8 +270,10 @@ NO_CONTENT = "done; there is nothing to say"
 
 
 def new_app(title: str, about: str, address: str, lifespan: Lifespan[FastAPI]) -> FrontedApp:
-    """An app that describes itself so, and has none of the framework's own pages. title: after which generators name
-    their package; address: where the lines call it."""
+    """Builds an app with this description, and without the framework's own pages.
+
+    title: generators name their package after it. address: the example lines call it.
+    """
     app = FrontedApp(
         title=title,
         description=about,

@@ -1,8 +1,9 @@
-"""Requests in the plainest form of HTTP/1.1 -> read and answered without h11, which takes most of a request's time.
+"""Reads and answers plain requests of HTTP/1.1 without h11.
 
-What is read here is a part of what `MeasuredConnection` takes, with the same result: a head of CR LF lines, each name
-once, and a body of a stated length, all in one piece. Whatever else comes is h11's, refusals among it. An answer in
-another form than a head with its length and one body is h11's too: it then gets the request, and goes on from there.
+h11 would take most of a request's time. A plain request is one that `MeasuredConnection` would take as well, with the
+same result: a head of CR LF lines, each name once, and a body of a stated length, all in one piece. h11 reads every
+other request, and writes the refusals. A plain answer is a head with a length, and one body. h11 writes every other
+answer: it then reads the request, and goes on from there.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ REQUEST: Final = re.compile(
 )
 FIELD: Final = re.compile(rb"([^:]++):[ \t]*+((?:[^\r]*[^\r \t])?)[ \t]*+\r\n")
 ANSWER: Final = re.compile(rb"(?:[-!#$%%&'*+.^_`|~0-9a-z]++: %b\r\n)++" % VALUE)
-OTHERS: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))  # which say how to read a request
-NOT_PLAIN: Final = frozenset((b"transfer-encoding", b"connection", b"upgrade"))  # likewise of an answer
+REQUEST_FRAMING: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))  # headers that h11 is to read
+ANSWER_FRAMING: Final = frozenset((b"transfer-encoding", b"connection", b"upgrade"))  # headers that h11 is to write
 LENGTH: Final = re.compile(rb"[0-9]{1,6}")
 LONGEST_HEAD, LONGEST_BODY = 8 << 10, 64 << 10
 STATUS_LINES: Final = {
@@ -35,12 +36,17 @@ STATUS_LINES: Final = {
 
 Headers = list[tuple[bytes, bytes]]
 AnswerAtOnce = Callable[[Any], tuple[Headers, bytes] | None]
-"""What an app may have beside its ASGI interface: a scope -> headers and body of an answer with status 200, where that
-is at hand. None: it is to be asked as usual, as if nothing had been asked."""
+"""A function that an app may have beside its ASGI interface: scope -> headers and body of an answer with status 200.
+
+None: there is no prepared answer, and the app is to be called as usual. The call has then changed nothing.
+"""
 
 
 class PlainRequest(NamedTuple):
-    """What a server makes of a request: `names` as spelled, `headers` as h11 has them, `size` of the head in bytes."""
+    """A request as a server has read it.
+
+    names: of the headers, as they were spelled. headers: as h11 gives them. size: of the head in bytes.
+    """
 
     method: str
     target: bytes
@@ -51,14 +57,14 @@ class PlainRequest(NamedTuple):
 
 
 def read_plain(data: bytes) -> PlainRequest | None:
-    """One whole request and nothing behind it; None for what h11 is to read."""
+    """Reads one whole plain request with nothing behind it; None: h11 is to read it."""
     head = REQUEST.match(data)
     if head is None or head.end() > LONGEST_HEAD:
         return None
     fields = FIELD.findall(head[3])
     headers = [(name.lower(), value) for name, value in fields]
     named = dict(headers)
-    if len(named) != len(headers) or b"host" not in named or not OTHERS.isdisjoint(named):
+    if len(named) != len(headers) or b"host" not in named or not REQUEST_FRAMING.isdisjoint(named):
         return None
     if named.get(b"connection", b"keep-alive").lower() != b"keep-alive":
         return None
@@ -70,7 +76,10 @@ def read_plain(data: bytes) -> PlainRequest | None:
 
 
 def describe_request(request: PlainRequest, root_path: str) -> dict[str, Any]:
-    """The part of an ASGI scope that follows from the request alone, as uvicorn writes it."""
+    """Writes the part of an ASGI scope that follows from the request.
+
+    It is the same as uvicorn's.
+    """
     path, _, query = request.target.partition(b"?")
     text = path.decode("ascii")
     return {
@@ -86,9 +95,12 @@ def describe_request(request: PlainRequest, root_path: str) -> dict[str, Any]:
 
 
 def write_plain(status: int, headers: Headers, body: bytes, *, head: bool) -> bytes | None:
-    """An answer with its whole body, which `head` leaves out; None for one that h11 is to write, or to refuse."""
+    """Writes an answer with its whole body.
+
+    None: h11 is to write or to refuse the answer. head: the answer is to a HEAD request, and the body is left out.
+    """
     named, line = dict(headers), STATUS_LINES.get(status)
-    if line is None or len(named) != len(headers) or not NOT_PLAIN.isdisjoint(named):
+    if line is None or len(named) != len(headers) or not ANSWER_FRAMING.isdisjoint(named):
         return None
     block = b"".join([b"%b: %b\r\n" % one for one in headers])
     if block.count(b"\n") != len(headers) or ANSWER.fullmatch(block) is None:
@@ -101,30 +113,33 @@ def write_plain(status: int, headers: Headers, body: bytes, *, head: bool) -> by
 
 
 class PlainCycle(RequestResponseCycle):
-    """One such request and its answer. came: its bytes; write_now: past whatever gathers writes; behind: what has come
-    behind it, and waits for its answer."""
+    """One plain request and its answer.
 
-    def __init__(self, came: bytes, body: bytes, write_now: Callable[[bytes], None], **more: Any) -> None:
+    request_bytes: the whole request. write_now: writes at once, past the transport that gathers writes. pipelined:
+    bytes that have come behind the request, and wait for its answer.
+    """
+
+    def __init__(self, request_bytes: bytes, body: bytes, write_now: Callable[[bytes], None], **more: Any) -> None:
         super().__init__(**more)
         self._write_now = write_now
-        self._came: bytes | None = came
+        self._request_bytes: bytes | None = request_bytes
         self._begun: Any = None
-        self.behind = b""
+        self.pipelined = b""
         self.body, self.more_body = bytearray(body), False
         self.message_event.set()
 
     @property
     def is_plain(self) -> bool:
-        """Is it answered here, and not by h11?"""
-        return self._came is not None
+        """Tells whether the request is answered here, not by h11."""
+        return self._request_bytes is not None
 
-    def take_behind(self) -> bytes:
-        """What has come behind it, for whoever reads on."""
-        behind, self.behind = self.behind, b""
-        return behind
+    def take_pipelined(self) -> bytes:
+        """Takes the bytes that have come behind the request."""
+        pipelined, self.pipelined = self.pipelined, b""
+        return pipelined
 
     async def send(self, message: Any) -> None:
-        if self._came is None:
+        if self._request_bytes is None:
             return await super().send(message)
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
@@ -145,7 +160,7 @@ class PlainCycle(RequestResponseCycle):
         self.on_response()
 
     def _write_plain(self, message: Any) -> bytes | None:
-        """Head and body in one piece; None for an answer in another form."""
+        """Writes head and body in one piece; None: the answer is not plain."""
         begun = self._begun
         if begun is None or message["type"] != "http.response.body" or message.get("more_body", False):
             return None
@@ -153,9 +168,9 @@ class PlainCycle(RequestResponseCycle):
         return write_plain(begun["status"], headers, message.get("body", b""), head=self.scope["method"] == "HEAD")
 
     async def _hand_over(self, message: Any) -> None:
-        """Let h11 read the request, and answer it from the beginning."""
-        came, self._came = self._came or b"", None
-        self.conn.receive_data(came + self.take_behind())
+        """Lets h11 read the request, and write its answer from the beginning."""
+        request_bytes, self._request_bytes = self._request_bytes or b"", None
+        self.conn.receive_data(request_bytes + self.take_pipelined())
         while not isinstance(self.conn.next_event(), h11.EndOfMessage):
             pass
         if (begun := self._begun) is not None:

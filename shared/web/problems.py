@@ -138,7 +138,7 @@ def _find_routes(routes: Sequence[BaseRoute], scope: Scope) -> Iterator[APIRoute
 
 
 MEDIA_TYPE = "application/problem+json"
-MARK = "4XX"  # where a route says that it refuses by problem documents
+MARK = "4XX"  # the response of a route that stands for: refuses by problem documents
 INTERNAL = "internal"  # the code of our own mistakes
 INVALID = 422
 LONGEST_DETAIL = 500  # characters; a refusal may quote what came, and what came may be long
@@ -288,11 +288,14 @@ def mistake() -> Response:
 
 
 def describe_refusal(status: int, when: str = "") -> str:
-    """A refusal in words. `when`: what it means here, where the status alone does not say it."""
+    """Describes a refusal in words.
+
+    `when`: the cause, where the status alone does not say it.
+    """
     return f"{HTTPStatus(status).phrase}{when and f', {when}'}: a problem document (RFC 9457)"
 
 
 def current_request_id() -> str | None:
-    """The id of the request that is being answered; None outside of any."""
+    """Returns the id of the request that is being answered; None outside a request."""
     found = structlog.contextvars.get_contextvars().get(REQUEST_ID_FIELD)
     return None if found is None else str(found)

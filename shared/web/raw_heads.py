@@ -45,7 +45,7 @@ class MeasuredConnection(h11.Connection):
     """Tells `note` of each request's head: its bytes and its names, before anybody acts on it.
 
     No head has more than `most` bytes: h11 itself takes a longer one that is there in one piece. `too_long`: one has.
-    `asks_for_head`: the last request was one whose answer has no body, be it refused or not.
+    `asks_for_head`: the last request was a HEAD request, whose answer has no body; a refusal of it has none either.
     h11 also takes bare line feeds, folded lines, a length said twice or beside chunks, and what stands behind a chunk's
     size; here each of these is an error.
     """

@@ -203,11 +203,13 @@ async def run_server(
     beside: Sequence[Coroutine[None, None, None]] = (),
     cautions: bool = True,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, inside the app's lifespan. Its errors reach the caller as they are.
+    """Serves until SIGINT or SIGTERM, inside the app's lifespan.
 
-    starting: why whoever has started this process is not told yet that it is ready, once nothing hinders. listen: makes
-    another socket than the usual one of the settings' address. beside: jobs that go on meanwhile. cautions: does the
-    log tell those of the settings?
+    Errors of the lifespan reach the caller unchanged.
+
+    starting: says why the parent process is not told yet that this one is ready, once nothing hinders. listen: makes
+    another socket than the usual one at the settings' address. beside: jobs that run meanwhile. cautions: the log
+    tells the cautions of the settings.
 
     The port's certificate is the one called PORT; all `identities` are looked after. `hindrance`: what `/health/ready`
     refuses with, None where it does not; `settings.ready_file` says the same. A signal is heeded from before the
@@ -246,7 +248,10 @@ async def run_server(
 
 
 def share_port(settings: Listening) -> socket.socket:
-    """A socket whose address several processes of one user may have. SettingsError as for one of its own."""
+    """Opens a socket at an address that several processes of one user share.
+
+    SettingsError as for a socket of one process.
+    """
     host, port = settings.host, settings.port
     # With its protocol by name: asyncio sends small answers at once by such sockets alone.
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -262,14 +267,17 @@ def share_port(settings: Listening) -> socket.socket:
 
 
 def listen_privately(place: Path) -> socket.socket:
-    """A unix socket for this user alone, in a folder for this user alone."""
+    """Opens a unix socket for this user alone.
+
+    Its folder must be for this user alone, too. SettingsError: the socket cannot be made there.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(str(place))
         place.chmod(PRIVATE)
     except OSError as error:
         listener.close()
-        raise SettingsError(f"{place}: expected a place for a socket ({error.strerror})") from None
+        raise SettingsError(f"{place}: expected a place where a socket can be made ({error.strerror})") from None
     return listener
 
 

@@ -160,7 +160,7 @@ def start_aggregator(settings: AggregatorSettings, log: Path) -> subprocess.Pope
 
 
 def start_client(settings: ClientSettings, log: Path) -> subprocess.Popen[bytes]:
-    """Likewise a client."""
+    """Starts a client with these settings, in a process that the caller ends."""
     return _start_service("client_service", _environment_variables("LPSFED_CLIENT", settings), log)
 
 
@@ -201,7 +201,9 @@ async def wait_until_ready(http: httpx.AsyncClient, process: subprocess.Popen[by
             raise UnavailableError(f"{http.base_url}: the service ended with code {process.returncode}; see its log")
         try:
             answer = await http.get("/health/ready")
-            if answer.is_success and answer.json().get("trainer") != "starting":  # which answers its operator
+            if (
+                answer.is_success and answer.json().get("trainer") != "starting"
+            ):  # the trainer answers the operator's requests
                 return
         except httpx.TransportError:
             pass  # not listening yet
