@@ -1,12 +1,12 @@
-"""Do compiled answers rank as well as the model itself, how large are they, and what does it take to make them?
+"""Compares compiled answers with the model itself: quality, size, and the cost of compiling.
 
 python -m benchmarks.serving_forms SHARD... [--users 4000] [--form truncated-200] [--json]
 
 Of each shard a tenth of the users are taken out; on the rest a first model is trained in closed form and compiled.
-baskets: training items of known users, as if strangers had them. new users: those taken out. small: three items of
-each basket. All are judged by NDCG@20 on test items, once by the model and once by the compiled form; the difference is
-paired, with its 95 % interval over users. form: instead of the one that validation chooses. Seconds of a list are those
-of ranking alone, in one thread, for baskets of 20 and of 200 items.
+baskets: training items of known users, given as baskets. new users: those taken out. small: three items of each basket.
+All are judged by NDCG@20 on test items, once by the model and once by the compiled form; the difference is paired, with
+its 95 % interval over users. form: instead of the one that validation chooses. Seconds of a list are those of ranking
+alone, in one thread, for baskets of 20 and of 200 items.
 """
 
 from __future__ import annotations
@@ -54,13 +54,16 @@ from shared.method.settings import method_settings
 from shared.method.tensors import EXCHANGES, initial_parameters
 
 NEW_SHARE, SEED, SMALL = 0.1, 0, 3
-NO_WORSE = -0.001
+NO_WORSE = -0.001  # NDCG@20: the whole interval of the difference must lie above it
 SIZES, LISTS = (20, 200), 100  # of baskets whose lists are timed, and how many of each
 
 
 @dataclass(frozen=True)
 class FormGain:
-    """Of the compiled form over the model, of so many users: the mean, and half of its interval."""
+    """The gain of the compiled form over the model, for one kind of basket.
+
+    users: how many judge. exact: the mean of the model itself. mean: of the gain. half: half of its 95 % interval.
+    """
 
     kind: str
     users: int
@@ -70,13 +73,18 @@ class FormGain:
 
     @property
     def holds(self) -> bool:
-        """Does the interval lie above the bar?"""
+        """Tells whether the whole interval lies above NO_WORSE."""
         return self.mean - self.half > NO_WORSE
 
 
 @dataclass(frozen=True)
 class JudgedForm:
-    """What is told of one shard. lists: milliseconds of one, by the size of the basket."""
+    """All figures of one shard.
+
+    form, why: the compiled form, and why it was chosen. megabytes: its size. seconds, peak: time and more MiB of memory
+    for choosing and compiling it. again: seconds to compile it alone. lists: milliseconds of one list, by the size of
+    the basket.
+    """
 
     shard: str
     users: int
@@ -92,7 +100,7 @@ class JudgedForm:
 
 
 def serve_first_model(shard: Shard, folder: Path) -> Served:
-    """The closed-form model of round 0, judged as a client's is."""
+    """Makes the closed-form model of round 0, judged as in a client."""
     method, answers = method_settings(), ModelServer()
     place = RunContext(shard.name, "run-1", 0, method, folder)
     run = TrainingRun(place, items.ITEMS, shard, answers, torch.device("cpu"))
@@ -103,15 +111,18 @@ def serve_first_model(shard: Shard, folder: Path) -> Served:
 
 
 def keep_users(shard: Shard, rows: Rows) -> Shard:
-    """The shard of these users alone, with all of its items."""
+    """Reduces a shard to these users, with all of its items."""
     matrices = [sparse.csr_array(part[rows]) for part in (shard.train, shard.valid, shard.test)]
     return shard_of_matrices(shard.name, [shard.user_ids[row] for row in rows], shard.item_ids, matrices)
 
 
-def gain_of(
+def measure_gain(
     kind: str, served: Served, ranker: BasketRanker, baskets: sparse.csr_array, seen: sparse.csr_array, target: Any
 ) -> FormGain:
-    """baskets, seen and target: (B, N), of the users that judge."""
+    """Measures the gain of the compiled form by the users that judge.
+
+    baskets, seen, target: of these users, (B, N).
+    """
 
     def rank_exactly(rows: Rows, known: sparse.csr_array, k: int) -> Rows:
         return served.ranker.top_scored(fold_in(served, baskets[rows]), known.toarray() > 0, k)[0]
@@ -132,7 +143,10 @@ def _measure(top: TopItems, target: sparse.csr_array, seen: sparse.csr_array, us
 
 
 def time_lists(ranker: BasketRanker, popularity: np.ndarray) -> dict[int, float]:
-    """Milliseconds of one list for a basket of each size, the median; items are drawn as often as users have them."""
+    """Measures the median milliseconds of one list for a basket of each size.
+
+    Items are drawn in proportion to their popularity.
+    """
     generator, found = np.random.default_rng(SEED), {}
     for size in SIZES:
         count = min(size, int(np.count_nonzero(popularity)) // 2)
@@ -147,7 +161,10 @@ def time_lists(ranker: BasketRanker, popularity: np.ndarray) -> dict[int, float]
 
 
 def choose(builder: FormBuilder, form: str | None) -> ChosenForm:
-    """The named form, or the one that validation chooses."""
+    """Builds the named form, or the one that validation chooses.
+
+    Raises SystemExit for an unknown name.
+    """
     if form is None:
         return choose_form(builder)
     option = next((one for one in (*builder.options(), EXACT) if one.name == form), None)
@@ -157,7 +174,7 @@ def choose(builder: FormBuilder, form: str | None) -> ChosenForm:
 
 
 def judge_shard(folder: Path, most: int, form: str | None = None) -> JudgedForm:
-    """All figures of one shard."""
+    """Measures all figures of one shard."""
     whole = load_shard(folder)
     generator = np.random.default_rng(SEED)
     drawn = generator.permutation(len(whole.user_ids))
@@ -182,9 +199,9 @@ def judge_shard(folder: Path, most: int, form: str | None = None) -> JudgedForm:
     later = sparse.csr_array(whole.valid[new] + whole.test[new])
     small = pick_items(baskets, SMALL, np.random.default_rng(SEED))
     gains = (
-        gain_of("baskets", served, ranker, baskets, seen, target),
-        gain_of("new users", served, ranker, strangers, strangers, later),
-        gain_of("small", served, ranker, small, seen, target),
+        measure_gain("baskets", served, ranker, baskets, seen, target),
+        measure_gain("new users", served, ranker, strangers, strangers, later),
+        measure_gain("small", served, ranker, small, seen, target),
     )
     popularity = np.asarray(shard.train.sum(axis=0)).ravel()
     megabytes = sum(array.nbytes for array in chosen.arrays.values()) / 1e6
@@ -195,7 +212,7 @@ def judge_shard(folder: Path, most: int, form: str | None = None) -> JudgedForm:
 
 
 def as_table(found: Sequence[JudgedForm]) -> str:
-    """A line for each shard and kind of basket."""
+    """Renders a table with a line for each shard and kind of basket."""
     head = ("shard", "users x items", "form", "MB", "kind", "users", "NDCG@20", "compiled", "above -.001")
     rest = ("compiled s", "again s", "more MiB", "20, 200 items ms")
     rows = []

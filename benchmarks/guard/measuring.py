@@ -76,8 +76,11 @@ class TimedWork:
 
 @dataclass(frozen=True)
 class PreparedWork:
-    """All that one process measures. mib: the memory by which its own is told, which `memory_unit` says in words.
-    taken: MiB that another process holds, which is told in the place of its own."""
+    """All that one process measures: works to time, and memory.
+
+    mib: the memory that its own is divided by; `memory_unit` says it in words. taken: MiB that another process holds,
+    given instead of its own; None: its own.
+    """
 
     timed: tuple[TimedWork, ...]
     mib: float

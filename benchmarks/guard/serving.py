@@ -21,7 +21,7 @@ from starlette.types import Message, Scope
 from benchmarks.guard.learning import MATRIX
 from benchmarks.guard.measuring import PreparedWork, Preparing, TimedWork, Work
 from benchmarks.guard.silo import METHOD, NAME, GeneratedSilo, matrix_mib
-from benchmarks.speed.served_process import list_path, measure_memory, measure_start, open_line, write_request
+from benchmarks.speed.served_process import list_path, measure_memory, measure_start, open_connection, write_request
 from benchmarks.speed.wrk import LoadTarget
 from client_service.app import create_app
 from client_service.data.interaction_files import load_shard
@@ -111,24 +111,27 @@ async def served_client(silo: GeneratedSilo) -> AsyncIterator[FastAPI]:
         yield app
 
 
-BARE = "import numpy, pydantic, uvicorn, sys; sys.stdin.read()"
+BARE_PROCESS = "import numpy, pydantic, uvicorn, sys; sys.stdin.read()"
 
 
 @asynccontextmanager
 async def prepare_server(silo: GeneratedSilo, folder: Path) -> Preparing:
-    """What the server's process has to itself once it has answered, beside a process that imports libraries alone."""
+    """Measures the private memory of the server's process after answers to ASKED users.
+
+    It is compared with that of a process that only imports libraries.
+    """
     (port,) = free_ports(1)
     settings = client_settings(**_settings(silo), port=port, aggregator_url=f"http://{HOST}:9", log_level="warning")
-    with subprocess.Popen([sys.executable, "-c", BARE], stdin=subprocess.PIPE) as bare:
+    with subprocess.Popen([sys.executable, "-c", BARE_PROCESS], stdin=subprocess.PIPE) as bare:
         server = start_client(settings, folder / "server.log")
         try:
             target = LoadTarget(NAME, f"http://{HOST}:{port}", KEY, server.pid)
             users = load_shard(silo.shard).user_ids[:ASKED]
             measure_start(lambda: None, target, users[0])
-            with open_line(target.url) as line:
+            with open_connection(target.url) as line:
                 for user in users:
                     line.ask(write_request("GET", list_path(user), KEY))
-            taken, unit = (measure_memory(one.pid).private for one in (server, bare))
+            taken, unit = (measure_memory(process.pid).private for process in (server, bare))
             yield PreparedWork((), unit, "a process that imports numpy, pydantic and uvicorn", taken)
         finally:
             stop_services([server])

@@ -1,11 +1,11 @@
-"""What one silo's service can do, row by row beside its bar; known users and baskets also beside others.
+"""Measures what one silo's service can do, and compares each figure with its bar.
 
 python -m benchmarks.peers.serving SHARD [--seconds 3] [--json]
 
-Others: implicit's ALS (128 factors) behind FastAPI on the same shard, and an empty FastAPI route with an answer as
-large on the server that the services have. All are loaded by turns by wrk, which has to be there. The linear algebra of
-every process has one thread. What stands beside wall-clock figures is the server's processor time, which a busy machine
-leaves nearly alone.
+Known users and baskets are also compared with two other services: implicit's ALS (128 factors) behind FastAPI on the
+same shard, and an empty FastAPI route with an answer as large, on the server that the services have. wrk loads all of
+them by turns and has to be installed. The linear algebra of every process has one thread. Beside wall-clock figures
+stands the server's processor time, which a busy machine hardly changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from benchmarks.speed.served_process import (
     measure_lists_after_events,
     measure_memory,
     measure_start,
-    open_line,
+    open_connection,
     percentiles,
     write_request,
 )
@@ -77,12 +77,15 @@ IMPLICIT = "implicit"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 KNOWN, BATCHES = "known users", "batches of 100 users"
 BASKETS = {size: f"baskets of {size} items" for size in (20, 200)}
-EVENTS, STEADY, AROUND = 1000, 200, 1.0  # later events; requests a second; seconds around a swap that are its own
+EVENTS, STEADY, AROUND = 1000, 200, 1.0  # later events; requests a second; seconds before and after a swap of models
 
 
 @dataclass(frozen=True)
 class ServingRow:
-    """A figure and its bar: `at least` or `at most` so much; None where there is none. more: what explains it."""
+    """A figure and the bar that it has to keep to.
+
+    bar: the least value where `at_least`, else the most; None where there is none. more: what explains the figure.
+    """
 
     what: str
     figure: float
@@ -102,7 +105,7 @@ class ServingRow:
 
 
 def render_rows(rows: Sequence[ServingRow]) -> str:
-    """A line each."""
+    """Renders a table with a line for each row."""
     words = {True: "yes", False: "no", None: "-"}
     lines = []
     for one in rows:
@@ -151,15 +154,18 @@ def _times(load: Load) -> str:
     return f"{load.p50:.2f}, {load.p99:.2f}"
 
 
-def requests_of(shard: Shard) -> tuple[Requests, ...]:
-    """Known users who are drawn once, baskets of both sizes, batches."""
+def draw_requests(shard: Shard) -> tuple[Requests, ...]:
+    """Draws the requests: known users, baskets of both sizes, batches.
+
+    The users are drawn once, the same for all.
+    """
     users = drawn_users(shard)
     baskets = (Requests(what, draw_baskets(shard, size)) for size, what in BASKETS.items())
     return (Requests(KNOWN, user_requests(users)), *baskets, Requests(BATCHES, batch_requests(users)))
 
 
 def draw_baskets(shard: Shard, size: int, count: int = 500) -> list[str]:
-    """POST of baskets of so many items, which are drawn as often as users have them."""
+    """Draws POST requests with baskets of `size` items, in proportion to popularity."""
     draws, popular = np.random.default_rng(size), shard.train.indices
     found = []
     for _ in range(count):
@@ -170,7 +176,7 @@ def draw_baskets(shard: Shard, size: int, count: int = 500) -> list[str]:
 
 
 def rows_of_loads(loads: Sequence[Load]) -> list[ServingRow]:
-    """Known users beside the empty route, baskets beside implicit."""
+    """Compares known users with the empty route, and baskets with implicit."""
     by = {(one.server, one.what, one.connections): one for one in loads}
     rows = []
     for connections in (1, 16):
@@ -193,7 +199,10 @@ def rows_of_loads(loads: Sequence[Load]) -> list[ServingRow]:
 
 
 class ServedSilo:
-    """A silo's processes: the aggregator, and the server with its trainer, which can be started again."""
+    """The processes of a silo: its aggregator, and its server with a trainer.
+
+    The server can be started again.
+    """
 
     def __init__(self, experiment: Experiment, shard: Shard) -> None:
         self.experiment, self.shard = experiment, shard
@@ -203,7 +212,7 @@ class ServedSilo:
 
     @property
     def target(self) -> LoadTarget:
-        """Of the process that runs, or ran last."""
+        """Returns where to load the process that runs, or ran last."""
         assert self.process is not None
         return LoadTarget(CLIENT, self.url, self.key, self.process.pid)
 
@@ -216,14 +225,14 @@ class ServedSilo:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-        """Ways of the operators to aggregator and client."""
+        """Starts the processes, and opens the operators' clients to aggregator and client."""
         with start_services(self.experiment, self.places) as children:
             self.process = children.processes[self.name]
             async with connect_services(self.experiment, self.places, children) as federation:
                 yield federation.operator, next(iter(federation.clients.values()))
 
     def start_again(self, **changes: Any) -> None:
-        """In the place of the process before."""
+        """Starts a client in place of the stopped one."""
         self.process = start_client(self.settings(**changes), self.experiment.folder / "logs" / "again.log")
 
     def stop(self) -> None:
@@ -232,11 +241,14 @@ class ServedSilo:
 
 
 async def measure_first_model(silo: ServedSilo, operator: httpx.AsyncClient, client: httpx.AsyncClient) -> ServingRow:
-    """From the start of a run to a list by its model, with nothing kept before."""
+    """Measures the time from the start of a run to a list by its model.
+
+    Nothing is kept from an earlier run.
+    """
     message, headers = silo.experiment.run_request().model_dump_json(), {"Content-Type": "application/json"}
     asked, began = write_request("GET", "/v1/model", silo.key), time.perf_counter()
     (await operator.post("/v1/runs", content=message, headers=headers)).raise_for_status()
-    with open_line(silo.url) as line:
+    with open_connection(silo.url) as line:
         while "version" not in line.ask(asked):
             await asyncio.sleep(0.1)
     took = time.perf_counter() - began
@@ -248,7 +260,10 @@ async def measure_first_model(silo: ServedSilo, operator: httpx.AsyncClient, cli
 
 
 def read_form(silo: ServedSilo) -> list[ServingRow]:
-    """How baskets are ranked, and the interval of NDCG by which that was chosen; nothing where nothing is compiled."""
+    """Reads the size of the compiled model, and the form that ranks baskets.
+
+    The row also tells the interval of NDCG by which the form was chosen. Without a compiled model there is no row.
+    """
     serving = silo.settings().state_directory / "serving"
     try:
         current = json.loads((serving / "current.json").read_text(encoding="utf-8"))
@@ -260,19 +275,22 @@ def read_form(silo: ServedSilo) -> list[ServingRow]:
 
 
 async def measure_refresh(silo: ServedSilo, client: httpx.AsyncClient) -> list[ServingRow]:
-    """A refresh after EVENTS events while lists of known users are asked for, STEADY a second."""
+    """Measures a refresh after EVENTS events under a steady load.
+
+    STEADY lists of known users are requested each second meanwhile.
+    """
     draws, shard = np.random.default_rng(7), silo.shard
     users, items = (draws.choice(ids, EVENTS).tolist() for ids in (shard.user_ids, shard.item_ids))
     pairs = enumerate(zip(users, items, strict=True))
     events = [{"event": f"later-{number}", "user": user, "item": item} for number, (user, item) in pairs]
     others = sorted(set(drawn_users(shard)) - set(users))
-    (await client.get("/v1/refresh")).raise_for_status()  # the connection is there
-    with open_line(silo.url) as line:
+    (await client.get("/v1/refresh")).raise_for_status()  # opens the connection before the clock starts
+    with open_connection(silo.url) as line:
         line.ask(write_request("POST", "/v1/interactions", silo.key, {"interactions": events}))
     loading = asyncio.create_task(load_until_swapped(silo.target, others, STEADY))
-    await asyncio.sleep(1.0)  # of quiet, before it trains
+    await asyncio.sleep(1.0)  # of load before it trains
     answer = await client.post("/v1/refresh")
-    if answer.status_code not in (202, 409):  # 409: it has begun by itself
+    if answer.status_code not in (202, 409):  # 409: a refresh has begun by itself
         answer.raise_for_status()
     found = await loading
     swapped = next(one.due for one in found if one.model != found[0].model)
@@ -290,7 +308,10 @@ async def measure_refresh(silo: ServedSilo, client: httpx.AsyncClient) -> list[S
 
 
 def measure_processes(silo: ServedSilo) -> list[ServingRow]:
-    """Memory after all that was asked; then the client is started again, and once more with a second worker."""
+    """Measures memory after all requests, a start, and a further worker.
+
+    For that the client is started again, and once more with a second worker.
+    """
     assert silo.process is not None
     server, user = measure_memory(silo.process.pid), drawn_users(silo.shard)[0]
     others = {
@@ -313,10 +334,10 @@ def measure_processes(silo: ServedSilo) -> list[ServingRow]:
 
 
 def measure_worker(silo: ServedSilo) -> ServingRow:
-    """A further worker's private memory, once it has answered."""
+    """Measures the private memory of a further worker after it has answered."""
     asked = [write_request("GET", list_path(user), silo.key) for user in drawn_users(silo.shard)[:50]]
-    for _ in range(12):  # connections, of which the system gives each process some
-        with open_line(silo.url) as line:
+    for _ in range(12):  # so many connections that the system gives some to each process
+        with open_connection(silo.url) as line:
             for one in asked:
                 line.ask(one)
     assert silo.process is not None
@@ -326,16 +347,19 @@ def measure_worker(silo: ServedSilo) -> ServingRow:
 
 
 async def measure(shard_folder: Path, seconds: int) -> tuple[list[ServingRow], list[Load]]:
-    """All rows, and the loads that those of known users and baskets follow from."""
+    """Measures all rows.
+
+    Returned too are the loads from which the rows of known users and baskets follow.
+    """
     shard = load_shard(shard_folder)
     with serve_implicit(shard) as peer, tempfile.TemporaryDirectory() as folder:
         silo = ServedSilo(Experiment((shard_folder,), Path(folder), untrained_settings(), rounds=1), shard)
         try:
             async with silo.running() as (operator, client):
                 rows = [await measure_first_model(silo, operator, client), *read_form(silo)]
-                with open_line(silo.url) as line:
+                with open_connection(silo.url) as line:
                     answer = json.dumps(line.ask(write_request("GET", list_path(drawn_users(shard)[0]), silo.key)))
-                known, *others = requests_of(shard)
+                known, *others = draw_requests(shard)
                 with serve_empty_route(answer.encode(), OWN_SERVER) as empty:
                     loads = load_by_turns((silo.target, empty, peer), [known], seconds)
                 loads += load_by_turns((silo.target, peer), others, seconds)

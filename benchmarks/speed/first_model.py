@@ -1,4 +1,6 @@
-"""Seconds and peak memory from a shard's Parquet files to its first model, served in closed form before any training.
+"""Measures seconds and peak memory from a shard's Parquet files to its first model.
+
+That model is served in closed form, before any training.
 
 python benchmarks/speed/first_model.py SHARD [--threads 1] [--json]
 

@@ -1,4 +1,4 @@
-"""A silo's server as its machine and its callers see it: memory, start, steady load, lists after events."""
+"""Measures a silo's server from outside: memory, start, steady load, lists after events."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ import numpy as np
 
 from benchmarks.speed.wrk import LoadTarget
 
-LINES = 8  # connections of a steady load: one slow answer holds up an eighth of what follows
+CONNECTIONS = 8  # of a steady load: one slow answer holds up an eighth of what follows
 WAIT_SECONDS = 60.0  # for one answer
 START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one process, in MB: all that is resident; what no other process shares now; and of that what is no page of a
-    mapped file, which the system can drop and another process can share."""
+    """The memory of one process, in MB.
+
+    resident: all. private: what no other process shares now. anonymous: without pages of mapped files, which the system
+    can drop and another process can share.
+    """
 
     resident: float
     private: float
@@ -37,7 +40,7 @@ class Memory:
 
 
 def measure_memory(pid: int) -> Memory:
-    """What the system says now."""
+    """Reads the memory of a process from the system."""
     told = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     sizes = {name: int(size) / 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB", told, re.MULTILINE)}
     return Memory(
@@ -46,13 +49,13 @@ def measure_memory(pid: int) -> Memory:
 
 
 def child_processes(pid: int) -> dict[int, str]:
-    """The processes that this one has started, with their command lines."""
+    """Finds the processes that a process has started, with their command lines."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(path.read_text(encoding="utf-8").rpartition(")")[2].split()[1])
             words = path.with_name("cmdline").read_text(encoding="utf-8").replace("\0", " ")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         if parent == pid:
             found[int(path.parent.name)] = words
@@ -60,15 +63,18 @@ def child_processes(pid: int) -> dict[int, str]:
 
 
 def write_request(method: str, path: str, key: str, content: Any = None) -> bytes:
-    """The bytes of a request on a connection that goes on."""
+    """Writes the bytes of a request on a connection that stays open."""
     body = b"" if content is None else json.dumps(content).encode()
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n"
     kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body else ""
     return f"{head}{kind}\r\n".encode() + body
 
 
-class AskingLine:
-    """One connection. A library's client takes longer for a request than the server does."""
+class RequestConnection:
+    """A plain HTTP connection for timing requests.
+
+    A library's client takes longer for a request than the server does.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -76,7 +82,10 @@ class AskingLine:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, request: bytes) -> Any:
-        """The answer's content. ValueError for any status but a good one, ConnectionError for half of an answer."""
+        """Sends a request and returns the content of the answer.
+
+        Raises ValueError for a status other than 2xx, and ConnectionError for an incomplete answer.
+        """
         self._socket.sendall(request)
         came = b""
         while (found := _split(came)) is None:
@@ -90,7 +99,7 @@ class AskingLine:
 
 
 def _split(came: bytes) -> tuple[bytes, bytes] | None:
-    """Head and body of an answer; None while it is not whole."""
+    """Splits an answer into head and body; None while it is incomplete."""
     head, end, body = came.partition(b"\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
     if not end or length is None or len(body) < int(length[1]):
@@ -100,13 +109,13 @@ def _split(came: bytes) -> tuple[bytes, bytes] | None:
 
 def _read(head: bytes, body: bytes) -> Any:
     if not head.startswith(b"HTTP/1.1 2"):
-        raise ValueError(f"expected a good status, got {head[:40]!r}")
+        raise ValueError(f"expected a status of 2xx, got {head[:40]!r}")
     return json.loads(body)
 
 
 @contextmanager
-def open_line(url: str) -> Iterator[AskingLine]:
-    line = AskingLine(url)
+def open_connection(url: str) -> Iterator[RequestConnection]:
+    line = RequestConnection(url)
     try:
         yield line
     finally:
@@ -118,9 +127,12 @@ def list_path(user: str) -> str:
 
 
 def measure_lists_after_events(target: LoadTarget, users: Sequence[str]) -> list[float]:
-    """Milliseconds of each user's next list after an event of his. AssertionError where one does not know the event."""
+    """Measures the milliseconds of each user's next list after an event.
+
+    Raises AssertionError where a list does not take account of the event.
+    """
     times = []
-    with open_line(target.url) as line:
+    with open_connection(target.url) as line:
         for place, user in enumerate(users):
             asked = write_request("GET", list_path(user), target.key)
             best = line.ask(asked)["items"][0]["item"]
@@ -129,17 +141,22 @@ def measure_lists_after_events(target: LoadTarget, users: Sequence[str]) -> list
             began = time.perf_counter()
             after = line.ask(asked)
             times.append(1000 * (time.perf_counter() - began))
-            assert best not in [one["item"] for one in after["items"]], "the next list does not know the event"
+            assert best not in [one["item"] for one in after["items"]], (
+                "expected the next list without the item of the event, got one with it"
+            )
     return times
 
 
 def measure_start(start: Callable[[], Any], target: LoadTarget, user: str) -> float:
-    """Seconds from the start of a process to a list by the model. TimeoutError where none comes."""
+    """Measures the seconds from the start of a process to a list by the model.
+
+    Raises TimeoutError where none comes within START_SECONDS.
+    """
     began = time.perf_counter()
     start()
     while time.perf_counter() - began < START_SECONDS:
         try:
-            with open_line(target.url) as line:
+            with open_connection(target.url) as line:
                 if "model" in line.ask(write_request("GET", list_path(user), target.key)):
                     return time.perf_counter() - began
         except (OSError, ValueError):
@@ -150,8 +167,11 @@ def measure_start(start: Callable[[], Any], target: LoadTarget, user: str) -> fl
 
 @dataclass(frozen=True)
 class Timed:
-    """One answer of a steady load: when it was due (s after the first one), how long it took
-    from then (ms), and by which model."""
+    """One answer of a steady load.
+
+    due: when it was to be requested, in seconds after the first one. took: milliseconds from then to the answer.
+    model: the version that answered.
+    """
 
     due: float
     took: float
@@ -161,14 +181,17 @@ class Timed:
 async def load_until_swapped(
     target: LoadTarget, users: Sequence[str], each_second: int, *, beyond: float = 2.0, most: float = 300.0
 ) -> list[Timed]:
-    """Ask for lists of these users, so many a second, whether those before are answered or not, until another model
-    answers and for `beyond` seconds more. TimeoutError where none does."""
+    """Requests lists at a steady rate until another model answers.
+
+    Requests are due `each_second` times a second, whether earlier ones are answered or not, and go on for `beyond`
+    seconds after the other model's first answer. Raises TimeoutError where none answers within `most` seconds.
+    """
     parts, found, began, until = urlsplit(target.url), list[Timed](), time.perf_counter(), math.inf
 
-    async def ask_on(first: int) -> None:
+    async def request_lists(first: int) -> None:
         nonlocal until
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        for number in itertools.count(first, LINES):
+        for number in itertools.count(first, CONNECTIONS):
             due = began + number / each_second
             if due > min(until, began + most):
                 break
@@ -185,7 +208,7 @@ async def load_until_swapped(
 
     gc.disable()
     try:
-        await asyncio.gather(*(ask_on(first) for first in range(LINES)))
+        await asyncio.gather(*(request_lists(first) for first in range(CONNECTIONS)))
     finally:
         gc.enable()
     if until == math.inf:

@@ -75,7 +75,10 @@ class NextItems(ModelServer):
     score_meaning = NEXT_SCORE
 
     def __init__(self, sessions: CompiledSessions, take_up: Callable[[Any], CompiledNextModel] | None = None) -> None:
-        """take_up: compiles a model that is assigned to `served`; None: an assigned model answers as it is."""
+        """Opens answers to visits, without a model yet.
+
+        take_up: compiles a model that is assigned to `served`; None: an assigned model answers as it is.
+        """
         super().__init__()
         self._sessions, self._take_up = sessions, take_up
         self._served: CompiledNextModel | None = None

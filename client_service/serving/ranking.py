@@ -159,7 +159,7 @@ class ListKey(NamedTuple):
     met: Rows
 
 
-class BegunList(NamedTuple):
+class ListStart(NamedTuple):
     """The beginning of a list, best first, with scores.
 
     whole: no item comes after it.
@@ -174,7 +174,7 @@ class BegunList(NamedTuple):
         return (self.items[:k], self.scores[:k]) if len(self.items) >= k or self.whole else None
 
 
-def begin_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | None) -> BegunList:
+def start_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | None) -> ListStart:
     """Takes forbidden items (N,) out of a list.
 
     items: best first, -1 where there are no more.
@@ -183,7 +183,7 @@ def begin_list(items: NDArray[np.integer], scores: Float32, forbidden: Mask | No
     if forbidden is not None or whole:
         allowed = items >= 0 if forbidden is None else (items >= 0) & ~forbidden[items]
         items, scores = items[allowed], scores[allowed]
-    return BegunList(items, scores, whole)
+    return ListStart(items, scores, whole)
 
 
 class Exclusions:
@@ -286,7 +286,7 @@ def rank_basket(model: CompiledModel, basket: Rows, excluded: Mask, k: int) -> L
     return np.concatenate(items), np.minimum.accumulate(np.concatenate(scores))
 
 
-def go_on(model: CompiledModel, begun: BegunList, basket: Rows, excluded: Mask, k: int) -> ListedRows:
+def extend_list(model: CompiledModel, begun: ListStart, basket: Rows, excluded: Mask, k: int) -> ListedRows:
     """Extends the list of a known user to the k best items.
 
     The items of the list come first, the best of all others behind, so that no page repeats or omits an item.
@@ -294,14 +294,14 @@ def go_on(model: CompiledModel, begun: BegunList, basket: Rows, excluded: Mask, 
     """
     excluded[begun.items] = True
     items, scores = rank_basket(model, basket, excluded, k - len(begun.items))
-    scores = as_listed(model, scores)
+    scores = map_to_list_scores(model, scores)
     if not len(begun.items):
         return items, scores
     scores = np.minimum(scores, begun.scores[-1])
     return np.concatenate([begun.items, items]), np.concatenate([begun.scores, scores])
 
 
-def as_listed(model: CompiledModel, scores: Float32) -> Float32:
+def map_to_list_scores(model: CompiledModel, scores: Float32) -> Float32:
     """Maps scores of baskets to the list scores of the same relevance."""
     own, listed = model.basket_relevance, model.relevance
     found = (scores.astype(np.float64) * own.slope + (own.intercept - listed.intercept)) / listed.slope

@@ -18,24 +18,24 @@ from client_service.serving.messages import SCORE, Fallback, ItemOut, Recommenda
 from client_service.serving.model_server import ModelServer
 from client_service.serving.ranking import (
     Basket,
-    BegunList,
     Exclusions,
     Listed,
     ListedRows,
     ListKey,
     ListRequest,
+    ListStart,
     Mask,
-    begin_list,
     changes_basket,
-    go_on,
+    extend_list,
     history_rows,
     rank_basket,
     recent_basket,
+    start_list,
 )
 from shared.errors import NotFoundError
 
 NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
-NOT_BEGUN = BegunList(NO_ROWS, np.zeros(0, dtype=np.float32), whole=False)
+EMPTY_START = ListStart(NO_ROWS, np.zeros(0, dtype=np.float32), whole=False)
 
 
 class ModelIntake(Protocol):
@@ -211,7 +211,7 @@ class Recommender(ModelServer):
         begun = self._begin_list(model, asked, limits)
         return None if begun is None else begun.first(limits.depth)
 
-    def _begin_list(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> BegunList | None:
+    def _begin_list(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> ListStart | None:
         """Returns the computed beginning of a user's list, or None."""
         if (
             not (limits.exclude_seen and asked.by_row)
@@ -225,7 +225,7 @@ class Recommender(ModelServer):
         if asked.latest is not None:
             forbidden = np.zeros_like(self._popularity, dtype=bool) if forbidden is None else forbidden.copy()
             forbidden[asked.latest.seen] = True
-        return begin_list(*known, forbidden)
+        return start_list(*known, forbidden)
 
     def _compute(self, model: CompiledModel | None, asked: ListKey, limits: ListRequest) -> RecommendationsOut:
         """Ranks by the liked items of a user whose list is not computed far enough."""
@@ -235,8 +235,8 @@ class Recommender(ModelServer):
         if not asked.by_row:
             ranked = _ranked_basket(model, *rank_basket(model, basket, excluded, limits.depth))
             return self._write(model, asked.user, basket, ranked, limits)
-        begun = self._begin_list(model, asked, limits) or NOT_BEGUN
-        return self._answer(model, asked, *go_on(model, begun, basket, excluded, limits.depth), limits)
+        begun = self._begin_list(model, asked, limits) or EMPTY_START
+        return self._answer(model, asked, *extend_list(model, begun, basket, excluded, limits.depth), limits)
 
     def _answer_basket(
         self, model: CompiledModel | None, rows: Rows, unknown: int, limits: ListRequest

@@ -160,7 +160,9 @@ def _no_rows(shard: TaskShard) -> ShardRows:
 
 @dataclass(frozen=True)
 class Task(Generic[S, T]):
-    """One thing that can be learnt from a shard. What has a default is left out by a task that has no such thing.
+    """One thing that can be learnt from a shard.
+
+    A task leaves out a field with a default where it has no such thing.
 
     nouns: what the page calls what it counts. labels: what each measure is called, by its name; `primary` is the one by
     which validation chooses.
