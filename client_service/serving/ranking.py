@@ -170,7 +170,10 @@ class ListStart(NamedTuple):
     whole: bool
 
     def first(self, k: int) -> ListedRows | None:
-        """Returns the k best, or None where the beginning is shorter."""
+        """Returns the k best, or None where they reach beyond this start.
+
+        A whole list gives all it has, even where these are fewer than k.
+        """
         return (self.items[:k], self.scores[:k]) if len(self.items) >= k or self.whole else None
 
 
