@@ -1,1 +1,1 @@
-"""Writes what a silo answers from: its shard and its model, compiled into folders of arrays."""
+"""Compiles a silo's shard and model into folders of arrays, for the processes that answer."""

@@ -1,4 +1,4 @@
-"""A frozen model -> the arrays by which `ExactScorer` gives baskets the model's own scores."""
+"""Writes a frozen model's arrays, by which `ExactScorer` computes the model's own scores."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def exact_arrays(served: Served, sizes: Sequence[Growth]) -> tuple[ExactHead, Arrays]:
-    """The head and the arrays of exact scores. sizes: of each scorer's scores of the fusion, by a basket's size.
+    """Makes the head and the arrays of a model's exact scores.
 
-    SettingsError for an encoder or a scorer that has no such arrays.
+    sizes: for each scorer of the fusion, how the deviation of its scores grows with a basket's size. SettingsError for
+    an encoder or a scorer that has no such arrays.
     """
     model, ranker = served.model, served.ranker
     head: dict[str, Any] = {"mlps": False, "width": 0, "convolutions": 0, "alpha": 1.0, "residual": ranker.residual}
@@ -50,13 +51,13 @@ def exact_arrays(served: Served, sizes: Sequence[Growth]) -> tuple[ExactHead, Ar
         known, mlps = _mlp_arrays(model.head)
         head |= known
         arrays |= mlps
-        if ranker.predictor.reach > 0.0:  # else the MLP adds the same to all items
+        if ranker.predictor.reach > 0.0:  # otherwise the MLP adds the same number to all items
             arrays |= {"item-narrow": ranker.items.narrow, "item-hidden": ranker.items.hidden}
     return ExactHead(**{**head, **fold}, parts=tuple(parts)), arrays | more
 
 
 def _fold_arrays(encoder: Encoder, items: Float32) -> tuple[dict[str, Any], Arrays]:
-    """What makes a user of a basket."""
+    """Makes the arrays by which an encoder turns a basket into a user."""
     with torch.no_grad():
         if isinstance(encoder, LowPass):
             found = [array_of(one) for one in encoder.inference_coefficients()]
@@ -80,7 +81,10 @@ def _fold_arrays(encoder: Encoder, items: Float32) -> tuple[dict[str, Any], Arra
 
 
 def _mlp_arrays(head: PooledMLPs) -> tuple[dict[str, Any], Arrays]:
-    """Pooling, and the predictive MLP with its first layer split."""
+    """Makes the arrays of the pooling and the predictive MLP.
+
+    The predictive MLP's first layer is split: these arrays hold its parts for the user and for both together.
+    """
     with torch.no_grad():
         on_user, _, on_both = head.predictive.hidden.weight.chunk(3, dim=1)
         arrays: Arrays = {

@@ -1,8 +1,9 @@
-"""A frozen model -> what each item of a basket adds to the scores of all items, as one table.
+"""Approximates a frozen model by one linear table of items.
 
-Ranking by it is linear: f(x) = x W + bias, W = sum of c_p L_p over the score's parts. Most parts are linear in the
-basket as they are; a part that solves for a user is made so at the usual basket. c_p: how loud the part is at baskets
-of the usual size. Shapes: M users, N items, B users or rows, q embedding width, K entries an item.
+The table holds what each item of a basket adds to the scores of all items.
+Ranking by the table is linear: f(x) = x W + bias, W = sum of c_p L_p over the score's parts. Most parts are linear in
+the basket. A part that solves for a user is linearised at usual baskets. c_p: weight of the part at baskets of usual
+size. Shapes: M users, N items, B users or rows, q embedding width, K entries an item.
 """
 
 from __future__ import annotations
@@ -31,24 +32,27 @@ from client_service.runtime.interruption import Interrupt
 from shared.cores import in_threads
 from shared.method.parameters import Float32
 
-FIT_USERS, SIZE_USERS = 2048, 256  # of the training users: who show how a part solves for a user, and how loud it is
-RIDGE = 1e-3  # of the map from a basket to a user, times the mean of what it is added to
-BLOCK = 1 << 21  # numbers of the table that are made at a time: 8 MB, and a few times as much in a thread
-MOST_MADE = 1 << 22  # numbers of users' scores that are made at a time
-FEW_USERS = 1024  # up to which EASE's weights are made as a product of matrices of that rank
-EVERY, SAMPLED = 8, 16  # columns of which one is sampled; times the entries that a row has, at least, to be sampled
-UNIT_ROWS, LARGE = 64, 8.0  # rows by which the unit is chosen, and what their largest number becomes
-HIGHEST = 6e4  # number that half precision holds
-TIE = 1e-4  # of a score's deviation that popular items have before others that no item of a basket speaks for
+FIT_USERS, SIZE_USERS = 2048, 256  # training users to fit the map from baskets to users; to measure deviations
+RIDGE = 1e-3  # ridge of the fitted map from a basket to a user, times the mean of the diagonal it is added to
+BLOCK = 1 << 21  # numbers of the table that are computed at a time: 8 MB, and a few times as much in a thread
+MOST_MADE = 1 << 22  # scores of users that are computed at a time
+FEW_USERS = 1024  # most users for which EASE's weights are a product of two matrices of that rank
+EVERY, SAMPLED = 8, 16  # one column of EVERY is sampled; rows shorter than SAMPLED times their entries are not sampled
+UNIT_ROWS, LARGE = 64, 8.0  # rows by which the unit is chosen; their largest number in that unit
+HIGHEST = 6e4  # largest number that is written in half precision
+TIE = 1e-4  # share of a score's deviation by which popularity orders items that the basket says nothing about
 SEED = 0
 Entries = tuple[NDArray[np.integer], NDArray[np.float16]]
-"""Columns and values, a row for each item."""
+"""Columns and values of a table's entries, one row for each item."""
 
 
 @dataclass(frozen=True)
 class LinearPart:
-    """c L of one part of the score. left, right: L = left right^T, (N, r) each, where it is of a low rank; rows: what
-    is to be added to it in these rows (B, N)."""
+    """Matrix c L of one part of the score.
+
+    left, right: factors of a part of low rank, c L = left right^T, (N, r) each. rows: function that computes what is
+    added to that product in some rows, (B, N).
+    """
 
     left: Float32 | None = None
     right: Float32 | None = None
@@ -57,9 +61,13 @@ class LinearPart:
 
 @dataclass(frozen=True)
 class LinearModel:
-    """W as the sum of its parts, and the bias (N,). growth, bias_growth: factors of both with a basket's size, which
-    make the scores as large as the model's own. sizes: of each scorer's scores, by a basket's size. unit: what W is
-    divided by, so that half-precision numbers hold it."""
+    """Linear model of scores, as a sum of parts.
+
+    f(x) = x W + bias, where W is the sum of the parts. bias: (N,). growth, bias_growth: how the factors of W and of the
+    bias grow with a basket's size, so that the scores are as large as the model's own. sizes: how the deviation of each
+    scorer's scores grows with a basket's size. unit: the number that W is divided by, so that half-precision numbers
+    can hold it.
+    """
 
     items: int
     parts: tuple[LinearPart, ...]
@@ -70,12 +78,12 @@ class LinearModel:
     unit: float = 1.0
 
     def blocks(self) -> list[Rows]:
-        """Rows of the table that are made at a time."""
+        """Divides the table's rows into blocks that are computed at a time."""
         step = max(1, BLOCK // self.items)
         return [np.arange(first, min(first + step, self.items)) for first in range(0, self.items, step)]
 
     def make_rows(self, rows: Rows) -> Float32:
-        """W of these rows, (B, N), without what an item says for itself."""
+        """Computes some rows of W, (B, N), with a zero diagonal."""
         found = self._left[rows] @ self._right if self._left.shape[1] else np.zeros((len(rows), self.items), np.float32)
         for part in self.parts:
             if part.rows is None:
@@ -102,16 +110,18 @@ class LinearModel:
 
 
 def fold_in(served: Served, baskets: sparse.csr_array) -> Side:
-    """Users who are in no graph, by the rows of their items (B, N)."""
+    """Encodes users outside the graph by the rows of their items (B, N)."""
     rows = np.split(baskets.indices.astype(np.int64), baskets.indptr[1:-1])
     codes = served.ranker.fusion.encoded(baskets)
     return join_sides([served.model.fold_in(one) for one in rows], codes)
 
 
 def linearise(served: Served, train: sparse.csr_array, popularity: Float32, interrupt: Interrupt) -> LinearModel | None:
-    """The model as a sum over the items of a basket; None where it has no base score, or nobody has an item.
+    """Approximates a model by sums over the items of a basket.
 
-    train: (M, N), the baskets that are usual. popularity (N,): orders the items that no item of a basket speaks for.
+    None for a model without a base score, for other encoders than `LowPass` and `Factors`, and if no user has an item.
+    train: (M, N), whose rows are the usual baskets. popularity: (N,), orders the items that no item of a basket adds
+    to.
     """
     ranker, encoder = served.ranker, served.model.encoder
     known = np.flatnonzero(np.diff(train.indptr) > 0)
@@ -148,13 +158,13 @@ def linearise(served: Served, train: sparse.csr_array, popularity: Float32, inte
         if yes:
             weight = _weight(loudness, common, size)
             parts.append(_linear_part(part, np.float32(weight)) if one is None else one.weighed(weight))
-    heard = np.where(spread > 0, spread, 1.0)
+    scale = np.where(spread > 0, spread, 1.0)
     found = LinearModel(
         train.shape[1],
         tuple(parts),
         _bias(fusion, popularity),
-        _fit_growth(heard / common, counts),
-        _fit_growth(heard, counts),
+        _fit_growth(scale / common, counts),
+        _fit_growth(scale, counts),
         tuple(_fit_growth(size, counts) for size in sizes),
     )
     drawn = np.random.default_rng(SEED).permutation(found.items)[:UNIT_ROWS]
@@ -165,18 +175,24 @@ def linearise(served: Served, train: sparse.csr_array, popularity: Float32, inte
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A part that solves for a user, from the sum of what a basket's items are to it: left right^T."""
+    """Linear approximation left right^T of a part that solves for a user.
+
+    left: what each item of a basket adds to the user, (N, q). right: what the user is multiplied by, (N, q).
+    """
 
     left: Float32
     right: Float32
 
     @classmethod
     def fit(cls, features: Float32, solved: Float32, items: Float32, baskets: sparse.csr_array) -> _Mapped:
-        """features (N, p): of which a basket's sum is taken; solved (B, q): the users that it stands for."""
+        """Fits the approximation to the users that were solved for.
+
+        features: (N, p), summed over a basket. solved: (B, q), the users of the baskets.
+        """
         return cls(features @ _fit_map(features, baskets, solved), items)
 
     def scores(self, baskets: sparse.csr_array, rows: Rows) -> Float32:
-        """Of these rows of the baskets."""
+        """Scores all items for some rows of the baskets."""
         found: Float32 = np.asarray(baskets[rows] @ self.left) @ self.right.T
         return found
 
@@ -185,7 +201,7 @@ class _Mapped:
 
 
 def _bias(fusion: tuple[tuple[float, Scorer], ...], popularity: Float32) -> Float32:
-    """What is added to all baskets' scores, in units of the base score's deviation, (N,)."""
+    """Computes the bias of all baskets' scores, in deviations of the base score, (N,)."""
     bias = np.zeros(len(popularity), np.float32)
     for loudness, part in fusion:
         if isinstance(part, Frequency) and (whole := float(part.row.std())) > 0:
@@ -200,14 +216,20 @@ def _decode(part: Scorer, code: Any, rows: Rows) -> Float32:
 
 
 def _measure_deviations(count: int, items: int, scores: Callable[[Rows], Float32]) -> NDArray[np.float64]:
-    """Of the scores of each of so many users over the items, (B,)."""
+    """Measures the deviation of each user's scores over the items, (B,).
+
+    count: number of users. scores: computes the scores of some of them.
+    """
     step = max(1, MOST_MADE // items)
     blocks = [np.arange(first, min(first + step, count)) for first in range(0, count, step)]
     return np.concatenate([deviation(scores(rows))[:, 0] for rows in blocks]).astype(np.float64)
 
 
 def _common_size(weighed: list[tuple[float, NDArray[np.float64]]]) -> NDArray[np.float64]:
-    """By which all parts of a user's score are divided: the geometric mean of their sizes, by their loudness, (B,)."""
+    """Computes the size by which all parts of a user's score are divided, (B,).
+
+    This is the geometric mean of the parts' deviations, weighted by their loudness.
+    """
     total, logs = 0.0, np.zeros(len(weighed[0][1]))
     for loudness, size in weighed:
         if (size > 0).any():
@@ -217,13 +239,16 @@ def _common_size(weighed: list[tuple[float, NDArray[np.float64]]]) -> NDArray[np
 
 
 def _weight(loudness: float, common: NDArray[np.float64], size: NDArray[np.float64]) -> float:
-    """c_p: the loudness, over the part's usual size."""
+    """Computes the weight c_p of a part: its loudness over its usual relative size."""
     known = size > 0
     return loudness * float(np.exp(np.log(common[known] / size[known]).mean())) if known.any() else 0.0
 
 
 def _fit_growth(size: NDArray[np.float64], counts: NDArray[np.integer]) -> Growth:
-    """(a, b) with size about exp(a + b log n) at n items."""
+    """Fits the growth (a, b) of a size.
+
+    The size is about exp(a + b log n) at n items.
+    """
     known = size > 0
     if not known.any():
         return 0.0, 0.0
@@ -233,7 +258,7 @@ def _fit_growth(size: NDArray[np.float64], counts: NDArray[np.integer]) -> Growt
 
 
 def _linear_part(part: Scorer, weight: np.float32) -> LinearPart:
-    """One that is linear in the basket as it is."""
+    """Makes the matrix of a part that is linear in the basket."""
     if isinstance(part, FullSpectrum) and part.weights is None:
         left = part.entry[:, None] * part.low * part.response * weight
         return LinearPart(left, part.low * part.exit[:, None], lambda rows: _walk(part, rows, weight))
@@ -241,7 +266,7 @@ def _linear_part(part: Scorer, weight: np.float32) -> LinearPart:
         return LinearPart(rows=lambda rows: part.weights[rows] * weight)
     if isinstance(part, UserWeights) and len(part.inverse) <= FEW_USERS:
         left = np.asarray(part.turned @ part.inverse) * weight
-        return LinearPart(left, part.turned.toarray() * part.scale[:, None])  # and a diagonal that is left out
+        return LinearPart(left, part.turned.toarray() * part.scale[:, None])  # without EASE's diagonal, as W has none
 
     def decode_rows(rows: Rows) -> Float32:
         count = _items_of(part)
@@ -258,7 +283,7 @@ def _items_of(part: Scorer) -> int:
 
 
 def _walk(part: FullSpectrum, rows: Rows, weight: np.float32) -> sparse.csr_array:
-    """The part of a filter that lies above its low frequencies, in these rows."""
+    """Computes some rows of a filter's part above its low frequencies."""
     found = sparse.csr_array(part.turned[rows] @ part.graph)
     owners = np.repeat(np.arange(len(rows)), np.diff(found.indptr))
     found.data = (found.data * part.exit[found.indices] * (part.entry[rows] * part.slope * weight)[owners]).astype(
@@ -268,7 +293,10 @@ def _walk(part: FullSpectrum, rows: Rows, weight: np.float32) -> sparse.csr_arra
 
 
 def _squares_part(part: LeastSquares, code: Code, baskets: sparse.csr_array) -> _Mapped:
-    """Of each rank a map from the sum of the basket's vectors to the one that is solved for."""
+    """Fits a linear approximation of weighted least squares.
+
+    For each rank, a map leads from the sum of the basket's vectors to the vector that is solved for.
+    """
     ends = np.cumsum(part.ranks)[:-1]
     pairs = zip(np.split(part.items, ends, axis=1), np.split(np.asarray(code), ends, axis=1), strict=True)
     left = [vectors @ _fit_map(vectors, baskets, solved) for vectors, solved in pairs]
@@ -276,19 +304,22 @@ def _squares_part(part: LeastSquares, code: Code, baskets: sparse.csr_array) -> 
 
 
 def _fit_map(features: Float32, baskets: sparse.csr_array, solved: Float32) -> Float32:
-    """The matrix (p, q) that makes of a basket's summed features (N, p) the direction of what was solved for, (B, q).
+    """Fits the matrix (p, q) from a basket's summed features to its user's direction.
 
-    By least squares in which every basket counts alike, whatever its size.
+    features: (N, p). solved: users that were solved for, (B, q). The fit is by least squares in which all baskets
+    count alike, whatever their size.
     """
-    sums, target = (_alike(one, np.diff(baskets.indptr)) for one in (np.asarray(baskets @ features), solved))
+    counts = np.diff(baskets.indptr)
+    summed: Float32 = np.asarray(baskets @ features)
+    sums, target = (_divide_by_usual_length(one, counts) for one in (summed, solved))
     gram = sums.T @ sums
     gram[np.diag_indices(len(gram))] += RIDGE * np.trace(gram) / len(gram) + np.finfo(np.float64).tiny
     found: Float32 = np.linalg.solve(gram, sums.T @ target).astype(np.float32)
     return found
 
 
-def _alike(rows: Float32, counts: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Rows over the length that those of baskets of the same size usually have."""
+def _divide_by_usual_length(rows: Float32, counts: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Divides rows by the usual length of rows of baskets of the same size."""
     start, slope = _fit_growth(np.linalg.norm(rows.astype(np.float64), axis=1), counts)
     usual = np.exp(start + slope * np.log(counts))
     found: NDArray[np.float64] = rows / usual[:, None]
@@ -296,9 +327,10 @@ def _alike(rows: Float32, counts: NDArray[np.integer]) -> NDArray[np.float64]:
 
 
 def strongest_entries(model: LinearModel, count: int, interrupt: Interrupt) -> Entries:
-    """The `count` entries of each row of W that are furthest from 0, those of its columns ascending, (N, count) each.
+    """Selects the `count` entries of each row of W that are furthest from 0.
 
-    The negative ones count too: they are what takes popular items from a list.
+    Columns and values are (N, count) each, the columns ascending. Negative entries count too, since they take popular
+    items from a list.
     """
     columns = np.empty((model.items, count), column_type(model.items))
     values = np.empty((model.items, count), np.float16)
@@ -314,18 +346,19 @@ def strongest_entries(model: LinearModel, count: int, interrupt: Interrupt) -> E
 
 
 def fewer_entries(entries: Entries, count: int) -> Entries:
-    """The furthest `count` of each row's entries."""
+    """Selects the `count` entries of each row that are furthest from 0."""
     columns, values = entries
     chosen = np.sort(_find_furthest(np.abs(values.astype(np.float32)), count), axis=1)
     return np.take_along_axis(columns, chosen, 1), np.take_along_axis(values, chosen, 1)
 
 
 def _find_furthest(sizes: Float32, count: int) -> Rows:
-    """Columns of the `count` largest of each row, (B, count)."""
+    """Finds the columns of the `count` largest numbers of each row, (B, count)."""
     width = sizes.shape[1]
     if width < SAMPLED * count:
         return np.argpartition(sizes, width - count, axis=1)[:, width - count :]
-    # Of a sample a few more than its share: what lies above is nearly always enough, and a tenth of a row.
+    # The threshold is taken from a sample, with a margin: the numbers above it are nearly always enough, and are only
+    # about a tenth of a row.
     share = 2 * count // EVERY + 8
     sample = sizes[:, ::EVERY]
     least = np.partition(sample, sample.shape[1] - share, axis=1)[:, sample.shape[1] - share]
@@ -340,17 +373,17 @@ def _find_furthest(sizes: Float32, count: int) -> Rows:
 
 
 def column_type(items: int) -> type[np.uint16] | type[np.int32]:
-    """The narrowest that holds every row of so many items."""
+    """Chooses the narrowest type that holds all rows of so many items."""
     return np.uint16 if items <= 1 << 16 else np.int32
 
 
 def to_half(values: Float32) -> NDArray[np.float16]:
-    """In half precision, what is beyond it as the largest that it holds."""
+    """Converts numbers to half precision, after it clips them to HIGHEST."""
     return np.clip(values, -HIGHEST, HIGHEST, out=values).astype(np.float16)
 
 
 def all_entries(model: LinearModel, interrupt: Interrupt) -> NDArray[np.float16]:
-    """W, (N, N)."""
+    """Computes the whole table W, (N, N)."""
     values = np.empty((model.items, model.items), np.float16)
 
     def keep(rows: Rows) -> None:

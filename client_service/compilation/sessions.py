@@ -1,4 +1,4 @@
-"""Compiles a shard of visits, and a next-item model, into the folders that answers are read from."""
+"""Compiles a shard of visits and a next-item model, for the processes that answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TakeUp = Callable[[ServedSessions], CompiledNextModel]
 
 
 def compile_sessions(shard: SessionShard, serving: Path) -> Path:
-    """Writes the shard's folder `sessions-<digest>` in `serving`; one that is there already is reused."""
+    """Writes the shard's folder `sessions-<digest>` in `serving`, or reuses an existing one."""
     return save_folder(serving, KIND, *_compile_sessions(shard))
 
 
@@ -47,15 +47,16 @@ def compile_next_model(served: ServedSessions, sessions: CompiledSessions, servi
 
 
 def publish_sessions(shard: SessionShard, serving: Path) -> tuple[CompiledSessions, TakeUp]:
-    """Compiles and publishes the visits; returns them, and what compiles and publishes each model of them.
+    """Compiles and publishes a shard of visits.
 
-    A model of the same visits that is published already stays so until there is another.
+    Returns the compiled visits, and a function that compiles and publishes each model of them. An already published
+    model of the same visits stays until that function publishes another.
     """
     sessions = open_sessions(compile_sessions(shard, serving))
     here = Publication(task="sessions", shard=sessions.name, shard_digest=shard.digest, lists_digest=shard.lists_digest)
     try:
         before = read_publication(serving)
-    except DataError:  # it is damaged, or of another version
+    except DataError:  # the file is damaged, or of another version
         before = None
     if before is None or before.shard != here.shard:
         publish(serving, here)
@@ -73,7 +74,10 @@ def publish_sessions(shard: SessionShard, serving: Path) -> tuple[CompiledSessio
 
 
 def compile_sessions_in_memory(shard: SessionShard) -> tuple[CompiledSessions, TakeUp]:
-    """Likewise without folders, for a silo that no other process answers for."""
+    """Compiles a shard of visits without folders, for a silo whose trainer alone answers.
+
+    Returns the compiled visits, and a function that compiles each model of them.
+    """
     sessions = CompiledSessions(*_compile_sessions(shard))
     count = len(shard.item_ids)
     return sessions, lambda served: CompiledNextModel(*_compile_model(served, sessions), count)
@@ -94,20 +98,23 @@ def _compile_sessions(shard: SessionShard) -> tuple[SessionsHead, Arrays]:
 
 
 def _compile_model(served: ServedSessions, sessions: CompiledSessions) -> tuple[NextModelHead, Arrays]:
-    """A network that counts for nothing is left out."""
+    """Makes the head and the arrays of a next-item model.
+
+    A network whose share is 0 is left out.
+    """
     fused = served.transitions
-    heard = fused is None or served.share > 0.0
-    sets = [] if fused is None else _heard_transitions(fused)
+    has_network = fused is None or served.share > 0.0
+    sets = [] if fused is None else _weighted_transitions(fused)
     head = NextModelHead(
         version=served.version,
         kept_at=served.kept_at,
         sessions=sessions.digest,
-        network=("tagnn" if isinstance(served.model, TAGNN) else "srgnn") if heard else None,
+        network=("tagnn" if isinstance(served.model, TAGNN) else "srgnn") if has_network else None,
         share=served.share,
         transitions=tuple(_describe(scores, share) for scores, share in sets),
     )
     arrays: Arrays = {}
-    if heard:
+    if has_network:
         own = {name: value.detach().cpu().numpy() for name, value in served.model.named_parameters()}
         arrays |= parameter_arrays(own)
         arrays["vectors"] = np.ascontiguousarray(served.vectors.detach().cpu().numpy(), np.float32)
@@ -119,8 +126,8 @@ def _compile_model(served: ServedSessions, sessions: CompiledSessions) -> tuple[
     return head, arrays
 
 
-def _heard_transitions(fused: VisitScores) -> list[tuple[TransitionScores, float]]:
-    """Each set of transitions that counts, and its share."""
+def _weighted_transitions(fused: VisitScores) -> list[tuple[TransitionScores, float]]:
+    """Lists the sets of transitions whose share is above 0, with their shares."""
     if fused.summed is None:
         return [(fused.own, 1.0)]
     both = [(fused.own, 1.0 - fused.share), (fused.summed, fused.share)]

@@ -22,12 +22,12 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def compile_shard(shard: Shard, serving: Path) -> Path:
-    """Writes the shard's folder `shard-<digest>` in `serving`; one that is there already is reused."""
+    """Writes the shard's folder `shard-<digest>` in `serving`, or reuses an existing one."""
     return save_folder(serving, KIND, *_compile(shard))
 
 
 def compile_in_memory(shard: Shard) -> CompiledShard:
-    """The compiled shard without a folder, for a silo that no other process answers for."""
+    """Compiles a shard without a folder, for a silo whose trainer alone answers."""
     return CompiledShard(*_compile(shard))
 
 
@@ -70,8 +70,11 @@ def _compile(shard: Shard) -> tuple[CompiledHead, Arrays]:
 
 
 def item_freshness(shard: Shard) -> Float32 | None:
-    """(N,) in [0, 1]: the share of the items with a time that were first met no later than this one; 0 for an item
-    without a time. None where no training or validation interaction has one."""
+    """Computes the freshness of each item, (N,) in [0, 1].
+
+    An item's freshness is the share of the items with a time that were first met no later than this one. An item
+    without a time has 0. None if no training or validation interaction has a time.
+    """
     if "time" not in shard.events.columns:
         return None
     known = shard.events.filter(pl.col("split").cast(pl.String) != "test", pl.col("time").is_not_null())
@@ -88,7 +91,7 @@ def _list_arrays(name: str, pairs: sparse.csr_array) -> Arrays:
 
 
 def _pair_arrays(name: str, users: int, rows: NDArray[Any], items: NDArray[Any], times: pl.Series | None) -> Arrays:
-    """Lists of pairs, which come in any order, with their times."""
+    """Makes the arrays of lists from pairs in any order, with their times."""
     order = np.lexsort((items, rows))
     counts = np.bincount(rows, minlength=users)
     found: Arrays = {
@@ -106,7 +109,10 @@ def _liked_arrays(shard: Shard) -> Arrays:
 
 
 def _met_arrays(shard: Shard, *, times: bool) -> Arrays:
-    """Of the users with a row and of those without one, whose ids come with them."""
+    """Makes the arrays of items that users have met and do not like.
+
+    Users with a row have one set of lists. Users without a row have another, beside the arrays of their ids.
+    """
     events = shard.met_events
     others = sorted(shard.met_only_users)
     if events is None:
@@ -124,6 +130,6 @@ def _met_arrays(shard: Shard, *, times: bool) -> Arrays:
 def _feature_arrays(name: str, column: pl.Series) -> Arrays:
     if column.dtype != pl.String:
         return {name: column.cast(pl.Float64).fill_null(float("nan")).to_numpy().astype(np.float64)}
-    values = sorted(column.drop_nulls().unique(), key=compose)  # as they are looked for
+    values = sorted(column.drop_nulls().unique(), key=compose)  # in the order in which they are searched
     codes = row_numbers(column, pl.Series(values, dtype=pl.String))
     return {name: codes.astype(np.int32), **text_arrays(f"{name}-texts", values)}

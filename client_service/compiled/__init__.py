@@ -1,1 +1,4 @@
-"""The compiled form of a silo's shard and model: folders of mapped arrays, read without torch, polars or scipy."""
+"""Reads a silo's compiled shard and model from folders of mapped arrays.
+
+Nothing here needs torch, polars or scipy.
+"""

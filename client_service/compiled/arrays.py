@@ -1,4 +1,7 @@
-"""Writes and opens the arrays of a compiled folder, whose head says how long their files are."""
+"""Writes and opens the arrays of a compiled folder.
+
+The folder's head states the length of each array's file.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ Head = TypeVar("Head", bound=BaseModel)
 
 
 class _Sizes(BaseModel):
-    """Of the arrays' files, in bytes, by the arrays' names; in every head beside its own fields."""
+    """Sizes of the arrays' files in bytes, by the arrays' names.
+
+    Every head has this field beside its own ones.
+    """
 
     model_config = ConfigDict(extra="ignore")
     sizes: dict[str, int]
@@ -39,9 +45,10 @@ def save_folder(
     arrays: Arrays,
     later: Mapping[str, tuple[DTypeLike, tuple[int, ...]]] = NOTHING_LATER,
 ) -> Path:
-    """Writes the folder `KIND-<digest>` in `serving`, durably; a whole one that is there already is reused.
+    """Writes the folder `KIND-<digest>` in `serving` and returns its path.
 
-    later: types and shapes of arrays that begin as zeros and are filled afterwards.
+    The files are durable when this returns. An undamaged folder of this name is reused. later: types and shapes of
+    arrays that begin as zeros and are filled afterwards.
     """
     fields = head.model_dump(mode="json")
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
@@ -53,7 +60,7 @@ def save_folder(
         try:
             if read_folder_head(place, type(head)) == head:
                 return place
-        except DataError:  # it is damaged
+        except DataError:  # the folder is damaged and is written anew
             pass
         shutil.rmtree(place)
     with write_folder(serving, kind) as partial:
@@ -67,13 +74,19 @@ def save_folder(
 
 
 def _reserve(path: Path) -> None:
-    """The disk keeps a file's room. OSError where it has none: who writes to a map of it later would be killed."""
+    """Reserves the blocks of a file on the disk.
+
+    OSError for a full disk. Without reserved blocks, a process that writes to the mapped file later would be killed.
+    """
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def read_folder_head(folder: Path, kind: type[Head]) -> Head:
-    """The head of a folder whose files are as long as it says. DataError for a damaged or another folder."""
+    """Reads the head of a folder and checks the lengths of its files.
+
+    DataError for a damaged folder, or for one of another kind.
+    """
     try:
         fields = json.loads((folder / HEAD).read_bytes())
         sizes = _Sizes.model_validate(fields).sizes
@@ -90,21 +103,27 @@ def read_folder_head(folder: Path, kind: type[Head]) -> Head:
 
 
 def open_arrays(folder: Path, kind: type[Head]) -> tuple[Head, dict[str, NDArray[Any]]]:
-    """The head and all arrays of a folder, so that nothing of it has to be there later. DataError as from each."""
+    """Opens the head and all arrays of a folder.
+
+    The arrays stay readable when the folder is removed later. DataError as from `read_folder_head` and `open_array`.
+    """
     head = read_folder_head(folder, kind)
     sizes = _Sizes.model_validate_json((folder / HEAD).read_bytes()).sizes
     return head, {name: open_array(folder, name) for name in sizes}
 
 
 def open_array(folder: Path, name: str) -> NDArray[Any]:
-    """An array of a folder, mapped where it is large. DataError for a damaged file."""
+    """Opens an array of a folder, and maps it if its file is large.
+
+    The file is mapped from `MAPPED_FROM` bytes on. DataError for a damaged file.
+    """
     path = folder / f"{name}.npy"
     try:
         if path.stat().st_size < MAPPED_FROM:
             with path.open("rb") as file:
                 found: NDArray[Any] = read_array(file, allow_pickle=False)
             return found
-        # A plain view of the mapping: what numpy does for its own kind of map on each look costs more than the look.
+        # A plain view, because indexing a numpy memmap object costs more than reading the values.
         mapped: NDArray[Any] = open_memmap(path, mode="r").view(np.ndarray)
         return mapped
     except (OSError, ValueError):
@@ -112,5 +131,5 @@ def open_array(folder: Path, name: str) -> NDArray[Any]:
 
 
 def folder_error(folder: Path, expected: str) -> DataError:
-    """The error for a folder that cannot be used, which says what to do."""
+    """Makes the error for an unusable folder, which tells the user to remove it."""
     return DataError(f"{folder}: expected {expected}: remove this folder, the trainer compiles it anew")

@@ -1,5 +1,6 @@
-"""Scores of baskets by a model's own arrays, in numpy: the base score, the fused closed forms, and the predictive MLP.
+"""Scores baskets with a model's own arrays, in numpy.
 
+A score is the base score, the fused closed forms, and the predictive MLP's part.
 Shapes: N items, M users, n items of a basket, q embedding width, d width of the MLPs, c columns.
 """
 
@@ -19,19 +20,22 @@ from shared.method.parameters import Float32
 Rows = NDArray[np.int64]
 Growth = tuple[float, float]
 """(a, b) of exp(a + b log n), a number that grows as a power of a basket's size n."""
-CHUNK = 64  # items that the MLP scores in one product, so that a score's last bits do not depend on how many there are
+CHUNK = 64  # items that the MLP scores in one product: the last bits of a score do not depend on the number of items
 LEAK = 0.2  # slope of NGCF's activation below zero
 Fold = Literal["low_pass", "convolutions", "least_squares"]
 PartKind = Literal["weights", "users", "filter", "squares", "frequency"]
 
 
 def grow(growth: Growth, size: int) -> float:
-    """A number that grows as a power of a basket's size."""
+    """Computes exp(a + b log n) for a basket of n items."""
     return float(np.exp(growth[0] + growth[1] * np.log(max(1, size))))
 
 
 class PartHead(BaseModel):
-    """A closed form of the fusion. size: of its scores' deviation over the items, by the basket's size."""
+    """Description of one closed form of the fusion.
+
+    size: the deviation of its scores over the items, as it grows with the basket's size.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     kind: PartKind
@@ -42,8 +46,11 @@ class PartHead(BaseModel):
 
 
 class ExactHead(BaseModel):
-    """What the arrays of exact scores are of. fold: how a basket becomes a user. mlps: does a head pool and predict?
-    residual: is there a base score beside the MLP? convolutions: L of the encoder."""
+    """Description of the arrays of exact scores.
+
+    fold: how a basket becomes a user. mlps: does a head pool and predict? residual: is there a base score beside the
+    MLP? convolutions: L of the encoder.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     fold: Fold
@@ -59,7 +66,10 @@ class ExactHead(BaseModel):
 
 
 class BasketUser(NamedTuple):
-    """A basket as the model sees it: embedding (q,) with scale and alpha in it, narrow (d,), hidden (d,)."""
+    """Vectors of the user that a basket stands for.
+
+    embedding: (q,), multiplied by the scale and alpha. narrow: (d,). hidden: (d,).
+    """
 
     embedding: Float32
     narrow: Float32
@@ -67,7 +77,7 @@ class BasketUser(NamedTuple):
 
 
 class ScoredPart(Protocol):
-    """A closed form: scores of a basket, of every item or at some columns."""
+    """Closed form that scores a basket, for all items or at some columns."""
 
     def scores(self, basket: Rows) -> Float32: ...
     def scores_at(self, basket: Rows, columns: Rows) -> Float32: ...
@@ -75,14 +85,14 @@ class ScoredPart(Protocol):
 
 
 class SparseRows(NamedTuple):
-    """The entries of a sparse matrix by rows."""
+    """Entries of a sparse matrix by rows."""
 
     indptr: NDArray[Any]
     indices: NDArray[Any]
     data: Float32
 
     def gather(self, rows: Rows) -> tuple[Rows, NDArray[Any], Float32]:
-        """Entries of these rows one after the other: which of the rows, the columns, the values."""
+        """Collects the entries of some rows: their places in `rows`, columns and values."""
         starts = self.indptr[rows].astype(np.int64)
         lengths = self.indptr[rows + 1].astype(np.int64) - starts
         owners = np.repeat(np.arange(len(rows)), lengths)
@@ -90,16 +100,16 @@ class SparseRows(NamedTuple):
         return owners, self.indices[places], self.data[places]
 
     def sum_rows(self, rows: Rows, weights: Float32, width: int) -> Float32:
-        """Weighted sum of these rows, (width,)."""
+        """Adds up some rows with weights, (width,)."""
         owners, columns, values = self.gather(rows)
         return np.bincount(columns, values * weights[owners], minlength=width).astype(np.float32)
 
     def owners(self) -> Rows:
-        """The row of each entry."""
+        """Lists the row of each entry."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
     def products(self, rows: Rows, vector: Float32) -> Float32:
-        """Of each of these rows with a vector, (rows,)."""
+        """Multiplies each of some rows by a vector, (rows,)."""
         owners, columns, values = self.gather(rows)
         return np.bincount(owners, values * vector[columns], minlength=len(rows)).astype(np.float32)
 
@@ -109,7 +119,7 @@ def _open_lists(arrays: Arrays, name: str) -> SparseRows:
 
 
 class WeightsPart:
-    """f = x B with the weights B (N, N)."""
+    """Closed form f = x B with the weights B (N, N)."""
 
     def __init__(self, arrays: Arrays, name: str, head: PartHead) -> None:
         del head
@@ -129,7 +139,10 @@ class WeightsPart:
 
 
 class UsersPart:
-    """f = x - (x - x X^T K X) scale: EASE by the inverse K (M, M) over the users."""
+    """EASE by the inverse over the users.
+
+    f = x - (x - x X^T K X) scale, with the inverse K (M, M).
+    """
 
     def __init__(self, arrays: Arrays, name: str, head: PartHead) -> None:
         del head
@@ -158,7 +171,7 @@ class UsersPart:
         return np.stack(rows)
 
     def _reach_users(self, basket: Rows) -> Float32:
-        """x X^T K, (M,)."""
+        """Computes x X^T K, (M,)."""
         _, users, values = self._turned.gather(basket)
         common = np.bincount(users, values, minlength=len(self._inverse)).astype(np.float32)
         some = np.flatnonzero(common)
@@ -167,7 +180,10 @@ class UsersPart:
 
 
 class FilterPart:
-    """f = x D^-a W D^a / (1 - diag W), W = V diag(h - c s^2) V^T + c R^T R with a zero diagonal."""
+    """Filter over the full spectrum.
+
+    f = x D^-a W D^a / (1 - diag W), W = V diag(h - c s^2) V^T + c R^T R with a zero diagonal.
+    """
 
     def __init__(self, arrays: Arrays, name: str, head: PartHead) -> None:
         self._slope = np.float32(head.numbers["slope"])
@@ -203,7 +219,7 @@ class FilterPart:
         return found
 
     def _users(self, basket: Rows) -> tuple[Rows, Float32]:
-        """Rows of the users who have an item of the basket, and x D^-a R^T of each."""
+        """Finds the users who have an item of the basket, and their x D^-a R^T."""
         owners, users, values = self._turned.gather(basket)
         weights = values * self._entry[basket][owners]
         reach = np.bincount(users, weights, minlength=1).astype(np.float32)
@@ -212,7 +228,10 @@ class FilterPart:
 
 
 class SquaresPart:
-    """f = w V^T, w the weighted least squares of a basket, the mean over several ranks."""
+    """Weighted least squares of a basket, averaged over several ranks.
+
+    f = w V^T, where w solves the least squares.
+    """
 
     def __init__(self, arrays: Arrays, name: str, head: PartHead) -> None:
         self._items = arrays[f"{name}-items"]
@@ -230,7 +249,7 @@ class SquaresPart:
         return found
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:
-        """v_i A^-1 v_j, A the basket's system."""
+        """Computes v_i A^-1 v_j, where A is the basket's system."""
         total = np.zeros((len(basket), len(columns)), dtype=np.float32)
         for turned, shared in zip(self._turned, self._shared, strict=True):
             own = turned[basket]
@@ -252,7 +271,7 @@ class SquaresPart:
 
 
 class FrequencyPart:
-    """f = log(1 + degree), whatever the basket."""
+    """Popularity score f = log(1 + degree), the same for all baskets."""
 
     def __init__(self, arrays: Arrays, name: str, head: PartHead) -> None:
         del head
@@ -268,7 +287,7 @@ class FrequencyPart:
         return found
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:
-        """An item of the basket adds nothing."""
+        """Returns zeros, since no item of the basket adds anything."""
         return np.zeros((len(basket), len(columns)), dtype=np.float32)
 
 
@@ -282,7 +301,7 @@ PARTS: dict[PartKind, Callable[[Arrays, str, PartHead], ScoredPart]] = {
 
 
 class ExactScorer:
-    """A frozen model's scores of baskets."""
+    """Scorer of baskets by a frozen model's arrays."""
 
     def __init__(self, arrays: Arrays, head: ExactHead) -> None:
         self.head = head
@@ -313,7 +332,7 @@ class ExactScorer:
             self.reach = 0.0
 
     def user(self, basket: Rows) -> BasketUser:
-        """The user who has these items."""
+        """Computes the vectors of the user who has these items."""
         layers = self._fold(basket)
         head, nothing = self.head, np.zeros(0, dtype=np.float32)
         if not head.mlps:
@@ -326,7 +345,7 @@ class ExactScorer:
         return BasketUser(pooled * size, narrow, self._mlps["on-user"] @ narrow)
 
     def scores(self, basket: Rows, user: BasketUser) -> Float32:
-        """Base score of every item, with what the fusion adds, (N,)."""
+        """Scores all items by the base score and the fused closed forms, (N,)."""
         if not self.head.residual:
             return np.zeros(len(self._items), dtype=np.float32)
         base: Float32 = self._items @ user.embedding
@@ -340,15 +359,21 @@ class ExactScorer:
         return base
 
     def scores_at(self, basket: Rows, user: BasketUser, columns: Rows) -> Float32:
-        """The same at some columns (c,), but for a shift of all; how far the parts' scores spread over the items is
-        what baskets of this size usually have."""
+        """Scores some columns (c,) by the base score and the fused closed forms.
+
+        These scores differ from `scores` by one shift of all. The deviation of each part's scores over the items is
+        taken to be the usual one for baskets of this size.
+        """
         found: Float32 = self._items[columns] @ user.embedding
         for weight, part in self._weighted_parts(basket, user):
             found += weight * part.scores_at(basket, columns)
         return found
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:
-        """What each item of the basket adds to the scores at some columns, of the parts that are sums, (n, c)."""
+        """Computes what each item of the basket adds to some scores, (n, c).
+
+        Only the parts of the fusion that are sums over the basket count.
+        """
         total = np.zeros((len(basket), len(columns)), dtype=np.float32)
         if len(basket):
             for weight, part in self._weighted_parts(basket, self.user(basket)):
@@ -356,7 +381,7 @@ class ExactScorer:
         return total
 
     def correction(self, user: BasketUser, columns: Rows) -> Float32:
-        """The predictive MLP's part of f at some columns, (c,)."""
+        """Computes the predictive MLP's part of f at some columns, (c,)."""
         if not self.head.mlps:
             return np.zeros(len(columns), dtype=np.float32)
         mlps = self._mlps
@@ -378,7 +403,10 @@ class ExactScorer:
         return [(weight, part) for weight, (_, part) in zip(weights, self.parts, strict=True)]
 
     def _pool(self, layers: list[Float32]) -> Float32:
-        """As PooledMLPs.pool: the mean of the layers where there is a base path, and the MLP."""
+        """Pools the layers of a user as `PooledMLPs.pool` does.
+
+        The result is the MLP's output. A model with a base score adds the mean of the layers.
+        """
         mlps, width = self._mlps, self.head.width
         hidden = np.tanh(mlps["in"] @ np.concatenate([layer[:width] for layer in layers]) + mlps["in-bias"])
         pooled: Float32 = mlps["out"] @ hidden + mlps["out-bias"]

@@ -1,5 +1,6 @@
-"""A silo's model as answers need it: an item table, lists of the known users, and what scores mean, all mapped.
+"""Ranks items by a silo's compiled model.
 
+The mapped arrays hold an item table, lists of the known users, and the meaning of scores.
 Shapes: M users, N items, L items of a list, n items of a basket, K entries an item, q directions.
 """
 
@@ -23,9 +24,9 @@ from shared.method.parameters import Float32
 
 FORMAT: Final = "lpsfed-compiled-model/1"
 KIND: Final = "model"
-LENGTH: Final = 200  # items of a list, of which a request's filters leave some
-RESCORED: Final = 200  # items of a table's list that are scored again, and more where more are asked for
-CANDIDATES: Final = 2000  # items at most of which the predictive MLP's part is computed
+LENGTH: Final = 200  # items of a list, so that some are left after the filters of a request
+RESCORED: Final = 200  # least number of a table's best items that are scored again
+CANDIDATES: Final = 2000  # most items whose MLP part is computed, unless more are asked for
 Form = Literal["dense", "truncated", "rescored", "exact"]
 Rows = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -34,24 +35,31 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Relevance:
-    """1 / (1 + exp(-(slope f + intercept))); slope is positive, so that no two items change places."""
+    """Logistic map from scores f to relevance in [0, 1].
+
+    relevance = 1 / (1 + exp(-(slope f + intercept))). slope is positive, so that the order of items stays.
+    """
 
     slope: float
     intercept: float
 
     def of(self, scores: Float32) -> Float64:
-        """Of scores f of any shape."""
+        """Computes the relevance of scores f of any shape."""
         logits = scores.astype(np.float64) * self.slope + self.intercept
         small: Float64 = np.exp(-np.abs(logits))
         return np.where(logits >= 0, 1.0, small) / (1.0 + small)
 
 
-UNFITTED = Relevance(1.0, 0.0)  # of a model that no validation item has judged
+UNFITTED = Relevance(1.0, 0.0)  # for a model without validation items to fit a relevance to
 
 
 class TableHead(BaseModel):
-    """An item table. entries: of each item, 0: all. growth: of the sum's factor, and of the bias's, with a basket's
-    size. rescored: are its best items scored again exactly? few: smaller baskets are ranked exactly."""
+    """Description of an item table.
+
+    entries: number of entries of each item; 0: all. growth, bias_growth: how the factors of the sum and of the bias
+    grow with a basket's size. rescored: are the best items scored again exactly? few: number of items below which
+    a basket is ranked exactly.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     entries: int
@@ -62,12 +70,12 @@ class TableHead(BaseModel):
 
 
 class CompiledModelHead(BaseModel):
-    """What the arrays of a compiled model are of.
+    """Description of the arrays of a compiled model.
 
-    lists_digest: of the shard's data. ranked_by: digest of what ranks known users' lists. entries, few: see
-    `TableHead`; entries None without a table. why: how the form was chosen. chosen_for, chosen_pairs: what the choice
-    holds for, so that the next model of the kind need not choose again. relevance: of the lists' scores;
-    basket_relevance: of the baskets'.
+    lists_digest: digest of the shard's data. ranked_by: digest of the arrays that rank known users' lists. entries,
+    few: see `TableHead`; entries is None without a table. why: how the form was chosen. chosen_for, chosen_pairs: the
+    parts of the model and the number of training pairs that the form was chosen for, so that a later model of the same
+    parts need not choose again. relevance: meaning of the lists' scores. basket_relevance: meaning of baskets' scores.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,14 +100,17 @@ class CompiledModelHead(BaseModel):
 
 
 class RankedItems(NamedTuple):
-    """Rows of items, best first, and their scores; -1 and -inf where there are no more."""
+    """Rows of items, best first, and their scores.
+
+    Unfilled places have the row -1 and the score -inf.
+    """
 
     rows: Rows
     scores: Float32
 
 
 class EntryTable:
-    """Scores of a basket as a sum of its items' rows, and a bias."""
+    """Item table that scores a basket by a sum of rows, and a bias."""
 
     def __init__(self, arrays: Arrays, head: TableHead) -> None:
         self.head, self._bias, self._values = head, arrays["table-bias"], arrays["table-values"]
@@ -111,12 +122,12 @@ class EntryTable:
             raise ValueError(f"a table of {expected[0]:,} x {expected[1]:,} numbers, got another")
 
     def scores(self, basket: Rows) -> Float32:
-        """Of every item, (N,)."""
+        """Scores all items for a basket, (N,)."""
         values = self._values[basket]
         if self._columns is None:
             found: Float32 = np.add.reduce(values, axis=0, dtype=np.float32)
         else:
-            # In the types that bincount works with: what it turns itself takes it three times as long.
+            # The types that bincount works with: when bincount converts them itself, it takes three times as long.
             columns, weights = self._columns[basket].astype(np.intp), values.astype(np.float64)
             found = np.bincount(columns.ravel(), weights.ravel(), minlength=self.items).astype(np.float32)
         found *= np.float32(grow(self.head.growth, len(basket)))
@@ -124,7 +135,10 @@ class EntryTable:
         return found
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:
-        """What each item of the basket (n,) adds to the scores of the items `columns` (c,), (n, c)."""
+        """Computes what each item of the basket (n,) adds to some scores, (n, c).
+
+        columns: the items with these scores, (c,).
+        """
         size = np.float32(grow(self.head.growth, len(basket)))
         if self._columns is None:
             return self._values[np.ix_(basket, columns)].astype(np.float32) * size
@@ -138,7 +152,10 @@ class EntryTable:
 
 
 class BasketRanker:
-    """Ranks items for baskets by a table, by exact scores, or by exact scores of a table's best."""
+    """Ranks items for baskets by a table, by exact scores, or by both.
+
+    By both: the table's best items are scored again exactly.
+    """
 
     def __init__(self, arrays: Arrays, table: TableHead | None, exact: ExactHead | None) -> None:
         self._table = None if table is None else EntryTable(arrays, table)
@@ -147,7 +164,10 @@ class BasketRanker:
             raise ValueError("the arrays of exact scores, got none")
 
     def rank(self, basket: Rows, excluded: Mask | Rows, k: int) -> RankedItems:
-        """The k best items, of equal scores the first rows. A shorter list is the beginning of a longer one."""
+        """Ranks the k best items for a basket.
+
+        Of equal scores the first rows come first, so that a shorter list is the beginning of a longer one.
+        """
         table = self._table_for(basket)
         if table is None:
             return self._rank_exactly(basket, excluded, k)
@@ -161,7 +181,7 @@ class BasketRanker:
         return _best_of(chosen, self.scores_at(basket, chosen), k)
 
     def scores_at(self, basket: Rows, columns: Rows) -> Float32:
-        """Scores of some items (c,), by which `rank` orders them."""
+        """Computes the scores of some items (c,), by which `rank` orders them."""
         table, exact = self._table_for(basket), self._exact
         if table is not None and not table.head.rescored:
             return table.scores(basket)[columns]
@@ -172,7 +192,10 @@ class BasketRanker:
         return exact.scores_at(basket, user, columns) + exact.correction(user, columns)
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:
-        """What each item of the basket (n,) adds to the scores of the items `columns` (c,), (n, c)."""
+        """Computes what each item of the basket (n,) adds to some scores, (n, c).
+
+        columns: the items with these scores, (c,).
+        """
         table = self._table_for(basket)
         if table is not None and not table.head.rescored:
             return table.contributions(basket, columns)
@@ -180,7 +203,7 @@ class BasketRanker:
         return self._exact.contributions(basket, columns)
 
     def _table_for(self, basket: Rows) -> EntryTable | None:
-        """The table, where a basket of this size is ranked by it."""
+        """Returns the table if baskets of this size are ranked by it, else None."""
         table = self._table
         return None if table is None or len(basket) < table.head.few else table
 
@@ -193,7 +216,10 @@ class BasketRanker:
         return _best_of(chosen, scores[chosen] + exact.correction(user, chosen), k)
 
     def _candidates(self, scores: Float32, k: int) -> Rows:
-        """Items whose score can reach the k best once the MLP has corrected it by its reach at most."""
+        """Finds the items that can be among the k best after the MLP's correction.
+
+        The MLP changes a score by its reach at most.
+        """
         exact, count = self._exact, len(scores)
         assert exact is not None
         if not exact.head.residual or count <= k:
@@ -208,8 +234,10 @@ class BasketRanker:
 
 
 class MappedLists(NamedTuple):
-    """Lists of the known users as a trainer fills them: items and scores (M, L), of which the first `ready` (1,) rows
-    are there."""
+    """Lists of the known users, which a trainer fills row by row.
+
+    items, scores: (M, L). ready: (1,), the number of first rows that are filled.
+    """
 
     items: NDArray[np.int32]
     scores: Float32
@@ -217,14 +245,18 @@ class MappedLists(NamedTuple):
 
 
 class CompiledModel:
-    """Answers of one model. Whatever is large is mapped: processes share it, and nobody but the trainer writes it.
+    """Compiled model that answers for known users and for baskets.
 
-    form, why: of the answers to baskets, and how it was chosen. relevance: what the lists' scores mean;
-    basket_relevance: what those of baskets mean. directions: rows (N, q) of length one, for items like an item.
+    Large arrays are mapped. Processes share them, and only the trainer writes them. form: the form of answers to
+    baskets. why: how the form was chosen. relevance: meaning of the lists' scores. basket_relevance: meaning of
+    baskets' scores. directions: rows (N, q) of length one, by which similar items are found.
     """
 
     def __init__(self, head: CompiledModelHead, arrays: Arrays, lists: MappedLists | None = None) -> None:
-        """ValueError for arrays that do not fit the head. lists: None in a silo that keeps none."""
+        """Takes the arrays of a compiled model.
+
+        lists: None in a silo that keeps no lists. ValueError for arrays that do not fit the head.
+        """
         self.head, self._lists = head, lists
         self.version, self.kept_at, self.shard = head.version, head.kept_at, head.lists_digest
         self.form, self.why = head.form, head.why
@@ -236,28 +268,38 @@ class CompiledModel:
 
     @property
     def lists_ready(self) -> int:
-        """How many users' lists are there, those of the first rows."""
+        """Counts the users whose lists are filled, which are the first rows."""
         return 0 if self._lists is None else int(self._lists.ready[0])
 
     def list_of(self, row: int) -> tuple[NDArray[np.int32], Float32] | None:
-        """A known user's best items that he has not met, best first, -1 where there are no more, and their scores.
+        """Looks up the best items of a known user, and their scores.
 
-        None while the list is not there yet.
+        The items come best first, without those that the user has met. Unfilled places have the row -1. None while the
+        list is not filled yet.
         """
         lists = self._lists
         return None if lists is None or row >= lists.ready[0] else (lists.items[row], lists.scores[row])
 
     def rank_basket(self, basket: Rows, excluded: Mask | Rows, k: int) -> RankedItems:
-        """The k best items for a basket without what is excluded for it: a mask (N,), or rows."""
+        """Ranks the k best items for a basket, without the excluded ones.
+
+        excluded: a mask (N,), or rows.
+        """
         return self._baskets.rank(basket, excluded, k)
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:
-        """What each item of the basket (n,) adds to the scores of the items `columns` (c,), (n, c)."""
+        """Computes what each item of the basket (n,) adds to some scores, (n, c).
+
+        columns: the items with these scores, (c,).
+        """
         return self._baskets.contributions(basket, columns)
 
 
 def open_model(folder: Path, shard: CompiledShard) -> CompiledModel:
-    """The compiled model in this folder. DataError for a damaged folder, and for one of another shard."""
+    """Opens the compiled model in a folder.
+
+    DataError for a damaged folder, and for a model of another shard.
+    """
     head, arrays = open_arrays(folder, CompiledModelHead)
     sizes = (head.lists_digest, head.users, head.items)
     if sizes != (shard.lists_digest, len(shard.user_ids), len(shard.item_ids)):
@@ -271,7 +313,10 @@ def open_model(folder: Path, shard: CompiledShard) -> CompiledModel:
 
 
 def map_lists(folder: Path, head: CompiledModelHead, mode: Literal["r", "r+"]) -> MappedLists:
-    """The lists, in memory that processes share. DataError for damaged files."""
+    """Maps the lists of known users into memory that processes share.
+
+    DataError for damaged files.
+    """
     arrays = []
     for name, (dtype, shape) in list_files(head).items():
         try:
@@ -285,7 +330,7 @@ def map_lists(folder: Path, head: CompiledModelHead, mode: Literal["r", "r+"]) -
 
 
 def list_files(head: CompiledModelHead) -> dict[str, tuple[type[np.generic], tuple[int, ...]]]:
-    """Types and shapes of the arrays of `MappedLists`, by the names of their files."""
+    """Lists the types and shapes of the arrays of `MappedLists`, by file names."""
     shape = (head.users, head.length)
     return {"list-items": (np.int32, shape), "list-scores": (np.float32, shape), "list-ready": (np.int64, (1,))}
 
@@ -296,7 +341,7 @@ def _best_of(chosen: Rows, scores: Float32, k: int) -> RankedItems:
 
 
 def _fill_up(rows: Rows, scores: Float32, k: int) -> RankedItems:
-    """k long, with -1 and -inf where there are no more."""
+    """Fills a ranking up to k items, with -1 and -inf in empty places."""
     ranked, best = np.full(k, -1, dtype=np.int64), np.full(k, -np.inf, dtype=np.float32)
     count = min(k, int(np.count_nonzero(scores > -np.inf)))
     ranked[:count], best[:count] = rows[:count], scores[:count]

@@ -1,7 +1,7 @@
-"""Names the compiled folders that a silo answers from, and swaps them by one rename.
+"""Publishes the compiled folders that a silo answers from.
 
-A folder is written under a temporary name, made durable, then renamed to `KIND-DIGEST`. `current.json` says which ones
-answer.
+A folder is written under a temporary name, made durable, then renamed to `KIND-DIGEST`. `current.json` names the
+folders that answer. One rename replaces that file, and so swaps all folders at once.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ CURRENT = "current.json"
 HEAD = "head.json"  # of a compiled folder
 FORMAT: Literal["lpsfed-serving/1"] = "lpsfed-serving/1"
 SHORT = 16  # characters of a digest in a folder's name
-REFRESH = "refresh"  # in the place of a run's name in a version; no run is called so
+REFRESH = "refresh"  # takes the place of a run's name in a version; no run has this name
 PARTIAL = ".partial"  # end of a temporary folder's name
 FOLDER = r"(shard|model|sessions)-[0-9a-f]{16}"
 
 
 class Publication(Message):
-    """The compiled folders that answer.
+    """Names of the compiled folders that answer.
 
-    task: of the silo. shard, model: names of folders; model None: none has been trained yet. shard_digest: of the
-    training data. lists_digest: of all data that answers follow from. version, kept_at: of the model.
+    task: the silo's task. shard, model: names of folders; model is None until one has been trained. shard_digest:
+    digest of the training data. lists_digest: digest of all data that answers follow from. version, kept_at: version
+    of the model, and the time when it was kept.
     """
 
     format: Literal["lpsfed-serving/1"] = FORMAT
@@ -49,9 +50,9 @@ class Publication(Message):
 
 
 def publish(serving: Path, publication: Publication) -> None:
-    """Make these folders the ones that answer. Durable when this returns.
+    """Makes these folders the ones that answer.
 
-    DataError where a folder is missing.
+    The change is durable when this returns. DataError for a missing folder.
     """
     for name in (publication.shard, publication.model):
         if name is not None and not (serving / name / HEAD).is_file():
@@ -60,9 +61,9 @@ def publish(serving: Path, publication: Publication) -> None:
 
 
 def read_publication(serving: Path) -> Publication | None:
-    """Read which folders answer; None where none were published.
+    """Reads which folders answer.
 
-    DataError for a damaged file, and for one of another version.
+    None before the first publication. DataError for a damaged file, and for one of another version.
     """
     path = serving / CURRENT
     try:
@@ -76,9 +77,9 @@ def read_publication(serving: Path) -> Publication | None:
 
 
 def drop_unpublished(serving: Path) -> None:
-    """Remove every compiled and temporary folder that `current.json` does not name.
+    """Removes every compiled and temporary folder that `current.json` does not name.
 
-    A process that has one mapped goes on reading it. To be called by the process that compiles.
+    A process that has mapped such a folder goes on reading it. Only the process that compiles may call this.
     """
     try:
         found = read_publication(serving)
@@ -92,7 +93,10 @@ def drop_unpublished(serving: Path) -> None:
 
 @contextmanager
 def write_folder(serving: Path, kind: str) -> Iterator[Path]:
-    """Give a temporary folder to write compiled arrays into; it is removed at the end unless it was put in place."""
+    """Makes a temporary folder to write compiled arrays into.
+
+    At the end the folder is removed, unless `put_folder` has renamed it.
+    """
     make_private_folder(serving)
     partial = serving / f".{kind}-{secrets.token_hex(8)}{PARTIAL}"
     partial.mkdir(0o700)
@@ -103,9 +107,9 @@ def write_folder(serving: Path, kind: str) -> Iterator[Path]:
 
 
 def put_folder(partial: Path, kind: str, digest: str, head: dict[str, object]) -> Path:
-    """Write the head, make everything durable, and rename the folder to `KIND-DIGEST`.
+    """Writes the head, makes all files durable, and renames the folder to `KIND-DIGEST`.
 
-    A folder of that name that is there already stays, and is the one that is returned.
+    An existing folder of that name stays, and its path is returned.
     """
     (partial / HEAD).write_bytes(json.dumps(head, indent=1).encode())
     for path in partial.iterdir():
@@ -113,13 +117,13 @@ def put_folder(partial: Path, kind: str, digest: str, head: dict[str, object]) -
     sync_path(partial)
     place = partial.parent / f"{kind}-{digest[:SHORT]}"
     if not (place / HEAD).is_file():
-        shutil.rmtree(place, ignore_errors=True)  # without a head it is no compiled folder
+        shutil.rmtree(place, ignore_errors=True)  # a folder without a head is not a compiled one
         os.rename(partial, place)
         sync_path(place.parent)
     return place
 
 
 def parse_version(version: str) -> tuple[str, int]:
-    """The run and the round that a version names."""
+    """Reads the run and the round from a version."""
     run, _, number = version.partition("~")[0].rpartition(".")
     return run, int(number)

@@ -1,4 +1,7 @@
-"""SR-GNN and TAGNN as plain arrays: the same scores as the trained networks', computed by numpy alone."""
+"""Scores visits by SR-GNN and TAGNN in numpy.
+
+The scores equal those of the trained networks.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from client_service.data.prefixes import Int64, Prefixes
 
 Float32 = NDArray[np.float32]
 Mask = NDArray[np.bool_]
-PIECE: Final = 1 << 18  # numbers of the attention of items over a visit's items that are in memory at once
-LEAST_ITEMS: Final = 256  # of a piece
+PIECE: Final = 1 << 18  # attention weights, of items over a visit's items, that are in memory at once
+LEAST_ITEMS: Final = 256  # least number of items in a piece
 NETWORK: Final = (
     "edges.incoming.weight",
     "edges.incoming.bias",
@@ -35,14 +38,14 @@ NETWORK: Final = (
     "transform.bias",
 )
 """Parameters of SR-GNN beside the item table, by their names."""
-TARGET: Final = "target.weight"  # and of TAGNN
+TARGET: Final = "target.weight"  # the parameter that TAGNN has besides
 
 
 @dataclass(frozen=True)
 class VisitGraphs:
-    """B visits over up to n distinct items each.
+    """Graphs of B visits over up to n distinct items each.
 
-    nodes: items, (B, n), 0 where there is none. counts: clicks on each, (B, n), 0 where there is none. last: the place
+    nodes: items, (B, n), 0 in unused places. counts: clicks on each item, (B, n), 0 in unused places. last: the place
     of the last click's item, (B,). incoming, outgoing: (B, n, n), as in `SessionGraphs`.
     """
 
@@ -54,7 +57,10 @@ class VisitGraphs:
 
 
 def visit_graphs(clicks: Int64, lengths: Int64) -> VisitGraphs:
-    """clicks: (B, L), anything behind the end of a visit; lengths: (B,), 1 or more."""
+    """Builds the graphs of visits.
+
+    clicks: (B, L), with any numbers behind the end of a visit. lengths: (B,), 1 or more.
+    """
     visits = np.arange(len(clicks))
     inside = np.arange(clicks.shape[1]) < lengths[:, None]
     behind = np.iinfo(np.int64).max
@@ -85,9 +91,10 @@ def visit_graphs(clicks: Int64, lengths: Int64) -> VisitGraphs:
 
 
 class SessionNetwork:
-    """A trained network at rest. vectors: the rows of its item table that are the silo's items', (N, d).
+    """Trained SR-GNN or TAGNN that no longer changes.
 
-    Clicks on one item have the same vector, so that all is computed once for each distinct item of a visit.
+    vectors: rows of its item table that belong to the silo's items, (N, d). Clicks on one item have the same vector,
+    so that everything is computed once for each distinct item of a visit.
     """
 
     def __init__(self, parameters: Mapping[str, Float32], vectors: Float32) -> None:
@@ -107,8 +114,8 @@ class SessionNetwork:
         self._target = None if target is None else np.ascontiguousarray(target.T, np.float32)
 
     def score(self, examples: Prefixes) -> Float32:
-        """Scores of all items after each visit, (B, N)."""
-        with np.errstate(over="ignore", invalid="ignore"):  # a model that has diverged is found by its scores
+        """Scores all items after each visit, (B, N)."""
+        with np.errstate(over="ignore", invalid="ignore"):  # callers detect a diverged model by its scores
             graphs = visit_graphs(*examples.pad())
             hidden = self._propagate(graphs)
             visits = self._visit_vectors(hidden, graphs)
@@ -117,7 +124,7 @@ class SessionNetwork:
             return self._attend_items(visits, hidden, graphs.counts)
 
     def _propagate(self, graphs: VisitGraphs) -> Float32:
-        """What each item of a visit becomes by its neighbours before and after it, (B, n, d)."""
+        """Updates the items of a visit by their neighbours before and after, (B, n, d)."""
         nodes, width = self.vectors[graphs.nodes], self._width
         told = nodes @ self._linear + self._linear_bias
         messages = np.concatenate([graphs.incoming @ told[:, :, :width], graphs.outgoing @ told[:, :, width:]], axis=2)
@@ -131,7 +138,10 @@ class SessionNetwork:
         return found
 
     def _visit_vectors(self, hidden: Float32, graphs: VisitGraphs) -> Float32:
-        """(B, d): the last click, and the attention that it pays to all."""
+        """Computes the vector of each visit, (B, d).
+
+        The vector combines the last click with the sum of all clicks, weighted by the last click's attention.
+        """
         last = hidden[np.arange(len(hidden)), graphs.last]
         seen = sigmoid((last @ self._last + self._attention_bias)[:, None] + hidden @ self._each)
         weights = (seen @ self._query) * graphs.counts
@@ -144,11 +154,14 @@ class SessionNetwork:
         return found
 
     def _attend_items(self, visits: Float32, hidden: Float32, counts: Float32) -> Float32:
-        """e_t (s + sum_i beta_ti h_i) of each item t, beta_t = softmax_i(e_t^T W h_i) over the clicks i, (B, N)."""
+        """Scores each item by its own attention over the clicks of a visit, (B, N).
+
+        The score of item t is e_t (s + sum_i beta_ti h_i), beta_t = softmax_i(e_t^T W h_i) over the clicks i.
+        """
         assert self._target is not None
         found = self._inner_products(visits)
         size, nodes = hidden.shape[:2]
-        # One product for both: how near an item is to each of the visit's, and what these give it.
+        # One product gives both the logits e_t^T W h_i and the values e_t^T h_i.
         both = np.concatenate([hidden @ self._target, hidden]).reshape(-1, self._width)
         away = np.where(counts > 0, np.float32(0), np.float32(-np.inf))[:, :, None]
         step = max(LEAST_ITEMS, PIECE // (size * nodes))
@@ -165,7 +178,7 @@ class SessionNetwork:
 
 
 def sigmoid(values: Float32) -> Float32:
-    """1 / (1 + exp(-x)), without an overflow."""
+    """Computes 1 / (1 + exp(-x)) without an overflow."""
     found: Float32 = np.tanh(values * np.float32(0.5))
     found += np.float32(1.0)
     found *= np.float32(0.5)
@@ -173,7 +186,10 @@ def sigmoid(values: Float32) -> Float32:
 
 
 def parameter_arrays(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Float32]:
-    """The parameters that a compiled network is made of, without the item table. KeyError where one is missing."""
+    """Selects the parameters of a compiled network, without the item table.
+
+    KeyError for a missing parameter.
+    """
     found = {name: np.asarray(parameters[name], np.float32) for name in NETWORK}
     if TARGET in parameters:
         found[TARGET] = np.asarray(parameters[TARGET], np.float32)

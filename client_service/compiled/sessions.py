@@ -1,4 +1,7 @@
-"""A silo of visits as answers need it: its items, what followed them, and the next-item model, as mapped arrays."""
+"""Reads a silo's compiled visits and scores the next item.
+
+The mapped arrays hold the items, what followed them, and the next-item model.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,18 @@ from client_service.data.prefixes import Int64, Prefixes
 
 KIND: Final = "sessions"
 MODEL_KIND: Final = "model"
-SCORES: Final = 1 << 18  # of transitions that are computed at a time
-LEAST_SUM: Final = 1e-9  # of weights that become shares
-LEAST_PROBABILITY: Final = 1e-30  # whose logarithm is a number
+SCORES: Final = 1 << 18  # scores of transitions that are computed at a time
+LEAST_SUM: Final = 1e-9  # least sum by which weights are divided to become shares
+LEAST_PROBABILITY: Final = 1e-30  # smaller probabilities count as this one, so that their logarithm is finite
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
 
 class SessionsHead(BaseModel):
-    """What the arrays of a compiled shard of visits are of. digest: of the visits, under which models are kept."""
+    """Description of the arrays of a compiled shard of visits.
+
+    digest: digest of the visits, under which models are kept.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     format: Literal["lpsfed-compiled-sessions/1"] = "lpsfed-compiled-sessions/1"
@@ -38,7 +44,10 @@ class SessionsHead(BaseModel):
 
 
 class TransitionsHead(BaseModel):
-    """The numbers of one set of transitions: see `CompiledTransitions`. share: of it in the scores of all sets."""
+    """Numbers of one set of transitions: see `CompiledTransitions`.
+
+    share: the weight of this set in the scores of all sets.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     share: float
@@ -49,10 +58,10 @@ class TransitionsHead(BaseModel):
 
 
 class NextModelHead(BaseModel):
-    """What the arrays of a compiled next-item model are of.
+    """Description of the arrays of a compiled next-item model.
 
-    sessions: the digest of its visits. share: of the network in the probability of an item beside the transitions.
-    network: its name, None where transitions alone answer.
+    sessions: the digest of its visits. share: the network's share in the probability of an item, beside the
+    transitions. network: the network's name, or None if transitions alone answer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,7 +76,7 @@ class NextModelHead(BaseModel):
 
 
 class WeightRows:
-    """A sparse matrix of weights (N, N), by its rows."""
+    """Sparse matrix of weights (N, N), stored by rows."""
 
     def __init__(self, arrays: Arrays, name: str, count: int) -> None:
         self.indptr, self.indices = arrays[f"{name}-indptr"], arrays[f"{name}-indices"]
@@ -76,7 +85,7 @@ class WeightRows:
             raise ValueError(f"weights of {count:,} rows in {name}-*.npy, got others")
 
     def select(self, rows: Int64) -> tuple[Int64, Int64, Float32]:
-        """The entries of some rows: at which place of `rows` each stands, its column and its weight."""
+        """Collects the entries of some rows: their places in `rows`, columns and weights."""
         starts, lengths = self.indptr[rows], self.indptr[rows + 1] - self.indptr[rows]
         owners = np.repeat(np.arange(len(rows)), lengths)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -85,9 +94,10 @@ class WeightRows:
 
 
 class CompiledSessions:
-    """The items of a shard of visits. popularity: how often each was clicked, (N,); successors: what came next.
+    """Items of a compiled shard of visits.
 
-    name: of the compiled folder, "" in memory alone.
+    popularity: how often each item was clicked, (N,). successors: how often each item came next after another. name:
+    name of the compiled folder, "" for a shard that is only in memory.
     """
 
     def __init__(self, head: SessionsHead, arrays: Arrays, name: str = "") -> None:
@@ -101,15 +111,15 @@ class CompiledSessions:
 
     @property
     def digest(self) -> str:
-        """Of the visits."""
+        """Returns the digest of the visits."""
         return self.head.digest
 
     def title(self, row: int | None) -> str | None:
-        """Of an item, where one is known."""
+        """Looks up the title of an item; None for an unknown item or title."""
         return None if row is None or self.titles is None else self.titles[row]
 
     def count_successors(self, last: Int64) -> Float32:
-        """How often each item was clicked next after these, (B, N)."""
+        """Counts how often each item was clicked next after some items, (B, N)."""
         found = np.zeros((len(last), len(self.item_ids)), np.float32)
         owners, columns, counts = self.successors.select(last)
         found[owners, columns] = counts
@@ -117,14 +127,18 @@ class CompiledSessions:
 
 
 def open_sessions(folder: Path) -> CompiledSessions:
-    """Opens a compiled shard of visits. DataError for a damaged or another folder, which says what to do."""
+    """Opens a compiled shard of visits.
+
+    DataError, with what to do, for a damaged folder or one of another kind.
+    """
     head, arrays = open_arrays(folder, SessionsHead)
-    with _damage_told(folder):
+    with _errors_of_folder(folder):
         return CompiledSessions(head, arrays, folder.name)
 
 
 @contextmanager
-def _damage_told(folder: Path) -> Iterator[None]:
+def _errors_of_folder(folder: Path) -> Iterator[None]:
+    """Turns the errors of arrays that do not fit their head into DataError."""
     try:
         yield
     except KeyError as error:
@@ -134,9 +148,10 @@ def _damage_told(folder: Path) -> Iterator[None]:
 
 
 class CompiledTransitions:
-    """One set of transitions scores the items after a visit, as `TransitionScores` does.
+    """One set of transitions, which scores the items after a visit.
 
-    near: what goes with each item. scale: makes its rows add up to 1, (N,). popular: shares of all clicks, (N,).
+    The scores are those of `TransitionScores`. near: weights of the items that go with each item. scale: factors that
+    make the rows of `near` add up to 1, (N,). popular: shares of all clicks, (N,).
     """
 
     def __init__(self, arrays: Arrays, place: int, count: int, numbers: TransitionsHead) -> None:
@@ -144,7 +159,10 @@ class CompiledTransitions:
         self.scale, self.popular = arrays[f"scale-{place}"], arrays[f"popular-{place}"]
 
     def score(self, examples: Prefixes) -> Float64:
-        """How likely each item comes next, by rows that add up to 1, (B, N)."""
+        """Computes the probability that each item comes next, (B, N).
+
+        Each row adds up to 1.
+        """
         step = max(1, SCORES // len(self.popular))
         parts = (
             self._score_some(examples.select(np.arange(first, min(first + step, len(examples)))))
@@ -162,7 +180,7 @@ class CompiledTransitions:
             owners, columns, near = self.near.select(some)
             walked = near * self.scale[some][owners] * found[rows, some][owners]
             further = _add_up(rows[owners], columns, walked, shape)
-            further[visits, items] = 0.0  # two steps lead back to the visit's own items, whose weight is `repeats`
+            further[visits, items] = 0.0  # two steps can lead back to the visit's items: `repeats` alone weighs these
             further *= self.numbers.second
             further += found
             found = _shares(further)
@@ -172,7 +190,10 @@ class CompiledTransitions:
         return found
 
     def _weigh_clicks(self, examples: Prefixes) -> tuple[Int64, Int64, Float64]:
-        """Each visit's distinct items with the sum of their clicks' weights: visits, items and weights."""
+        """Adds up the weights of the clicks on each distinct item of each visit.
+
+        Returns visits, items and weights.
+        """
         clicks, lengths = examples.pad()
         age = lengths[:, None] - 1 - np.arange(clicks.shape[1])
         inside = age >= 0
@@ -183,22 +204,25 @@ class CompiledTransitions:
 
 
 def _add_up(rows: Int64, columns: Int64, values: NDArray[np.floating], shape: tuple[int, int]) -> Float64:
-    """The sum of the values of each place of a matrix."""
+    """Adds up the values of each place of a matrix."""
     found = np.bincount(rows * shape[1] + columns, weights=values, minlength=shape[0] * shape[1])
     return found.astype(np.float64, copy=False).reshape(shape)
 
 
 def _shares(weights: Float64) -> Float64:
-    """Rows that add up to 1, or have nothing."""
+    """Scales each row in place so that it adds up to 1; empty rows stay."""
     weights /= np.maximum(weights.sum(axis=1, keepdims=True), LEAST_SUM)
     return weights
 
 
 class CompiledNextModel:
-    """A next-item model at rest. Its scores are those of the model that was compiled."""
+    """Compiled next-item model, with the scores of the original model."""
 
     def __init__(self, head: NextModelHead, arrays: Arrays, count: int) -> None:
-        """count: of the items that it scores."""
+        """Takes the arrays of a compiled model.
+
+        count: number of items that it scores. ValueError for arrays that do not fit the head.
+        """
         self.head = head
         self.network: SessionNetwork | None = None
         if head.network is not None:
@@ -214,16 +238,19 @@ class CompiledNextModel:
 
     @property
     def version(self) -> str:
-        """That its answers carry."""
+        """Returns the version that answers carry."""
         return self.head.version
 
     @property
     def kept_at(self) -> str:
-        """When it was kept on the disk, UTC, ISO 8601."""
+        """Returns the time when the model was kept on the disk, UTC, ISO 8601."""
         return self.head.kept_at
 
     def score(self, examples: Prefixes) -> Float32:
-        """Scores of all items after each visit, (B, N): with transitions, logarithms of probabilities."""
+        """Scores all items after each visit, (B, N).
+
+        With transitions, the scores are logarithms of probabilities.
+        """
         if not self.transitions:
             assert self.network is not None
             return self.network.score(examples)
@@ -238,16 +265,19 @@ class CompiledNextModel:
 
 
 def open_next_model(folder: Path, sessions: CompiledSessions) -> CompiledNextModel:
-    """Opens a compiled next-item model of these visits. DataError for a damaged folder, or one of other visits."""
+    """Opens a compiled next-item model of some visits.
+
+    DataError for a damaged folder, and for a model of other visits.
+    """
     head, arrays = open_arrays(folder, NextModelHead)
     if head.sessions != sessions.digest:
-        raise folder_error(folder, "a model of the visits that answer, got one of others")
-    with _damage_told(folder):
+        raise folder_error(folder, "a model of the published visits, got one of other visits")
+    with _errors_of_folder(folder):
         return CompiledNextModel(head, arrays, len(sessions.item_ids))
 
 
 def probabilities(scores: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Softmax of each row."""
+    """Computes the softmax of each row."""
     powers: NDArray[np.floating] = np.exp(scores - scores.max(axis=1, keepdims=True))
     powers /= powers.sum(axis=1, keepdims=True)
     return powers

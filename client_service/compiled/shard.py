@@ -1,4 +1,7 @@
-"""A silo's data as answers need it: ids, titles, features, pairs and times, mapped from a compiled folder."""
+"""Reads a silo's compiled data: ids, titles, features, pairs and times.
+
+The arrays are mapped from a compiled folder.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,11 @@ Mask = NDArray[np.bool_]
 
 
 class CompiledHead(BaseModel):
-    """What the arrays of a compiled shard are of.
+    """Description of the arrays of a compiled shard.
 
-    digest: of the likings that models learn from; kept_digest: of those on the disk, under which models are kept;
-    lists_digest: of all that lists follow from. features: names of the items' features, and whether each is a number.
+    digest: digest of the likings that models learn from. kept_digest: digest of the likings on the disk, under which
+    models are kept. lists_digest: digest of all data that lists follow from. features: names of the items' features,
+    and whether each is a number or a text.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,7 +51,7 @@ class CompiledHead(BaseModel):
 
 
 class RowLists:
-    """Rows of items for each of some users, ascending, and where they are known the times beside."""
+    """Lists of item rows for some users, ascending, with optional times."""
 
     def __init__(self, arrays: Arrays, name: str, count: int, *, times: bool = False) -> None:
         indptr, self.indices = arrays[f"{name}-indptr"], arrays[f"{name}-indices"]
@@ -61,12 +65,15 @@ class RowLists:
         return len(self._starts) - 1
 
     def row(self, place: int) -> Rows:
-        """The items of a user, ascending."""
+        """Returns the items of a user, ascending."""
         found: Rows = self.indices[self._starts[place] : self._starts[place + 1]].astype(np.int64)
         return found
 
     def time(self, place: int, item: int) -> int | None:
-        """Seconds since 1970, UTC, of a user's pair with an item; None where there is none, or it has no time."""
+        """Looks up the time of a user's pair with an item.
+
+        In seconds since 1970, UTC. None for a missing pair, and for a pair without a time.
+        """
         if self.times is None:
             return None
         first, last = self._starts[place], self._starts[place + 1]
@@ -77,14 +84,17 @@ class RowLists:
 
 
 class Feature:
-    """One feature of all items: numbers, NaN where there is none, or texts."""
+    """One feature of all items: numbers, where NaN means none, or texts."""
 
     def __init__(self, arrays: Arrays, place: int, kind: Literal["number", "text"]) -> None:
         self._column = arrays[f"feature-{place}"]
         self._texts = Texts(arrays, f"feature-{place}-texts") if kind == "text" else None
 
     def equal_to(self, text: str, number: float | None) -> Mask:
-        """The items (N,) with this text, composed (NFC), or in a feature of numbers with this number."""
+        """Finds the items (N,) that have a text or a number.
+
+        text: in composed form (NFC), for a feature of texts. number: for a feature of numbers.
+        """
         if self._texts is None:
             return np.zeros(len(self._column), dtype=bool) if number is None else self._column == number
         first, last = (find(self._texts, text, key=_compose_known) for find in (bisect_left, bisect_right))
@@ -92,7 +102,7 @@ class Feature:
         return found
 
     def of(self, row: int) -> str | float | None:
-        """What an item has of it."""
+        """Looks up the value of an item; None for an item without one."""
         value = self._column[row]
         if self._texts is None:
             return None if np.isnan(value) else float(value)
@@ -104,15 +114,19 @@ def _compose_known(text: str | None) -> str:
 
 
 class CompiledShard:
-    """M users and N items of a silo. Whatever is large is mapped: processes share it, and nobody writes it.
+    """Compiled data of a silo with M users and N items.
 
-    train: training items of each user. known_pairs: all that he has met, liked or not. met: what he has met and does
-    not like. popularity: (N,), users who have an item in training. freshness: (N,) in [0, 1], None without times.
-    met_only_users: who has met items, likes none and has no row.
+    Large arrays are mapped. Processes share them, and no process writes them. train: training items of each user.
+    known_pairs: all items that a user has met, liked or not. met: items that a user has met and does not like.
+    popularity: (N,), number of users who have an item in training. freshness: (N,) in [0, 1], None without times.
+    met_only_users: users who have met items, like none and have no row.
     """
 
     def __init__(self, head: CompiledHead, arrays: Arrays) -> None:
-        """ValueError, with what was expected, for arrays that do not fit the head."""
+        """Takes the arrays of a compiled shard.
+
+        ValueError, with what was expected, for arrays that do not fit the head.
+        """
         self.head = head
         self.name, self.task, self.rating = head.name, head.task, head.rating
         self.digest, self.kept_digest, self.lists_digest = head.digest, head.kept_digest, head.lists_digest
@@ -132,38 +146,50 @@ class CompiledShard:
             raise ValueError(f"{head.users:,} users and {head.items:,} items, got others")
 
     def user_row(self, user_id: str) -> int | None:
-        """The user's row, or None for somebody who has none."""
+        """Finds the row of a user; None for an id without a row."""
         return self.user_ids.row(user_id)
 
     def item_row(self, item_id: str) -> int | None:
-        """The item's row, or None for an item outside the catalogue."""
+        """Finds the row of an item; None for an item outside the catalogue."""
         return self.item_ids.row(item_id)
 
     def items_met_by(self, user_id: str) -> Rows:
-        """Rows of the items that somebody has met and does not like, ascending; also of who likes nothing."""
+        """Lists the items that a user has met and does not like, ascending.
+
+        Users who like nothing, and so have no row, are also known here.
+        """
         if (row := self.user_row(user_id)) is not None:
             return self.met.row(row)
         other = self.met_only_users.row(user_id)
         return np.zeros(0, dtype=np.int64) if other is None else self._met_by_others.row(other)
 
     def liked_time(self, user_row: int, item_row: int) -> int | None:
-        """Seconds since 1970, UTC, of a liking in whichever split; None where there is none, or it has no time."""
+        """Looks up the time of a liking in any split, in seconds since 1970, UTC.
+
+        None for a missing liking, and for one without a time.
+        """
         return None if self._liked is None else self._liked.time(user_row, item_row)
 
     def met_time(self, user_id: str, item_row: int) -> int | None:
-        """Likewise of an item that somebody has met and does not like."""
+        """Looks up the time when a user met an item without liking it.
+
+        In seconds since 1970, UTC. None for a missing pair, and for one without a time.
+        """
         if (row := self.user_row(user_id)) is not None:
             return self.met.time(row, item_row)
         other = self.met_only_users.row(user_id)
         return None if other is None else self._met_by_others.time(other, item_row)
 
     def titles_holding(self, word: str) -> Mask:
-        """The items (N,) whose titles hold a folded word."""
+        """Finds the items (N,) whose titles contain a folded word."""
         return np.zeros(len(self.item_ids), dtype=bool) if self._folded is None else self._folded.holding(word)
 
 
 def open_shard(folder: Path) -> CompiledShard:
-    """The compiled shard in this folder. DataError for a damaged or another folder, which says what to do."""
+    """Opens the compiled shard in a folder.
+
+    DataError, with what to do, for a damaged folder or one of another kind.
+    """
     head, arrays = open_arrays(folder, CompiledHead)
     try:
         return CompiledShard(head, arrays)

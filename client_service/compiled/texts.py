@@ -1,4 +1,7 @@
-"""Texts and ids of rows, mapped: the text of a row, and the row of an id by a table of hashes."""
+"""Looks up texts of rows, and rows of ids, in mapped arrays.
+
+A table of hashes finds the row of an id.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,16 @@ from numpy.typing import NDArray
 from client_service.compiled.arrays import Arrays
 from client_service.data.ids import normalise_id
 
-END: Final = 0x0A  # after each text that is searched; no word holds it
-AT_ONCE: Final = 4  # letters that are compared everywhere; few places are left for the others
+END: Final = 0x0A  # ends each text that is searched; no word contains this byte
+AT_ONCE: Final = 4  # first bytes of a word that are compared at all places; the others only where these match
 Rows = NDArray[np.int64]
 
 
 def text_arrays(name: str, texts: Sequence[str | None]) -> dict[str, NDArray[Any]]:
-    """The arrays of texts under this name; None is another text than the empty one."""
+    """Makes the arrays of texts under a name.
+
+    None stays different from the empty text.
+    """
     written = b"".join(encoded := [b"" if text is None else text.encode() for text in texts])
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, encoded), dtype=np.int64, count=len(texts)), out=offsets[1:])
@@ -34,12 +40,12 @@ def text_arrays(name: str, texts: Sequence[str | None]) -> dict[str, NDArray[Any
 
 
 class Texts(Sequence[str | None]):
-    """Texts in the order that they were written in, read where they are mapped."""
+    """Mapped texts in row order."""
 
     def __init__(self, arrays: Arrays, name: str) -> None:
         content, offsets = arrays[f"{name}-bytes"], arrays[f"{name}-offsets"]
         if content.dtype != np.uint8 or offsets.dtype != np.int64 or len(offsets) < 1 or offsets[-1] != len(content):
-            raise ValueError(f"bytes and offsets of texts in {name}-*.npy, got others")
+            raise ValueError(f"bytes and offsets of texts in {name}-*.npy, got other arrays")
         missing = arrays.get(f"{name}-missing")
         self._count = len(offsets) - 1
         self._bytes, self._offsets = content.data, offsets.data
@@ -47,7 +53,7 @@ class Texts(Sequence[str | None]):
 
     @property
     def views(self) -> tuple[memoryview, memoryview]:
-        """The bytes, and where each text begins."""
+        """Returns the bytes of all texts, and the place where each begins."""
         return self._bytes, self._offsets
 
     def __len__(self) -> int:
@@ -63,7 +69,7 @@ class Texts(Sequence[str | None]):
         if row < 0:
             row += self._count
         if not 0 <= row < self._count:
-            raise IndexError("expected the row of a text, got one beyond them")
+            raise IndexError(f"expected the row of a text, below {self._count:,}, got one outside")
         if self._missing is not None and self._missing[row]:
             return None
         offsets = self._offsets
@@ -74,42 +80,42 @@ class Texts(Sequence[str | None]):
 
 
 def compose(text: str) -> str:
-    """The same text, each character in one piece (NFC): what a filter is compared by."""
+    """Composes the characters of a text (NFC), as filters compare texts."""
     return text if text.isascii() else normalize("NFC", text)
 
 
 def fold(text: str) -> str:
-    """What two texts are compared by: NFKC and full case folding of Unicode.
+    """Folds a text by NFKC and full case folding of Unicode, as searches compare texts.
 
-    `STRASSE` is `Straße`, a sigma at the end of a word is a sigma, composed and decomposed accents are the same, and so
-    are letters of full width. An accent that is not there makes another letter: `cafe` is not `café`.
+    `STRASSE` equals `Straße`, a final sigma equals any sigma, composed accents equal decomposed ones, and letters of
+    full width equal the usual ones. A missing accent makes a difference: `cafe` does not equal `café`.
     """
     if text.isascii():
         return text.lower()
-    # Twice: folding can take apart what was composed, and composing can give a letter that folds.
+    # Two rounds, since folding can decompose a composed letter, and composing can give a letter that folds.
     return normalize("NFKC", normalize("NFKC", normalize("NFD", text).casefold()).casefold())
 
 
 def search_arrays(name: str, texts: Sequence[str | None]) -> dict[str, NDArray[Any]]:
-    """The arrays by which the texts are searched: each folded, with an END behind it."""
+    """Makes the arrays in which words are searched: each text folded, then END."""
     return text_arrays(name, [("" if text is None else fold(text)).replace("\n", " ") + "\n" for text in texts])
 
 
 class FoldedTexts:
-    """Folded texts, in which words are found."""
+    """Folded texts, in which words are searched."""
 
     def __init__(self, arrays: Arrays, name: str) -> None:
-        """Those that `search_arrays` has written under this name."""
+        """Takes the arrays that `search_arrays` has made under a name."""
         self._content: NDArray[np.uint8] = arrays[f"{name}-bytes"]
         self._offsets: Rows = arrays[f"{name}-offsets"]
 
     @classmethod
     def of(cls, texts: Sequence[str | None]) -> FoldedTexts:
-        """Those of texts in memory."""
+        """Folds texts in memory."""
         return cls(search_arrays("texts", texts), "texts")
 
     def holding(self, word: str) -> NDArray[np.bool_]:
-        """Which texts hold a folded word, (N,)."""
+        """Finds the texts that contain a folded word, (N,)."""
         found = np.zeros(len(self._offsets) - 1, dtype=bool)
         letters = np.frombuffer(word.encode(errors="surrogatepass"), dtype=np.uint8)
         if (last := len(self._content) - len(letters) + 1) <= 0 or not len(letters):
@@ -124,21 +130,23 @@ class FoldedTexts:
         return found
 
 
-EMPTY: Final = 0xFFFFFFFF  # no id has this place of the table
+EMPTY: Final = 0xFFFFFFFF  # marks a slot of the table that no id has
 SALT_BYTES: Final = 16
 
 
 def id_arrays(name: str, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The arrays of an index of these ids under this name.
+    """Makes the arrays of an index of ids under a name.
 
-    Behind the ids are the spellings of those that are written otherwise, where no id is written so.
+    An id that is not in its normalised spelling also gets an entry for that spelling, unless another id is written so.
+    These entries come after all ids.
     """
     exact = frozenset(ids)
     others = {spelled: row for row, one in enumerate(ids) if (spelled := normalise_id(one)) != one}
     others = {spelled: row for spelled, row in others.items() if spelled not in exact}
     texts = [*ids, *others]
     arrays = text_arrays(name, texts)
-    salt = sha256(arrays[f"{name}-bytes"].data).digest()[:SALT_BYTES]  # nobody else knows where an id of theirs lies
+    # The salt follows from all ids, so that an outsider cannot choose ids that collide in the table.
+    salt = sha256(arrays[f"{name}-bytes"].data).digest()[:SALT_BYTES]
     hashes = np.frombuffer(
         b"".join(blake2b(text.encode(), digest_size=8, salt=salt).digest() for text in texts), dtype="<u8"
     )
@@ -146,7 +154,7 @@ def id_arrays(name: str, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
     homes = (hashes & np.uint64(slots - 1)).astype(np.int64)
     order = np.argsort(homes, kind="stable")
     steps = np.arange(len(texts))
-    places = np.maximum.accumulate(homes[order] - steps) + steps  # the first free one from its own on
+    places = np.maximum.accumulate(homes[order] - steps) + steps  # each text takes the first free slot from its home on
     table = np.full(max(slots, int(places.max(initial=0)) + 1) + 1, EMPTY, dtype=np.uint32)
     table[places] = order
     return {
@@ -157,12 +165,15 @@ def id_arrays(name: str, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
     }
 
 
-KEPT_IDS = 8192  # ids that were asked for last, and their rows: most baskets hold the same items
+KEPT_IDS = 8192  # ids asked for last whose rows stay in memory: most baskets hold the same items
 
 
 class IdIndex(Sequence[str]):
-    """Ids in row order. `row` finds one in some 2 microseconds; but for the last ones nothing of it is in this
-    process's own memory."""
+    """Mapped ids in row order, with a hash table.
+
+    `row` finds an id in about 2 microseconds. Of the process's own memory the index takes only what the `KEPT_IDS`
+    ids asked for last need.
+    """
 
     def __init__(self, arrays: Arrays, name: str) -> None:
         self._texts = Texts(arrays, name)
@@ -170,25 +181,28 @@ class IdIndex(Sequence[str]):
         self._count = len(self._texts) - len(others)
         slots = 1 << max(3, (2 * len(self._texts)).bit_length())
         if table.dtype != np.uint32 or len(table) <= slots or table[-1] != EMPTY or self._count < 0:
-            raise ValueError(f"a table of ids in {name}-table.npy, got another")
+            raise ValueError(f"a table of ids in {name}-table.npy, got another array")
         self._bytes, self._offsets = self._texts.views
         salt = arrays[f"{name}-salt"].tobytes()
         self._find = _make_finder(table.data, slots - 1, salt, self._texts.views, others.tolist(), self._count)
 
     def row(self, text: str) -> int | None:
-        """The row of an id, as it comes or else under its one spelling; None for an unknown one."""
+        """Finds the row of an id; None for an unknown one.
+
+        The id is looked up as it is, then in its normalised spelling.
+        """
         found = self._find(text)
         if found is None and (spelled := normalise_id(text)) != text:
             found = self._find(spelled)
         return found
 
     def rows(self, texts: Iterable[str]) -> list[int | None]:
-        """The row of each of several ids."""
+        """Finds the row of each of several ids; None for unknown ones."""
         find = self._find
         return [self.row(text) if (found := find(text)) is None else found for text in texts]
 
     def __contains__(self, text: object) -> bool:
-        """Is it an id, in whatever spelling?"""
+        """Checks if a text is an id, in any spelling."""
         return isinstance(text, str) and self.row(text) is not None
 
     def __len__(self) -> int:
@@ -204,7 +218,7 @@ class IdIndex(Sequence[str]):
         if row < 0:
             row += self._count
         if not 0 <= row < self._count:
-            raise IndexError("expected the row of an id, got one beyond them")
+            raise IndexError(f"expected the row of an id, below {self._count:,}, got one outside")
         offsets = self._offsets
         return self._bytes[offsets[row] : offsets[row + 1]].tobytes().decode()
 
@@ -212,13 +226,16 @@ class IdIndex(Sequence[str]):
 def _make_finder(
     table: memoryview, mask: int, salt: bytes, texts: tuple[memoryview, memoryview], others: list[int], count: int
 ) -> Callable[[str], int | None]:
-    """Make the look-up of an id's row. It refers to no index, so that one that is out of use is freed at once."""
+    """Makes the function that finds the row of an id.
+
+    The function refers to no index, so that an unused index is freed at once.
+    """
     content, offsets = texts
 
     def find(text: str) -> int | None:
         try:
             written = text.encode()
-        except UnicodeEncodeError:  # a half of a pair of surrogates: no id holds one
+        except UnicodeEncodeError:  # a lone surrogate, which no id contains
             return None
         slot = int.from_bytes(blake2b(written, digest_size=8, salt=salt).digest(), "little") & mask
         while (place := table[slot]) != EMPTY:

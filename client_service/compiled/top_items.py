@@ -1,5 +1,8 @@
-"""Blocks of users -> their scores, the same whoever else is in the block, and the columns of each user's best, at a
-twentieth of what a partial sort of all costs."""
+"""Computes scores of blocks of users, and finds each user's best items.
+
+A user's scores do not depend on the other users of the block. Finding the best items costs a twentieth of a partial
+sort of all scores.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ from numpy.typing import NDArray
 
 from shared.method.parameters import Float32
 
-FOLD = 32  # columns at most that one maximum stands for
-SMALL_PRODUCT, MOST_ADDED = 1 << 20, 64  # multiplications up to which BLAS takes another way; rows added at most
-GROUPS = 8  # times k, at least: with fewer groups of columns there is little to gain by them
+FOLD = 32  # most columns in a group, of which one maximum is taken
+SMALL_PRODUCT, MOST_ADDED = 1 << 20, 64  # multiplications up to which BLAS rounds otherwise; most rows that are added
+GROUPS = 8  # times k: with fewer groups of columns than this, grouping saves little
 
 
 def inner_products(users: Float32, items: Float32) -> Float32:
-    """Of rows (B, q) and rows (N, q): (B, N). One row, and small products, go other ways through BLAS, which round
-    otherwise: rows are added, so that a user's scores are the same alone and among others."""
+    """Computes the inner products of rows (B, q) and rows (N, q), (B, N).
+
+    BLAS rounds single rows and small products in another way. Rows of zeros are added to these, so that a user's
+    scores are the same alone and among others.
+    """
     rows = max(2, min(MOST_ADDED, -(-SMALL_PRODUCT // max(1, items.size))))
     if len(users) >= rows:
         found: Float32 = users @ items.T
@@ -26,10 +32,11 @@ def inner_products(users: Float32, items: Float32) -> Float32:
 
 
 def top_columns(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
-    """The min(k, N) columns with the highest scores (B, N), best first, of equal ones the first column, and these
-    scores; a column whose score is -inf may be any. So a shorter list is the beginning of a longer one.
+    """Finds the min(k, N) columns with the highest scores, and these scores.
 
-    The k best lie in the k groups of columns with the highest maxima: only these are sorted.
+    scores: (B, N). The best come first, and of equal scores the first column, so that a shorter list is the beginning
+    of a longer one. Columns with the score -inf come in any order. The k best lie in the k groups of columns with the
+    highest maxima, so that only these groups are sorted.
     """
     count = scores.shape[1]
     k = min(k, count)
@@ -57,7 +64,10 @@ def top_columns(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
 
 
 def _first_of_tied(scores: Float32, least: Float32, k: int) -> NDArray[np.int64]:
-    """The k best columns (B, k), where more than k have the score `least` (B,) or a higher one."""
+    """Finds the k best columns (B, k) of rows with ties at the last place.
+
+    In these rows, more than k columns have the score `least` (B,) or a higher one.
+    """
     rows, columns = np.nonzero(scores >= least[:, None])
     order = np.lexsort((columns, -scores[rows, columns], rows))
     rows, columns = rows[order], columns[order]
@@ -67,7 +77,10 @@ def _first_of_tied(scores: Float32, least: Float32, k: int) -> NDArray[np.int64]
 
 
 def _group_maxima(scores: Float32, groups: int) -> Float32:
-    """Of columns g, g + groups, g + 2 groups, ..., (B, groups)."""
+    """Computes the maxima of groups of columns, (B, groups).
+
+    Group g has the columns g, g + groups, g + 2 groups, ...
+    """
     found = scores[:, :groups].copy()
     for first in range(groups, scores.shape[1], groups):
         part = scores[:, first : first + groups]
@@ -81,7 +94,10 @@ def _largest(values: Float32, k: int) -> NDArray[np.int64]:
 
 
 def _sorted_top(values: Float32, k: int, columns: NDArray[np.int64] | None = None) -> tuple[NDArray[np.int64], Float32]:
-    """columns: what the values stand for, (B, n), where that is not their place."""
+    """Finds the k highest values of each row, best first.
+
+    columns: the columns that the values belong to, (B, n); None: their places in the row.
+    """
     chosen = _largest(values, k)
     if columns is None:
         found = chosen = np.sort(chosen, axis=1)

@@ -1,4 +1,4 @@
-"""Columns and lists of ids in their one spelling, as `ids.py` has it."""
+"""Reads columns and lists of ids, in the normalised spelling of `ids.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from client_service.data.ids import (
 from client_service.data.tables import parse_foreign_table
 from shared.errors import DataError
 
-EXACT: Final = {pl.Float64: 2**53, pl.Float32: 2**24}  # below it each whole number has a float of its own
+EXACT: Final = {pl.Float64: 2**53, pl.Float32: 2**24}  # largest number up to which floats hold each whole number
 LISTED: Final = {  # names of columns, in lower case
     "user": ("user", "users", "user_id", "userid", "user id"),
     "item": ("item", "items", "item_id", "itemid", "item id", "movie", "movie_id", "movieid"),
@@ -35,7 +35,10 @@ QUOTED: Final = re.compile(r'"(?:[^"]|"")*"')
 
 
 def normalise_ids(ids: pl.Series) -> pl.Series:
-    """The one spelling of each id of a column of text; "" where nothing but blanks came, null where nothing did."""
+    """Normalises the spelling of each id of a column of text.
+
+    Blanks alone become "", and null stays null.
+    """
     ids = ids.str.strip_chars(BLANKS)
     if bool((ids.str.len_bytes() != ids.str.len_chars()).any()):
         ids = ids.str.normalize("NFC")
@@ -45,9 +48,10 @@ def normalise_ids(ids: pl.Series) -> pl.Series:
 
 
 def ids_of_column(column: pl.Series) -> pl.Series | None:
-    """A column of text, categories, whole numbers or floats as ids in their one spelling; None for another kind.
+    """Reads a column as ids in their normalised spelling; None for another type.
 
-    Null where there is none; NaN is none. ValueError for floats beyond those that hold each whole number.
+    The column holds text, categories, whole numbers or floats. A missing id is null, and NaN counts as missing.
+    ValueError for floats beyond those that hold each whole number.
     """
     if column.dtype in EXACT:
         column = column.fill_nan(None)
@@ -65,9 +69,10 @@ def ids_of_column(column: pl.Series) -> pl.Series | None:
 
 
 def match_ids(ids: pl.Series, known: Sequence[str] | pl.Series) -> pl.Series:
-    """Each id as `known` spells it: a shard that an earlier version wrote may have ids in another spelling.
+    """Spells each id as `known` does.
 
-    An id that is known as it came stays, one whose spelling is known under another becomes that, any other its own.
+    A shard that an earlier version wrote may have ids in another spelling. An id that is in `known` stays. An id that
+    `known` has in another spelling takes that spelling. Any other id takes its normalised spelling.
     """
     known = pl.Series("known", known, dtype=pl.String)
     spelled = normalise_ids(known)
@@ -84,7 +89,10 @@ def match_ids(ids: pl.Series, known: Sequence[str] | pl.Series) -> pl.Series:
 
 
 def rows_of_ids(ids: Iterable[str]) -> dict[str, int]:
-    """The place of each id, under the id as it is and under its one spelling where no other id has that."""
+    """Maps each id to its row.
+
+    An id is also found under its normalised spelling, unless another id has that spelling.
+    """
     exact = {one: row for row, one in enumerate(ids)}
     listed = pl.Series(list(exact), dtype=pl.String)
     spelled = normalise_ids(listed)
@@ -93,9 +101,10 @@ def rows_of_ids(ids: Iterable[str]) -> dict[str, int]:
 
 
 def read_id_list(path: Path, field: Literal["user", "item"]) -> pl.Series:
-    """The ids of a list, each once: one a line, or the column of that field in a table with a header, plain or .gz.
+    """Reads the ids of a list file, each once.
 
-    UTF-8 or UTF-16, any line ends, blanks and quotes around an id. DataError for a file that is no such list.
+    The file, plain or .gz, has one id in each line, or is a table with a header and a column of that field. UTF-8 or
+    UTF-16, any line ends, and blanks and quotes around an id are accepted. DataError for another file.
     """
     if path.name.removesuffix(".gz").endswith(".parquet"):
         found = _listed_in_parquet(path, field)
@@ -129,7 +138,7 @@ def _listed_in_parquet(path: Path, field: str) -> pl.Series:
 
 def _listed_in_text(path: Path, field: str) -> list[str]:
     lines = [line for one in read_lines(path) if (line := one.strip(BLANKS))]
-    if lines and all(line[-1] in SEPARATORS for line in lines):  # a spreadsheet's empty columns
+    if lines and all(line[-1] in SEPARATORS for line in lines):  # a spreadsheet wrote empty columns
         lines = [line.rstrip(SEPARATORS) for line in lines]
     names = [name.strip(BLANKS + '"').lower() for name in re.split(f"[{SEPARATORS}]", lines[0])] if lines else []
     place = next((place for place, name in enumerate(names) if name in LISTED[field]), None)
@@ -150,7 +159,10 @@ def _listed_in_text(path: Path, field: str) -> list[str]:
 
 
 def find_unusable_ids(ids: pl.Series) -> tuple[pl.Series, str] | None:
-    """The first kind of unusable id that is there: a Boolean column of where, and what was expected in words."""
+    """Finds the first kind of unusable id in a column; None if all are usable.
+
+    Returns a Boolean column of the places of these ids, and what was expected in words.
+    """
     kinds = (
         (ids.str.len_chars() > LONGEST_ID, TOO_LONG),
         (ids.str.contains(UNPRINTED), WITH_CONTROLS),

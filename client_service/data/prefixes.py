@@ -1,4 +1,7 @@
-"""The clicks of a visit so far, and what came next: examples over one array of clicks. Numpy alone."""
+"""Defines prefixes of visits and their next clicks, as examples over one array.
+
+Only numpy is needed.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
-LONGEST_PREFIX = 50  # clicks of a prefix that count, the last ones
+LONGEST_PREFIX = 50  # most clicks of a prefix, which are its last ones
 
 
 @dataclass(frozen=True)
 class Prefixes:
-    """P examples over one array of clicks.
+    """P examples of prefixes over one array of clicks.
 
     clicks: items in the order of clicks, session after session, (K,). begin, end: (P,); the prefix is
     clicks[begin:end] and its target clicks[end].
@@ -28,29 +31,32 @@ class Prefixes:
 
     @property
     def targets(self) -> Int64:
-        """The click after each prefix, (P,)."""
+        """Returns the click after each prefix, (P,)."""
         return self.clicks[self.end]
 
     @property
     def last(self) -> Int64:
-        """The last click of each prefix, (P,)."""
+        """Returns the last click of each prefix, (P,)."""
         return self.clicks[self.end - 1]
 
     @property
     def lengths(self) -> Int64:
-        """Clicks of each prefix, (P,)."""
+        """Counts the clicks of each prefix, (P,)."""
         return self.end - self.begin
 
     def select(self, rows: Int64 | NDArray[np.bool_]) -> Prefixes:
-        """Some of the examples, in this order."""
+        """Selects some of the examples, in the order of `rows`."""
         return Prefixes(self.clicks, self.begin[rows], self.end[rows])
 
     def renumber(self, numbers: Int64) -> Prefixes:
-        """The same with each click c as numbers[c]."""
+        """Replaces each click c by numbers[c]."""
         return Prefixes(numbers[self.clicks], self.begin, self.end)
 
     def pad(self) -> tuple[Int64, Int64]:
-        """All prefixes side by side, (P, longest), 0 behind their end; and their lengths, (P,)."""
+        """Pads all prefixes with 0 to one length, (P, longest).
+
+        Returns them, and their lengths, (P,).
+        """
         lengths = self.lengths
         places = np.arange(lengths.max(initial=1))
         inside = places < lengths[:, None]
@@ -59,9 +65,10 @@ class Prefixes:
 
 
 def prefixes_of_sessions(clicks: Int64, starts: Int64, *, longest: int = LONGEST_PREFIX) -> Prefixes:
-    """Every prefix of every session. starts: where each begins, and the end of the last, (S + 1,).
+    """Lists every prefix of every session.
 
-    Of a prefix longer than `longest` its last clicks.
+    starts: where each session begins, and the end of the last, (S + 1,). A prefix of more than `longest` clicks keeps
+    its last ones.
     """
     lengths = np.diff(starts)
     begin = np.repeat(starts[:-1], lengths)

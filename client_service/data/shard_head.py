@@ -1,4 +1,4 @@
-"""What a shard says about itself, without a look at its tables."""
+"""Reads the head of a shard, without its tables."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HEAD = "shard.json"
 FIRST, LAST = -62_135_596_800, 253_402_300_799  # seconds of the years 1 and 9999: times that a shard holds
 PAIRS: Literal["lpsfed-shard/1"] = "lpsfed-shard/1"  # user, item, split; items with titles
 EVENTS: Literal["lpsfed-shard/2"] = "lpsfed-shard/2"  # times, ratings or features besides
-MET_EVENTS: Literal["lpsfed-shard/3"] = "lpsfed-shard/3"  # items that their users have met and do not like besides
+MET_EVENTS: Literal["lpsfed-shard/3"] = "lpsfed-shard/3"  # besides, items that users have met and do not like
 
 
 class ShardHead(Message):
-    """What a shard says about itself: sizes, digests of its content, and the clean-ups it went through."""
+    """Head of a shard: sizes, digests of its content, and notes on its clean-ups."""
 
     format: Literal["lpsfed-shard/1", "lpsfed-shard/2", "lpsfed-shard/3"]
     name: str = Field(min_length=1, max_length=200)
@@ -41,41 +41,59 @@ class ShardHead(Message):
 
     @property
     def lists_digest(self) -> str:
-        """As `Shard.lists_digest`."""
+        """Computes the digest that `Shard.lists_digest` has."""
         return add_met_digest(self.digest, self.met_digest)
 
 
 def add_met_digest(content: str, met: str | None) -> str:
-    """sha256 over the digest of the likings and that of the met events; the first alone where nothing is met."""
+    """Combines the digests of the likings and of the met events by sha256.
+
+    Without met events, the digest of the likings is returned unchanged.
+    """
     return content if met is None else hashlib.sha256(f"{content} {met}".encode()).hexdigest()
 
 
 def stated_head(folder: Path) -> ShardHead | None:
-    """The head of the shard in `folder`; None where there is none. DataError as from reading."""
+    """Reads the head of the shard in a folder; None for a missing one.
+
+    DataError as from `read_shard_head`.
+    """
     path = current_file(folder, HEAD)
     return read_shard_head(path) if path.exists() else None
 
 
 def stated_digest(folder: Path) -> str | None:
-    """The digest that the head of the shard in `folder` says; None where there is none. DataError as from reading."""
+    """Reads the digest in the head of a folder's shard; None without a head.
+
+    DataError as from `read_shard_head`.
+    """
     head = stated_head(folder)
     return None if head is None else head.digest
 
 
 def states_other_lists(folder: Path, lists_digest: str) -> bool:
-    """Does the head of the shard in `folder` say another `lists_digest` than this? DataError as from reading."""
+    """Checks if the shard in a folder has a head with another `lists_digest`.
+
+    DataError as from `read_shard_head`.
+    """
     head = stated_head(folder)
     return head is not None and head.lists_digest != lists_digest
 
 
 def stated_rating(folder: Path) -> RatingMeaning | None:
-    """What ratings mean, as the head of the shard in `folder` says; None where it does not. DataError likewise."""
+    """Reads the meaning of ratings in the head of the shard in a folder.
+
+    None without a head, or if the head does not state it. DataError as from `read_shard_head`.
+    """
     head = stated_head(folder)
     return None if head is None else head.rating
 
 
 def read_head_of(path: Path, formats: Collection[str], what: str) -> dict[str, Any]:
-    """The head of a shard of whatever task. what: the data that shards of these formats hold. DataError for another."""
+    """Reads the fields of the head of a shard of any task.
+
+    what: the data that shards of these formats hold, for the message. DataError for a head of another format.
+    """
     try:
         values = json.loads(read_bytes(path))
     except ValueError:
@@ -88,7 +106,10 @@ def read_head_of(path: Path, formats: Collection[str], what: str) -> dict[str, A
 
 
 def read_shard_head(path: Path) -> ShardHead:
-    """The head in this file. DataError for another content."""
+    """Reads the head of a shard from a file.
+
+    DataError for other content.
+    """
     values = read_head_of(path, (PAIRS, EVENTS, MET_EVENTS), "interactions of users")
     try:
         return ShardHead.model_validate(values)

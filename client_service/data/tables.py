@@ -1,4 +1,4 @@
-"""Reads tables of Parquet files within the memory that there is."""
+"""Reads tables of Parquet files within the available memory."""
 
 from __future__ import annotations
 
@@ -13,30 +13,34 @@ from client_service.data.files import CELL_BYTES, TABLE_SHARE, read_bytes
 from shared import memory
 from shared.errors import DataError
 
-VALUE_SHARE = 4  # or values of a table, each counted as often as it stands there
+VALUE_SHARE = 4  # one byte of usable memory in so many may be values of a table; equal values each count
 
 
 def read_table(path: Path) -> pl.DataFrame:
-    """A Parquet file as a table."""
+    """Reads a Parquet file as a table."""
     return parse_table(path, read_bytes(path))
 
 
 def parse_table(path: Path, content: bytes) -> pl.DataFrame:
-    """The content of a Parquet file as a table. The reader's own words are left out: they can quote cells."""
+    """Reads the content of a Parquet file as a table.
+
+    Errors do not quote the reader's own message, since that can quote cells.
+    """
     with _parquet_errors(path, content):
         return pl.read_parquet(io.BytesIO(content))
 
 
 def parse_foreign_table(path: Path, content: bytes, is_read: Callable[[str], bool]) -> tuple[pl.DataFrame, pl.Schema]:
-    """Likewise the columns of names that are read, but no lists and structures; and the kinds of all columns.
+    """Reads the columns whose names `is_read` accepts, and the types of all columns.
 
-    DataError, before a row is read, where the rows that the file announces would fill the memory, and before a value is
-    worked on, where the values would: equal values take no room in such a file.
+    Lists and structures are left out. A single column is read whatever its name. DataError, before a row is read, if
+    the rows that the file announces would fill the memory. DataError, before a value is processed, if the values would
+    fill the memory, since equal values take hardly any room in such a file.
     """
     with _parquet_errors(path, content):
         announced = pl.scan_parquet(io.BytesIO(content))
         kinds = announced.collect_schema()
-        alone = len(kinds) == 1  # of a list of ids, under whatever name
+        alone = len(kinds) == 1  # the column of a list of ids, which may have any name
         names = [name for name, kind in kinds.items() if (is_read(name) or alone) and not kind.is_nested()]
         rows = announced.select(pl.len()).collect().item()
     most = memory.usable_memory() // TABLE_SHARE // CELL_BYTES

@@ -1,1 +1,1 @@
-"""Models of a silo on its disk: files, versions, and refits on all of its data."""
+"""Stores a silo's models on its disk: files, versions, and refits on all data."""

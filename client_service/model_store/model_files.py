@@ -1,4 +1,4 @@
-"""A trained model on the disk, and its frozen copy from which answers come."""
+"""Saves and loads trained models, and freezes copies for answers."""
 
 from __future__ import annotations
 
@@ -33,18 +33,21 @@ from shared.message import Message
 from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 
-SHORT = 16  # characters of the shard's digest
+SHORT = 16  # characters of the shard's digest in a file's name
 PATTERN = "rows-*.parquet"
 USER, ITEM, CATALOGUE = "user", "item", "catalogue"
 
 
 def rows_path(folder: Path, shard: str) -> Path:
-    """Of the shard of this digest."""
+    """Names the file with the rows of a shard, by its digest."""
     return folder / PATTERN.replace("*", shard[:SHORT])
 
 
 def save_rows(folder: Path, shard: str, rows: ShardRows) -> None:
-    """Durable when this returns; nothing is written where they are there already."""
+    """Saves the rows of a shard, unless their file exists.
+
+    The file is durable when this returns.
+    """
     path = rows_path(folder, shard)
     if path.exists():
         return
@@ -59,7 +62,10 @@ def save_rows(folder: Path, shard: str, rows: ShardRows) -> None:
 
 
 def load_rows(folder: Path, shard: str) -> ShardRows | None:
-    """None where there are none. DataError for a file that cannot be read."""
+    """Loads the rows of a shard; None for a missing file.
+
+    DataError for a file that cannot be read.
+    """
     path = rows_path(folder, shard)
     if not path.exists():
         return None
@@ -77,11 +83,14 @@ CURRENT = "model.json"  # the head of the model that is served
 
 
 class ModelHead(MeasureValues, Message):
-    """What a model belongs to. A model fits only the shard, the start, the settings and the common basis that it was
-    trained with; `basis` is its digest, "" without one. `chosen_for`: the training pairs that the shard had when start
-    and recipe were chosen. `number`: that sets its version apart from another of the same run and round, see `numbers`;
-    0: none. `carried`: was what a run had trained taken over from another shard? `kept_at`: UTC, ISO 8601; "" in files
-    of earlier versions, which have no `relevance`."""
+    """Description of a stored model, and of what it was trained with.
+
+    A model fits only the shard, the start, the settings and the common basis that it was trained with. basis: digest of
+    the common basis, "" without one. chosen_for: number of training pairs of the shard when start and recipe were
+    chosen. number: tells its version from another of the same run and round, see `GivenNumbers`; 0: none. carried:
+    were parameters that a run had trained taken over from another shard? kept_at: UTC, ISO 8601; "" in files of earlier
+    versions, which have no `relevance`.
+    """
 
     format: str = FORMAT
     shard: str
@@ -101,24 +110,28 @@ class ModelHead(MeasureValues, Message):
 
     @property
     def version(self) -> str:
-        """Short name of a model, shown with each recommendation."""
+        """Names the model shortly, as each recommendation shows it."""
         return name_version(self.run, self.round, self.number)
 
     @property
     def is_trained(self) -> bool:
-        """Has training changed anything of what follows from its shard alone?"""
+        """Checks if training has changed the model that follows from its shard alone."""
         return self.carried or (self.run != REFRESH and self.round > 0)
 
 
 def name_version(run: str, number: int, apart: int = 0) -> str:
-    """Of the model of a run's round; `apart`: see `ModelHead.number`."""
+    """Names the version of the model of a run's round.
+
+    number: the round. apart: see `ModelHead.number`.
+    """
     return f"{run}.{number}~{apart}" if apart else f"{run}.{number}"
 
 
 def save_model(folder: Path, model: nn.Module, head: ModelHead) -> ModelHead:
-    """Parameters first, then the head that names their file: whoever reads sees the old pair or the new one.
+    """Saves a model's parameters, then the head that names their file.
 
-    Returns the head as it is written, with the file's name and the time.
+    In this order, readers see either the old pair or the new one. Returns the head as written, with the file's name
+    and the time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"model-{head.version}.safetensors"
@@ -131,7 +144,7 @@ def save_model(folder: Path, model: nn.Module, head: ModelHead) -> ModelHead:
 
 
 def load_head(folder: Path) -> ModelHead | None:
-    """The head of the model that is served from this folder, or None where there is none that can be read."""
+    """Loads the head of the served model; None for a missing or unreadable file."""
     try:
         return ModelHead.model_validate_json((folder / CURRENT).read_bytes())
     except (OSError, ValidationError):
@@ -139,7 +152,10 @@ def load_head(folder: Path) -> ModelHead | None:
 
 
 def load_tensors(folder: Path, head: ModelHead) -> dict[str, Tensor] | None:
-    """All parameters of a kept model, on whichever shard; None where their file is missing or damaged."""
+    """Loads all parameters of a kept model of any shard.
+
+    None for a missing or damaged file.
+    """
     try:
         return load_file(folder / head.parameters)
     except (OSError, SafetensorError):
@@ -147,7 +163,10 @@ def load_tensors(folder: Path, head: ModelHead) -> dict[str, Tensor] | None:
 
 
 def load_parameters(folder: Path, head: ModelHead, model: nn.Module) -> bool:
-    """Fill the model; False, and nothing changed, where the file is missing, damaged or of another shape."""
+    """Loads a kept model's parameters into a model.
+
+    False, with nothing changed, if the file is missing, damaged, or has parameters of another shape.
+    """
     tensors = load_tensors(folder, head)
     own = dict(model.named_parameters())
     if tensors is None or {k: v.shape for k, v in tensors.items()} != {k: v.shape for k, v in own.items()}:
@@ -160,21 +179,27 @@ def load_parameters(folder: Path, head: ModelHead, model: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Served(FrozenModel):
-    """A model of users and items. ranker: from it lists come."""
+    """Frozen model of users and items.
+
+    ranker: ranks the items of lists.
+    """
 
     model: Model
     ranker: Ranker = field(kw_only=True)
 
     @cached_property
     def directions(self) -> Float32:
-        """Item embeddings of length one, (N, q), for items like an item."""
+        """Scales item embeddings to length one, (N, q), to find similar items."""
         rows = self.ranker.items.embedding
         length = np.linalg.norm(rows, axis=1, keepdims=True)
         return (rows / np.where(length > 0, length, 1.0)).astype(np.float32)
 
 
 def freeze(version: str, training: ItemTrainer) -> Served:
-    """A copy of the parameters; the constant buffers and the fusion, which are large, are shared with the original."""
+    """Copies a model's parameters into a frozen model.
+
+    The constant buffers and the fusion, which are large, are shared with the original.
+    """
     model = training.model
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)

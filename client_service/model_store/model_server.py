@@ -1,4 +1,4 @@
-"""A model at rest, as training and the service know it."""
+"""Defines the frozen model that training and the service share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from client_service.compiled.model import UNFITTED, Relevance
 
 @dataclass(frozen=True)
 class FrozenModel:
-    """A model that nothing changes any more, with the version that its answers carry.
+    """Model that no longer changes, with the version that its answers carry.
 
-    kept_at: when it was kept on the disk, UTC, ISO 8601; "" where that is not known. relevance: what its scores mean.
+    kept_at: when it was kept on the disk, UTC, ISO 8601; "" for an unknown time. relevance: meaning of its scores.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""Stored models of a silo: their names and numbers, and which one is served."""
+"""Manages a silo's stored models: their names and numbers, and which one is served."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ NAME = "numbers.json"
 
 
 class GivenNumbers(Message):
-    """The last number that was given. run: that was begun last, when `before` was the last number."""
+    """Record of the numbers that models were given.
+
+    last: the last number. run: the run that began last. before: the last number when that run began.
+    """
 
     last: int = 0
     run: str = ""
@@ -33,14 +36,20 @@ class GivenNumbers(Message):
 
 
 def next_number(folder: Path) -> int:
-    """A number that none has had before, from 1 on. It is given once this returns."""
+    """Gives a number that no model has had before, from 1 on.
+
+    The number is recorded on the disk when this returns.
+    """
     given = _read(folder)
     _write(folder, given.model_copy(update={"last": given.last + 1}))
     return given.last + 1
 
 
 def number_of_run(folder: Path, run: str) -> int:
-    """What the models of a run that begins or goes on now bear; 0, nothing, until a number is given meanwhile."""
+    """Finds the number of the models of a run that begins or goes on.
+
+    The number is 0, which means none, until a number is given after the run has begun.
+    """
     given = _read(folder)
     if given.run != run:
         given = given.model_copy(update={"run": run, "before": given.last})
@@ -61,44 +70,57 @@ PREFIX = "earlier-"
 
 
 def load_versions(folder: Path) -> tuple[ModelHead, ...]:
-    """The served model's head first, then the others, the one that was served last before them."""
+    """Loads the heads of the stored models, the served model first.
+
+    The others follow, the one that was served last first.
+    """
     current, earlier = load_head(folder), _read_earlier(folder)
     heads = [head for _, head in earlier if current is None or head.version != current.version]
     return tuple(heads if current is None else (current, *heads))
 
 
 def find_version_of_run(folder: Path, run: str) -> ModelHead | None:
-    """The head of this run's model; None where there is none."""
+    """Finds the head of a run's stored model; None for a run without one."""
     return next((head for head in load_versions(folder) if head.run == run), None)
 
 
 def save_version(folder: Path, model: nn.Module, head: ModelHead, rows: ShardRows, most: int) -> ModelHead:
-    """Make this model the served one, and keep at most `most` with it; its head as it is written. rows: its shard's."""
+    """Saves a model as the served one, and returns its head as written.
+
+    rows: the rows of its shard. most: number of models that are kept at most, this one included.
+    """
     save_rows(folder, head.shard, rows)
-    _lay_aside(folder, head)
+    _keep_served_head(folder, head)
     written = save_model(folder, model, head)
     _drop_others(folder, most)
     return written
 
 
-def _lay_aside(folder: Path, after: ModelHead) -> None:
-    """Keep the head of the served model beside the one of `after`, if they are of two runs or refreshes."""
+def _keep_served_head(folder: Path, after: ModelHead) -> None:
+    """Keeps the head of the served model as an earlier one.
+
+    Nothing is kept if the model `after`, which is to be served, replaces it.
+    """
     before = load_head(folder)
-    if before is not None and not _take_one_place(before, after):
+    if before is not None and not _replace_each_other(before, after):
         replace_file(_path(folder, before), before.model_dump_json(indent=1).encode())
 
 
-def _take_one_place(one: ModelHead, other: ModelHead) -> bool:
+def _replace_each_other(one: ModelHead, other: ModelHead) -> bool:
+    """Checks if two models have the same version or the same run.
+
+    Only one of such models is kept. Refreshes, which bear no run's name, do not replace each other.
+    """
     return one.version == other.version or (one.run == other.run and one.run != REFRESH)
 
 
 def _drop_others(folder: Path, most: int) -> None:
-    """Remove what belongs to none of the newest `most` models."""
+    """Removes the files that belong to none of the newest `most` models."""
     current = load_head(folder)
     if current is None:
         return
-    mates = [head for head in load_versions(folder)[1:] if not _take_one_place(head, current)]
-    kept = [current, *mates[: most - 1]]
+    others = [head for head in load_versions(folder)[1:] if not _replace_each_other(head, current)]
+    kept = [current, *others[: most - 1]]
     names = {head.version for head in kept}
     for path, head in _read_earlier(folder):
         if head.version not in names or head.version == current.version:
@@ -110,14 +132,17 @@ def _drop_others(folder: Path, most: int) -> None:
 
 
 def choose_version(folder: Path, chosen: ModelHead) -> None:
-    """Make a kept model the served one, also after a restart."""
-    _lay_aside(folder, chosen)
+    """Makes a kept model the served one, also after a restart."""
+    _keep_served_head(folder, chosen)
     replace_file(folder / CURRENT, chosen.model_dump_json(indent=1).encode())
     _path(folder, chosen).unlink(missing_ok=True)
 
 
 def files_of(head: ModelHead) -> frozenset[str]:
-    """The names of the files that a served model needs, beside what follows from its shard."""
+    """Lists the names of the files that a served model needs.
+
+    Files that follow from its shard are left out.
+    """
     return frozenset({CURRENT, head.parameters, rows_path(Path(), head.shard).name})
 
 
@@ -126,7 +151,10 @@ def _path(folder: Path, head: ModelHead) -> Path:
 
 
 def _read_earlier(folder: Path) -> list[tuple[Path, ModelHead]]:
-    """The newest first. What cannot be read is no model."""
+    """Reads the heads of earlier models, the newest first.
+
+    Unreadable files are left out.
+    """
     found = []
     for path in folder.glob(f"{PREFIX}*.json"):
         try:

@@ -1,7 +1,7 @@
-"""A model that was judged on held-out data -> the same choices and parameters, fitted on all of the silo's data.
+"""Refits a model, evaluated on held-out data, on all of the silo's data.
 
-Nothing is chosen here: filter, recipe, best round and the meaning of scores stay what held-out data have said. What
-follows from the graph in closed form is computed from all pairs; what was trained is taken over.
+Nothing is chosen here: filter, recipe, best round and the meaning of scores stay as held-out data have determined
+them. Closed forms of the graph are computed from all pairs. Trained parameters are taken over.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.start_choice import common_start
 from shared.errors import DataError
 
-EVERYTHING = "everything"  # the folder, with the shard's digest, of what follows from all pairs
+EVERYTHING = "everything"  # first part of the name of the folder with results from all pairs; the digest follows
 SHORT = 16
 
 
 def load_model_basis(folder: Path, head: ModelHead) -> Statistics | None:
-    """The common basis of a kept model; `folder` has the models. DataError where it is missing: without it the model
-    ranks otherwise."""
+    """Loads the common basis of a kept model; None for a model without one.
+
+    folder: the folder of models. DataError for a missing basis, without which the model would rank otherwise.
+    """
     basis = load_basis(folder.parent / FOLDER, head.basis) if head.basis else None
     if head.basis and basis is None:
         raise DataError(f"{folder}: expected the common basis {head.basis[:SHORT]} of the kept model, there is none")
@@ -39,18 +41,21 @@ def load_model_basis(folder: Path, head: ModelHead) -> Statistics | None:
 
 
 class Refit:
-    """Of the kept models of one shard, in the folder of models. The closed forms are computed once for all rounds of a
-    run."""
+    """Refits the kept models of one shard on all of its pairs.
+
+    folder: the folder of models. The closed forms are computed once for all rounds of a run.
+    """
 
     def __init__(self, shard: Shard, folder: Path, device: torch.device) -> None:
         self._shard, self._folder, self._device = shard, folder, device
         self._begun: tuple[ModelHead, ItemTrainer, Tensor] | None = None
 
     def __call__(self, head: ModelHead, trained: Mapping[str, Tensor]) -> Served | None:
-        """The model of this head with the parameters that its file has. Slow.
+        """Refits the model of a head on all pairs, with its trained parameters.
 
-        None where they do not fit all pairs, whose graph may have fewer frequencies than that of the training pairs: a
-        few users who have nearly everything. The judged model answers then.
+        This is slow. trained: the parameters in the model's file. None if these do not fit the graph of all pairs,
+        which may have fewer frequencies than that of the training pairs, if there are a few users who have nearly all
+        items. The model that was evaluated on held-out data answers then.
         """
         training, start = self._begin(head)
         model, encoder = training.model, training.model.encoder
@@ -71,12 +76,12 @@ class Refit:
         return freeze(head.version, training)
 
     def _begin(self, head: ModelHead) -> tuple[ItemTrainer, Tensor]:
-        """A model of the head's choices on all pairs, and the embeddings with which it begins."""
+        """Builds a model of the head's choices on all pairs, with its initial embeddings."""
         known = self._begun
-        if known is None or not _choose_alike(known[0], head):
+        if known is None or not _have_same_choices(known[0], head):
             folder = self._folder / f"{EVERYTHING}-{self._shard.digest[:SHORT]}"
             spectrum = cached_spectrum(self._shard.everything, head.method.cutoff, folder)
-            # A small graph has fewer frequencies than the cut-off; what was trained has a weight for each of its own.
+            # A small graph has fewer frequencies than the cut-off, and the trained model has one weight for each.
             trained_on = cached_spectrum(self._shard, head.method.cutoff, self._folder)
             spectrum = spectrum.cut(len(trained_on.singular))
             training = ItemTrainer(
@@ -93,7 +98,10 @@ class Refit:
         return known[1:]
 
     def _start_before(self, head: ModelHead, training: ItemTrainer) -> Tensor:
-        """The embeddings with which the training of this model began, (M + N, q), on the training pairs alone."""
+        """Computes the initial embeddings of the model's training, (M + N, q).
+
+        They follow from the training pairs alone.
+        """
         assert head.start is not None, "embeddings that begin at a filter have one"
         shard, basis = self._shard, load_model_basis(self._folder, head)
         frequencies = common_start(basis, shard, head.method)
@@ -105,7 +113,7 @@ class Refit:
         return found
 
 
-def _choose_alike(one: ModelHead, other: ModelHead) -> bool:
+def _have_same_choices(one: ModelHead, other: ModelHead) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in ("method", "kind", "start", "recipe", "basis"))
 
 

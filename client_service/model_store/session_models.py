@@ -1,4 +1,7 @@
-"""A session model at rest, in the process that trains: it is judged, kept, and compiled for answers."""
+"""Scores visits by a frozen session model, in the process that trains.
+
+The model is evaluated, kept, and compiled for answers there.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,11 @@ from shared.method.parameters import Float32
 
 @dataclass(frozen=True)
 class ServedSessions(FrozenModel):
-    """A session model. own: the rows of its table that are the shard's items', (N,). vectors: these rows, (N, d).
+    """Frozen session model, with optional transitions.
 
-    transitions: what it is fused with, where there is such; share: of the network in the probability of an item.
+    own: numbers of the rows of its item table that belong to the shard's items, (N,). vectors: these rows, (N, d).
+    transitions: scores that the network is fused with, or None. share: the network's share in the probability of an
+    item.
     """
 
     model: SRGNN
@@ -31,8 +36,10 @@ class ServedSessions(FrozenModel):
     share: float = field(default=1.0, kw_only=True)
 
     def score(self, examples: Prefixes) -> Float32:
-        """Scores (B, N) of the shard's items after each prefix, on the CPU: with transitions, logarithms of
-        probabilities."""
+        """Scores the shard's items after each prefix, (B, N), on the CPU.
+
+        With transitions, the scores are logarithms of probabilities.
+        """
         if self.transitions is None:
             return self.score_by_model(examples)
         found = self.transitions.score(examples)
@@ -43,14 +50,14 @@ class ServedSessions(FrozenModel):
 
     @torch.no_grad()
     def score_by_model(self, examples: Prefixes) -> Float32:
-        """Scores of the network alone, (B, N)."""
+        """Scores the shard's items by the network alone, (B, N)."""
         clicks, lengths = (torch.from_numpy(part).to(self.own.device) for part in examples.pad())
         found: Float32 = self.model.score(*self.model.encode(self.own[clicks], lengths), self.vectors).cpu().numpy()
         return found
 
 
 def freeze_sessions(version: str, training: SessionTrainer) -> ServedSessions:
-    """A copy of the model as it is now."""
+    """Copies the model as it is now, and chooses the network's share."""
     model = copy.deepcopy(training.model).requires_grad_(False)
     table = model.item.table.detach()
     own = torch.from_numpy(training.own).to(table.device)

@@ -167,7 +167,7 @@ def test_a_damaged_folder_and_one_of_other_visits_are_refused(shop: SessionShard
     sessions = open_sessions(compile_sessions(shop, tmp_path))
     other = open_sessions(compile_sessions(make_shop(ITEMS - 1), tmp_path))
     folder = compile_next_model(draw_model("srgnn", 0, shop), sessions, tmp_path)
-    with pytest.raises(DataError, match="a model of the visits that answer, got one of others"):
+    with pytest.raises(DataError, match="a model of the published visits, got one of other visits"):
         open_next_model(folder, other)
     (folder / "vectors.npy").write_bytes(b"")
     with pytest.raises(DataError, match=r"bytes in vectors\.npy"):
