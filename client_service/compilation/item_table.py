@@ -261,7 +261,9 @@ def _linear_part(part: Scorer, weight: np.float32) -> LinearPart:
     """Makes the matrix of a part that is linear in the basket."""
     if isinstance(part, FullSpectrum) and part.weights is None:
         left = part.entry[:, None] * part.low * part.response * weight
-        return LinearPart(left, part.low * part.exit[:, None], lambda rows: _walk(part, rows, weight))
+        return LinearPart(
+            left, part.low * part.exit[:, None], lambda rows: _rows_above_low_frequencies(part, rows, weight)
+        )
     if isinstance(part, ItemWeights):
         return LinearPart(rows=lambda rows: part.weights[rows] * weight)
     if isinstance(part, UserWeights) and len(part.inverse) <= FEW_USERS:
@@ -282,7 +284,7 @@ def _items_of(part: Scorer) -> int:
     return len(part.scale if isinstance(part, UserWeights) else part.entry)
 
 
-def _walk(part: FullSpectrum, rows: Rows, weight: np.float32) -> sparse.csr_array:
+def _rows_above_low_frequencies(part: FullSpectrum, rows: Rows, weight: np.float32) -> sparse.csr_array:
     """Computes some rows of a filter's part above its low frequencies."""
     found = sparse.csr_array(part.turned[rows] @ part.graph)
     owners = np.repeat(np.arange(len(rows)), np.diff(found.indptr))

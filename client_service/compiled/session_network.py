@@ -126,8 +126,8 @@ class SessionNetwork:
     def _propagate(self, graphs: VisitGraphs) -> Float32:
         """Updates the items of a visit by their neighbours before and after, (B, n, d)."""
         nodes, width = self.vectors[graphs.nodes], self._width
-        told = nodes @ self._linear + self._linear_bias
-        messages = np.concatenate([graphs.incoming @ told[:, :, :width], graphs.outgoing @ told[:, :, width:]], axis=2)
+        sent = nodes @ self._linear + self._linear_bias
+        messages = np.concatenate([graphs.incoming @ sent[:, :, :width], graphs.outgoing @ sent[:, :, width:]], axis=2)
         messages += self._message_bias
         given = messages @ self._input + self._input_bias
         known = nodes @ self._state + self._state_bias
