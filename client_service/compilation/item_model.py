@@ -61,6 +61,7 @@ JUDGING = (2000, 6000)  # users who judge a form, all of them unless the first o
 SMALL_BASKETS = ((3, 8), (8, 20))  # items of baskets by which a table is judged, and below how many it is not used then
 LEAST_JUDGING = 30  # without whom nothing is chosen
 SEED = 0
+ALIKE, TINY = 500, 1e-6  # known users, and items of each, by which two scores are compared; the least slope
 CHANGED = 0.1  # share of the training pairs by which their number may differ before a form is chosen anew
 Arrays = dict[str, NDArray[Any]]
 
@@ -84,11 +85,16 @@ EXACT = Option("exact", None)
 
 @dataclass
 class FormBuilder:
-    """The forms of one model. Nothing is made before it is asked for, and nothing twice."""
+    """The forms of one model. Nothing is made before it is asked for, and nothing twice.
+
+    judged: the shard whose validation items choose; it differs from `shard` in a silo that fits its models on
+    everything. There the model knows these items in whichever form: what differs is what the form leaves out.
+    """
 
     served: Served
     shard: Shard
     interrupt: Interrupt = NEVER
+    judged: Shard | None = None
 
     @cached_property
     def baskets(self) -> sparse.csr_array:
@@ -150,9 +156,10 @@ class _Judge:
     basket that count, drawn; None: all."""
 
     def __init__(self, builder: FormBuilder, judging: Sequence[int], most: int | None = None) -> None:
-        self._builder, self._baskets, shard = builder, builder.baskets, builder.shard
+        self._builder, self._shard = builder, (shard := builder.judged or builder.shard)
+        self._baskets = sparse.csr_array(shard.train.astype(np.float32))
         if most is not None:
-            self._baskets = pick_items(builder.baskets, most, np.random.default_rng(SEED))
+            self._baskets = pick_items(self._baskets, most, np.random.default_rng(SEED))
         has_both = np.flatnonzero((np.diff(shard.valid.indptr) > 0) & (np.diff(shard.train.indptr) > 0))
         users: Rows = np.random.default_rng(SEED).permutation(has_both)[: judging[-1]]
         parts = np.split(users, [count for count in judging[:-1] if count < len(users)])
@@ -190,7 +197,7 @@ class _Judge:
         return np.stack([ranker.rank(basket, excluded, k).rows for basket, excluded in baskets])
 
     def _measure(self, top: TopItems, users: Rows) -> PerUser:
-        hits, relevant = find_hits(top, self._builder.shard.valid, self._builder.shard.train, users)
+        hits, relevant = find_hits(top, self._shard.valid, self._shard.train, users)
         return METRICS[PRIMARY].per_user(hits, relevant)
 
 
@@ -287,13 +294,19 @@ class _BasketScorer:
 
 
 def compile_model(
-    served: Served, shard: Shard, serving: Path, before: CompiledModelHead | None = None, interrupt: Interrupt = NEVER
+    served: Served,
+    shard: Shard,
+    serving: Path,
+    before: CompiledModelHead | None = None,
+    interrupt: Interrupt = NEVER,
+    judged: Shard | None = None,
 ) -> Path:
     """Writes the folder `model-<digest>` in `serving`, whose lists are filled afterwards: see `fill_lists`.
 
     before: of the model that answered until now; its form is kept where that was chosen for a model of the same parts.
+    judged: see `FormBuilder`.
     """
-    head, arrays = _compile(served, shard, before, interrupt)
+    head, arrays = _compile(FormBuilder(served, shard, interrupt, judged), before)
     return save_folder(serving, KIND, head, arrays, list_files(head))
 
 
@@ -316,25 +329,46 @@ def is_compiled(head: CompiledModelHead, served: Served, shard: Shard) -> bool:
     return given == expected and head.ranked_by == digest_ranker(served.ranker)
 
 
-def compile_in_memory(served: Served, shard: Shard, interrupt: Interrupt = NEVER) -> CompiledModel:
+def compile_in_memory(
+    served: Served, shard: Shard, interrupt: Interrupt = NEVER, judged: Shard | None = None
+) -> CompiledModel:
     """The compiled model without a folder, for a silo that no other process answers for. It keeps no lists."""
-    return CompiledModel(*_compile(served, shard, None, interrupt))
+    return CompiledModel(*_compile(FormBuilder(served, shard, interrupt, judged), None))
 
 
-def _compile(
-    served: Served, shard: Shard, before: CompiledModelHead | None, interrupt: Interrupt
-) -> tuple[CompiledModelHead, Arrays]:
-    builder = FormBuilder(served, shard, interrupt)
+def _compile(builder: FormBuilder, before: CompiledModelHead | None) -> tuple[CompiledModelHead, Arrays]:
+    served, shard = builder.served, builder.shard
     kept = None if before is None else _kept_option(builder, before)
     choice = choose_form(builder) if kept is None or before is None else _choice(builder, kept, before.why)
-    ranker = BasketRanker(choice.arrays, choice.table, choice.exact)
     relevance = served.relevance
     if choice.option != EXACT:
-        relevance = fit_relevance(shard, _BasketScorer(ranker, shard.train), interrupt)
+        relevance = _relate_baskets(builder, BasketRanker(choice.arrays, choice.table, choice.exact))
     head, arrays = _describe(served, shard, choice, relevance)
     pairs = shard.train.nnz if kept is None or before is None else before.chosen_pairs
     chosen = {"chosen_for": describe_parts(served), "chosen_pairs": pairs}
     return head.model_copy(update=chosen), arrays
+
+
+def _relate_baskets(builder: FormBuilder, ranker: BasketRanker) -> Relevance:
+    """What a form's scores of baskets mean.
+
+    Where the model knows the validation items they would seem too likely: there a score means what the model's own
+    score means that lies beside it, by a line through both of known users.
+    """
+    served, shard = builder.served, builder.shard
+    scorer = _BasketScorer(ranker, shard.train)
+    if builder.judged is None:
+        return fit_relevance(shard, scorer, builder.interrupt)
+    users = np.flatnonzero(np.diff(shard.train.indptr) > 0)[:ALIKE]
+    columns = np.random.default_rng(SEED).integers(0, shard.train.shape[1], (len(users), ALIKE))
+    own, exact = scorer.scores(users, columns).ravel(), served.ranker.scores(users, columns).ravel()
+    spread = float(own.std())
+    if spread == 0.0:
+        return served.relevance
+    slope = max(float(np.cov(own, exact, ddof=0)[0, 1]) / spread**2, TINY)
+    shift = float(exact.mean()) - slope * float(own.mean())
+    known = served.relevance
+    return Relevance(known.slope * slope, known.intercept + known.slope * shift)
 
 
 def _describe(

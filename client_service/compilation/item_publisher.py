@@ -51,11 +51,12 @@ class ItemPublisher:
     """Of one shard, in the folder `serving` that the processes that answer read. Nobody else writes there.
 
     Where the disk refuses, this process answers from memory, and the log says that the others do not: `failure`.
+    judged: the shard whose validation items choose a form, where `shard` has everything for training.
     replace_model: is called with the model that was taken up, once it has a smaller form.
     """
 
-    def __init__(self, shard: Shard, serving: Path, threads: int | None = None) -> None:
-        self._shard, self._serving = shard, serving
+    def __init__(self, shard: Shard, serving: Path, threads: int | None = None, judged: Shard | None = None) -> None:
+        self._shard, self._serving, self._judged = shard, serving, judged
         self._threads = threads or max(1, (os.cpu_count() or 1) - 1)
         self._interrupt, self._job = Interrupt(), threading.Thread()
         self.replace_model: Callable[[CompiledModel], None] = lambda _: None
@@ -94,7 +95,7 @@ class ItemPublisher:
             return None
         served.model.encoder.drop_training_state()
         if self._publication is None:
-            return compile_in_memory(served, self._shard)
+            return compile_in_memory(served, self._shard, judged=self._judged)
         before, later = self._published_model(), False
         if before is not None and before.head.chosen_for:
             self._chosen = before.head
@@ -104,10 +105,10 @@ class ItemPublisher:
             elif later := not is_chosen_at_once(served, self._shard):
                 folder = compile_exactly(served, self._shard, self._serving)
             else:
-                folder = compile_model(served, self._shard, self._serving, self._chosen)
+                folder = compile_model(served, self._shard, self._serving, self._chosen, judged=self._judged)
         except OSError as error:
             self._note(error)
-            return compile_in_memory(served, self._shard)
+            return compile_in_memory(served, self._shard, judged=self._judged)
         model = self._publish_model(self._publication, served, folder)
         self._begin(_Work(self._publication, served, folder, model.head, later))
         return model
@@ -178,7 +179,7 @@ class ItemPublisher:
 
     def _choose_form(self, work: _Work, interrupt: Interrupt) -> tuple[Path, CompiledModelHead]:
         """Publish the model in the form that validation chooses: its folder and head."""
-        folder = compile_model(work.served, self._shard, self._serving, self._chosen, interrupt)
+        folder = compile_model(work.served, self._shard, self._serving, self._chosen, interrupt, self._judged)
         interrupt.check()
         # No other folder goes than the one that is replaced: the next shard may be compiled there already.
         model = self._publish_model(work.publication, work.served, folder, replaced=work.folder)

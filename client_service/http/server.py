@@ -159,7 +159,7 @@ class Server(Answering):
             if found is None or found == self._published:
                 return
             self._take_up(found)
-        except DataError as error:
+        except (DataError, UnavailableError) as error:  # the latter: the log is held by somebody now
             if str(error) != self._unreadable:
                 LOGGER.warning("published_not_read", reason=str(error))
             self._unreadable = str(error)

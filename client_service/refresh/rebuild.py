@@ -26,7 +26,7 @@ from client_service.runtime.memory import return_free_memory
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
 from client_service.sums.storage import load_basis
-from client_service.tasks.items import answering_shard, list_shard, listed_items, open_recommender
+from client_service.tasks.items import list_shard, listed_items, open_recommender
 from client_service.tasks.task import RunContext, Task, TaskShard, Training
 from shared.errors import DataError, FederationError
 
@@ -217,8 +217,7 @@ def _finish(silo: Silo, feedback: EventLog, absorbed: Absorbed, *, changed: bool
 def _move_silo(silo: Silo, shard: Shard, served: FrozenModel | None, feedback: EventLog, publish: Publish) -> Silo:
     """What can fail comes before answers move."""
     settings, old = silo.settings, silo.answers
-    answering = answering_shard(settings, shard)
-    new, publisher = open_recommender(settings, answering)
+    new, publisher = open_recommender(settings, shard)
     new.changing = old.changing
     if silo.guard is not None:
         silo.guard.take_up(shard.digest)

@@ -193,7 +193,7 @@ def answering_shard(settings: ClientSettings, shard: Shard) -> Shard:
 
 def open_lists(settings: ClientSettings, shard: Shard) -> OpenedTask:
     """Lists of the shard's users beside the models, and the log of what has come since the shard was written."""
-    recommender, publisher = open_recommender(settings, answering_shard(settings, shard))
+    recommender, publisher = open_recommender(settings, shard)
     publisher.publish_shard()
     return OpenedTask(recommender, open_log(settings, recommender.overlay))
 
@@ -203,7 +203,8 @@ def open_recommender(settings: ClientSettings, shard: Shard) -> tuple[Recommende
 
     Files of earlier versions that held lists are deleted.
     """
-    publisher = ItemPublisher(shard, settings.state_directory / SERVING)
+    judged = shard if settings.fit_everything else None
+    publisher = ItemPublisher(answering_shard(settings, shard), settings.state_directory / SERVING, judged=judged)
     for kind in EARLIER_KINDS:
         for path in settings.models_directory.glob(kind):
             path.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from client_service.compilation.item_model import (
 from client_service.compilation.item_table import _find_furthest, all_entries, fewer_entries, fold_in, strongest_entries
 from client_service.compilation.shard import compile_shard
 from client_service.compiled.arrays import read_folder_head
-from client_service.compiled.model import BasketRanker, CompiledModelHead, open_model
+from client_service.compiled.model import BasketRanker, CompiledModelHead, Relevance, open_model
 from client_service.compiled.publication import HEAD
 from client_service.compiled.shard import open_shard
 from client_service.data.interactions import Shard
@@ -210,6 +210,25 @@ def test_the_smallest_form_that_is_no_worse_is_chosen_and_kept(listed: Shard, mo
     assert choose_form(builder).option == EXACT
     monkeypatch.setattr(module, "LEAST_JUDGING", 10**6)
     assert "fewer than" in choose_form(builder).why
+
+
+def test_a_silo_that_fits_on_everything_chooses_by_its_held_out_items(
+    listed: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its shard has none of them; and a score of the table means what the model's own score beside it means."""
+    monkeypatch.setattr(module, "NO_WORSE", -1.0)
+    everything = listed.everything
+    served = replace(serve(everything, recipe=ONE_PART), relevance=Relevance(2.0, -3.0))
+    assert "fewer than" in choose_form(FormBuilder(served, everything)).why
+    builder = FormBuilder(served, everything, judged=listed)
+    assert choose_form(builder).option.form == "dense"
+    found = compile_in_memory(served, everything, judged=listed)
+    users, columns = np.arange(10), np.tile(np.arange(40), (10, 1))
+    own = np.stack(
+        [form_of(builder, Option("dense", 0)).scores_at(everything.train[[u]].indices, np.arange(40)) for u in users]
+    )
+    told, exact = found.basket_relevance.of(own), served.relevance.of(served.ranker.scores(users, columns))
+    assert np.abs(told - exact).mean() < 0.1 * exact.std() + 0.01 and found.basket_relevance != served.relevance
 
 
 def test_small_baskets_are_ranked_exactly_where_a_table_ranks_them_worse(
