@@ -222,9 +222,8 @@ def _move_silo(silo: Silo, shard: Shard, served: FrozenModel | None, feedback: E
     if silo.guard is not None:
         silo.guard.take_up(shard.digest)
     new.served = served
-    if (
-        publisher.failure is not None
-    ):  # the server would still answer from data that the shard has erased: the refresh is tried again
+    if publisher.failure is not None:
+        # The server would still answer from data that the shard has erased: the refresh is tried again.
         raise publisher.failure
     old.close()  # its lists stay in memory, and no more of them are written
     feedback.move_to(new.overlay, lambda: publish(new))
