@@ -1,9 +1,10 @@
-"""Compiles a frozen model of items into the folder that answers are read from; validation chooses its form.
+"""Compiles a frozen model of items into a folder, in a form that validation chooses.
 
-The form of answers to baskets is the smallest that does not rank worse than the model itself: `truncated` tables of
-few entries an item, a `dense` one, a table whose best items are scored again (`rescored`), or the model's own scores
-for each basket (`exact`). How loud the parts of a score are beside each other is another thing for a few items than for
-many, so that small baskets are ranked by the model's own scores where a table ranks them worse.
+Answers are read from the folder. The form of answers to baskets is the smallest that does not rank worse than the model
+itself: `truncated` tables of few entries an item, a `dense` table, a table whose best items are scored again
+(`rescored`), or the model's own scores for each basket (`exact`). The weights of a score's parts relative to each other
+change with the number of items. Small baskets are therefore ranked by the model's own scores if a table ranks them
+worse.
 """
 
 from __future__ import annotations
@@ -53,22 +54,24 @@ from shared.cores import in_threads
 from shared.method.graph import degrees
 from shared.method.parameters import Float32
 
-ENTRIES = (200, 400)  # of an item in a truncated table; the first also where the best items are scored again
-DENSE_ITEMS = 6000  # up to which there is a dense table: 72 MB
-FEW_ITEMS = 2000  # up to which only a dense one is tried: it is 8 MB, and as fast
-NO_WORSE = -0.001  # of the primary measure: the lower end of a form's interval must lie above
-JUDGING = (2000, 6000)  # users who judge a form, all of them unless the first ones say no
-SMALL_BASKETS = ((3, 8), (8, 20))  # items of baskets by which a table is judged, and below how many it is not used then
-LEAST_JUDGING = 30  # without whom nothing is chosen
+ENTRIES = (200, 400)  # entries of an item in a truncated table; a rescored one has the first number
+DENSE_ITEMS = 6000  # most items of a dense table, which then takes 72 MB
+FEW_ITEMS = 2000  # most items for which only a dense table is tried, which takes 8 MB and is as fast
+NO_WORSE = -0.001  # least lower end of the interval of a form's gain in the primary measure
+JUDGING = (2000, 6000)  # users who judge a form: the first ones, and all of them unless the first ones reject it
+SMALL_BASKETS = ((3, 8), (8, 20))  # items of the judged baskets; items below which a rejected table is not used
+LEAST_JUDGING = 30  # least number of users to choose a form by
 SEED = 0
-ALIKE, TINY = 500, 1e-6  # known users, and items of each, by which two scores are compared; the least slope
-CHANGED = 0.1  # share of the training pairs by which their number may differ before a form is chosen anew
+COMPARED, LEAST_SLOPE = 500, 1e-6  # users, and items of each, to fit a line from one score to another; its least slope
+CHANGED = 0.1  # largest relative change in the number of training pairs for which the form is kept
 Arrays = dict[str, NDArray[Any]]
 
 
 class Option(NamedTuple):
-    """A form, and what it is made of. entries: of an item in the table, 0: all, None: there is none. few: see
-    `TableHead`."""
+    """A form of answers to baskets, with its sizes.
+
+    entries: entries of an item in the table; 0: all; None: there is no table. few: see `TableHead`.
+    """
 
     form: Form
     entries: int | None
@@ -76,7 +79,7 @@ class Option(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As the log and `why` have it."""
+        """Names the form for the log and for `why`."""
         return f"{self.form}-{self.entries}" if self.entries else self.form
 
 
@@ -85,10 +88,11 @@ EXACT = Option("exact", None)
 
 @dataclass
 class FormBuilder:
-    """The forms of one model. Nothing is made before it is asked for, and nothing twice.
+    """Builder of the forms of one model.
 
-    judged: the shard whose validation items choose; it differs from `shard` in a silo that fits its models on
-    everything. There the model knows these items in whichever form: what differs is what the form leaves out.
+    Each intermediate result is computed when it is first needed, and kept. judged: the shard whose validation items
+    choose the form, in a silo that fits its models on everything; None: `shard`. In such a silo the model knows these
+    items in every form, so that forms differ only by what they leave out.
     """
 
     served: Served
@@ -98,32 +102,32 @@ class FormBuilder:
 
     @cached_property
     def baskets(self) -> sparse.csr_array:
-        """The training items of each user, (M, N)."""
+        """Returns the training items of each user, (M, N)."""
         return sparse.csr_array(self.shard.train.astype(np.float32))
 
     @cached_property
     def linear(self) -> LinearModel | None:
-        """The model as sums over a basket's items; None where it is nothing like that."""
+        """Approximates the model by sums over a basket's items; None if `linearise` cannot."""
         popularity = degrees(self.shard.train)[1].astype(np.float32)
         return linearise(self.served, self.baskets, popularity, self.interrupt)
 
     @cached_property
     def exact(self) -> tuple[ExactHead, Arrays]:
-        """The model's own scores in arrays."""
+        """Makes the head and the arrays of the model's own scores."""
         parts = self.served.ranker.fusion.parts
         return exact_arrays(self.served, self.linear.sizes if self.linear is not None else [(0.0, 0.0)] * len(parts))
 
     @cached_property
     def strongest(self) -> Entries:
-        """As many entries of each item as any truncated table has."""
+        """Selects the strongest entries of each item, for the largest truncated table."""
         assert self.linear is not None
         return strongest_entries(self.linear, ENTRIES[-1], self.interrupt)
 
     def options(self) -> list[Option]:
-        """The forms that are possible, the smallest first. The last one is exact."""
+        """Lists the possible forms, the smallest first, the exact one last."""
         items = self.shard.train.shape[1]
         if not self.served.ranker.fusion.parts or self.linear is None:
-            return [EXACT]  # a product with the items' embeddings is smaller than any table
+            return [EXACT]  # a product with the items' embeddings takes less memory than any table
         if items <= FEW_ITEMS:
             return [Option("dense", 0), EXACT]
         truncated = [Option("truncated", count) for count in ENTRIES]
@@ -131,7 +135,7 @@ class FormBuilder:
         return [*truncated, *dense, Option("rescored", ENTRIES[0]), EXACT]
 
     def build(self, option: Option) -> tuple[TableHead | None, ExactHead | None, Arrays]:
-        """The arrays of this form."""
+        """Builds the heads and the arrays of a form."""
         table, exact, arrays = None, None, Arrays()
         if option.entries is not None:
             table, arrays = self._table(option, option.entries)
@@ -152,8 +156,11 @@ class FormBuilder:
 
 
 class _Judge:
-    """Ranks validation items for the training items of users as if these were strangers' baskets. most: items of each
-    basket that count, drawn; None: all."""
+    """Compares the rankings of forms with the model's own, on validation items.
+
+    The training items of users are ranked for as if they were baskets of unknown users. most: number of items that are
+    drawn from each basket; None: all.
+    """
 
     def __init__(self, builder: FormBuilder, judging: Sequence[int], most: int | None = None) -> None:
         self._builder, self._shard = builder, (shard := builder.judged or builder.shard)
@@ -167,9 +174,10 @@ class _Judge:
         self._exact: list[PerUser] = []
 
     def is_no_worse(self, ranker: BasketRanker) -> tuple[bool, str]:
-        """Does the interval of its gain over the model itself lie above NO_WORSE? And the interval in words.
+        """Checks if a form ranks no worse than the model, and describes the interval.
 
-        Not all users are asked where some of them say no.
+        The interval of the form's gain over the model itself must lie above NO_WORSE. Further users are not ranked for
+        once the interval of the first ones lies below it.
         """
         gains: list[PerUser] = []
         for place, users in enumerate(self._blocks):
@@ -181,7 +189,7 @@ class _Judge:
         return mean - half > NO_WORSE, f"{mean:+.4f} +- {half:.4f} of {len(gain):,} users"
 
     def _judge_exact(self, place: int, users: Rows) -> PerUser:
-        """The measure of each user by the model itself."""
+        """Measures the model's own ranking for each user of a block, once."""
         if place == len(self._exact):
             self._exact.append(self._measure(in_blocks(self._rank_exactly), users))
         return self._exact[place]
@@ -202,13 +210,13 @@ class _Judge:
 
 
 def basket_of(matrix: sparse.csr_array, row: int) -> Rows:
-    """The items of a row, ascending."""
+    """Lists the items of a row, ascending."""
     found: Rows = matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].astype(np.int64)
     return found
 
 
 def pick_items(baskets: sparse.csr_array, most: int, generator: np.random.Generator) -> sparse.csr_array:
-    """At most so many items of each basket, drawn."""
+    """Draws at most `most` items of each basket."""
     counts = np.diff(baskets.indptr)
     owners = np.repeat(np.arange(len(counts)), counts)
     order = np.lexsort((generator.random(baskets.nnz), owners))
@@ -219,7 +227,7 @@ def pick_items(baskets: sparse.csr_array, most: int, generator: np.random.Genera
 
 
 def in_blocks(top: TopItems) -> TopItems:
-    """The same lists, of which the cores make some each."""
+    """Divides the ranking of users among the cores; the lists stay the same."""
 
     def shared(rows: Rows, seen: sparse.csr_array, k: int) -> Rows:
         places = np.array_split(np.arange(len(rows)), max(1, len(rows) // 32))
@@ -229,7 +237,7 @@ def in_blocks(top: TopItems) -> TopItems:
 
 
 class ChosenForm(NamedTuple):
-    """A form and its arrays, and why it is this one."""
+    """Form of a model, its arrays, and the reason for the choice."""
 
     option: Option
     table: TableHead | None
@@ -239,32 +247,38 @@ class ChosenForm(NamedTuple):
 
 
 def choose_form(builder: FormBuilder) -> ChosenForm:
-    """The first form whose interval lies above NO_WORSE; the exact one where nobody can judge, or none is as good."""
+    """Chooses the first form whose interval lies above NO_WORSE.
+
+    The exact form is chosen if too few users have validation items, or if no other form is good enough.
+    """
     options = builder.options()
     if len(options) == 1:
         return _choice(builder, EXACT, "the model's own scores are the smallest form")
-    judge, told = _Judge(builder, JUDGING), []
+    judge, intervals = _Judge(builder, JUDGING), []
     if judge.count < LEAST_JUDGING:
         return _choice(builder, EXACT, f"fewer than {LEAST_JUDGING} users have validation items to choose by")
     for option in options[:-1]:
         good, interval = judge.is_no_worse(_ranker(builder, option))
-        told.append(f"{option.name} {interval}")
+        intervals.append(f"{option.name} {interval}")
         if good:
             few, more = _choose_few(builder, option)
-            return _choice(builder, option._replace(few=few), _explain([*told, *more]))
-    return _choice(builder, EXACT, f"{_explain(told)}; the interval of none lies above {NO_WORSE}")
+            return _choice(builder, option._replace(few=few), _explain([*intervals, *more]))
+    return _choice(builder, EXACT, f"{_explain(intervals)}; the interval of none lies above {NO_WORSE}")
 
 
 def _choose_few(builder: FormBuilder, option: Option) -> tuple[int, list[str]]:
-    """Below how many items a basket is ranked exactly; and the intervals in words."""
-    told, few = [], 0
+    """Chooses the number of items below which baskets are ranked exactly.
+
+    Returns that number, and the intervals in words.
+    """
+    intervals, few = [], 0
     for size, beyond in SMALL_BASKETS:
         good, interval = _Judge(builder, JUDGING[:1], size).is_no_worse(_ranker(builder, option))
-        told.append(f"of {size} items {interval}")
+        intervals.append(f"of {size} items {interval}")
         if good:
             break
         few = beyond
-    return few, told
+    return few, intervals
 
 
 def _ranker(builder: FormBuilder, option: Option) -> BasketRanker:
@@ -272,8 +286,8 @@ def _ranker(builder: FormBuilder, option: Option) -> BasketRanker:
     return BasketRanker(arrays, table, exact)
 
 
-def _explain(told: list[str]) -> str:
-    return f"{PRIMARY.upper()}@20 beside the model's own on validation items: {', '.join(told)}"
+def _explain(intervals: list[str]) -> str:
+    return f"{PRIMARY.upper()}@20 beside the model's own on validation items: {', '.join(intervals)}"
 
 
 def _choice(builder: FormBuilder, option: Option, why: str) -> ChosenForm:
@@ -282,13 +296,13 @@ def _choice(builder: FormBuilder, option: Option, why: str) -> ChosenForm:
 
 @dataclass(frozen=True)
 class _BasketScorer:
-    """Scores of a form for known users, as if their training items were strangers' baskets."""
+    """Scorer of known users by a form, with their training items as baskets."""
 
     ranker: BasketRanker
     train: sparse.csr_array
 
     def scores(self, rows: Rows, columns: Rows) -> Float32:
-        """Of some items (B, n) for each of the users in `rows` (B,)."""
+        """Scores some items (B, n) for each of the users in `rows` (B,)."""
         pairs = zip(rows, columns, strict=True)
         return np.stack([self.ranker.scores_at(basket_of(self.train, row), items) for row, items in pairs])
 
@@ -301,29 +315,35 @@ def compile_model(
     interrupt: Interrupt = NEVER,
     judged: Shard | None = None,
 ) -> Path:
-    """Writes the folder `model-<digest>` in `serving`, whose lists are filled afterwards: see `fill_lists`.
+    """Writes the folder `model-<digest>` of a model in `serving`, and returns its path.
 
-    before: of the model that answered until now; its form is kept where that was chosen for a model of the same parts.
-    judged: see `FormBuilder`.
+    The lists are filled afterwards: see `fill_lists`. before: head of the model that answered until now. Its form is
+    kept if it was chosen for a model of the same parts. judged: see `FormBuilder`.
     """
     head, arrays = _compile(FormBuilder(served, shard, interrupt, judged), before)
     return save_folder(serving, KIND, head, arrays, list_files(head))
 
 
 def compile_exactly(served: Served, shard: Shard, serving: Path) -> Path:
-    """Writes a folder in the form that is there at once, for answers while `compile_model` chooses a smaller one."""
+    """Writes a model's folder in the exact form, which needs no choice.
+
+    This folder answers while `compile_model` chooses a smaller form.
+    """
     choice = _choice(FormBuilder(served, shard), EXACT, "a smaller form is being chosen")
     head, arrays = _describe(served, shard, choice, served.relevance)
     return save_folder(serving, KIND, head, arrays, list_files(head))
 
 
 def is_chosen_at_once(served: Served, shard: Shard) -> bool:
-    """Is the form of a model that small, or the only one, that answers may wait until it is chosen?"""
+    """Checks if a model's form is chosen fast enough for answers to wait.
+
+    This holds for few items, and for models with only one form.
+    """
     return shard.train.shape[1] <= FEW_ITEMS or not served.ranker.fusion.parts
 
 
 def is_compiled(head: CompiledModelHead, served: Served, shard: Shard) -> bool:
-    """Is this the head of the very model, in a form that was chosen for it?"""
+    """Checks if a head belongs to this same model, in a chosen form."""
     given = head.version, head.kept_at, head.lists_digest, head.chosen_for
     expected = served.version, served.kept_at, shard.lists_digest, describe_parts(served)
     return given == expected and head.ranked_by == digest_ranker(served.ranker)
@@ -332,7 +352,10 @@ def is_compiled(head: CompiledModelHead, served: Served, shard: Shard) -> bool:
 def compile_in_memory(
     served: Served, shard: Shard, interrupt: Interrupt = NEVER, judged: Shard | None = None
 ) -> CompiledModel:
-    """The compiled model without a folder, for a silo that no other process answers for. It keeps no lists."""
+    """Compiles a model without a folder, for a silo whose trainer alone answers.
+
+    The compiled model keeps no lists. judged: see `FormBuilder`.
+    """
     return CompiledModel(*_compile(FormBuilder(served, shard, interrupt, judged), None))
 
 
@@ -342,30 +365,31 @@ def _compile(builder: FormBuilder, before: CompiledModelHead | None) -> tuple[Co
     choice = choose_form(builder) if kept is None or before is None else _choice(builder, kept, before.why)
     relevance = served.relevance
     if choice.option != EXACT:
-        relevance = _relate_baskets(builder, BasketRanker(choice.arrays, choice.table, choice.exact))
+        relevance = _fit_basket_relevance(builder, BasketRanker(choice.arrays, choice.table, choice.exact))
     head, arrays = _describe(served, shard, choice, relevance)
     pairs = shard.train.nnz if kept is None or before is None else before.chosen_pairs
     chosen = {"chosen_for": describe_parts(served), "chosen_pairs": pairs}
     return head.model_copy(update=chosen), arrays
 
 
-def _relate_baskets(builder: FormBuilder, ranker: BasketRanker) -> Relevance:
-    """What a form's scores of baskets mean.
+def _fit_basket_relevance(builder: FormBuilder, ranker: BasketRanker) -> Relevance:
+    """Fits the relevance of a form's scores of baskets.
 
-    Where the model knows the validation items they would seem too likely: there a score means what the model's own
-    score means that lies beside it, by a line through both of known users.
+    Without a `judged` shard, the validation items fit it. With one, the model knows these items, and they would seem
+    too likely. A line, fitted to both scores of known users, then maps a form's score to the model's own score, and the
+    relevance of the model's own score is taken.
     """
     served, shard = builder.served, builder.shard
     scorer = _BasketScorer(ranker, shard.train)
     if builder.judged is None:
         return fit_relevance(shard, scorer, builder.interrupt)
-    users = np.flatnonzero(np.diff(shard.train.indptr) > 0)[:ALIKE]
-    columns = np.random.default_rng(SEED).integers(0, shard.train.shape[1], (len(users), ALIKE))
+    users = np.flatnonzero(np.diff(shard.train.indptr) > 0)[:COMPARED]
+    columns = np.random.default_rng(SEED).integers(0, shard.train.shape[1], (len(users), COMPARED))
     own, exact = scorer.scores(users, columns).ravel(), served.ranker.scores(users, columns).ravel()
     spread = float(own.std())
     if spread == 0.0:
         return served.relevance
-    slope = max(float(np.cov(own, exact, ddof=0)[0, 1]) / spread**2, TINY)
+    slope = max(float(np.cov(own, exact, ddof=0)[0, 1]) / spread**2, LEAST_SLOPE)
     shift = float(exact.mean()) - slope * float(own.mean())
     known = served.relevance
     return Relevance(known.slope * slope, known.intercept + known.slope * shift)
@@ -374,7 +398,10 @@ def _relate_baskets(builder: FormBuilder, ranker: BasketRanker) -> Relevance:
 def _describe(
     served: Served, shard: Shard, choice: ChosenForm, basket_relevance: Relevance
 ) -> tuple[CompiledModelHead, Arrays]:
-    """The head of a model whose form is chosen for nothing yet, and its arrays."""
+    """Makes a model's head and arrays.
+
+    The head does not state yet what the form was chosen for.
+    """
     users, items = shard.train.shape
     head = CompiledModelHead(
         version=served.version,
@@ -399,8 +426,10 @@ def _describe(
 
 
 def digest_ranker(ranker: Ranker) -> str:
-    """sha256 of all that lists follow from, but for what the shard and its recipe give again: a model that was read
-    from the disk has the lists that it had."""
+    """Computes the sha256 of a ranker's arrays that lists follow from.
+
+    Arrays that the shard and its recipe determine are left out, so that a model read from the disk keeps its lists.
+    """
     found = hashlib.sha256(f"{ranker.residual}".encode())
     found.update(repr([loudness for loudness, _ in ranker.fusion.parts]).encode())
     sides = ((side.embedding, side.narrow, side.hidden) for side in (ranker.users, ranker.items))
@@ -414,7 +443,10 @@ def digest_ranker(ranker: Ranker) -> str:
 
 
 def describe_parts(served: Served) -> str:
-    """What a form is chosen for: the encoder, what is fused with it, and whether its head is trained."""
+    """Describes the parts of a model that a form is chosen for.
+
+    These are the encoder, the scorers fused with it, and whether its head is trained.
+    """
     ranker = served.ranker
     trained = "trained" if ranker.predictor.reach > 0.0 else "untrained"
     fused = ", ".join(f"{type(part).__name__} {loudness:.3g}" for loudness, part in ranker.fusion.parts)
@@ -422,7 +454,10 @@ def describe_parts(served: Served) -> str:
 
 
 def _kept_option(builder: FormBuilder, before: CompiledModelHead) -> Option | None:
-    """The form of the model before, where it was chosen for parts and a graph like these."""
+    """Returns the earlier model's form if it also fits this model, else None.
+
+    It fits if it was chosen for the same parts, and for about as many training pairs.
+    """
     pairs = builder.shard.train.nnz
     if before.chosen_for != describe_parts(builder.served) or abs(pairs - before.chosen_pairs) > CHANGED * pairs:
         return None

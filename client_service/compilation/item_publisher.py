@@ -1,4 +1,7 @@
-"""Compiles and publishes a silo's shard and its models, and fills the lists of known users in the background."""
+"""Compiles and publishes a silo's shard and models, and fills the lists of known users.
+
+The lists are filled in the background.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +46,17 @@ from client_service.runtime.memory import return_free_memory
 from shared.errors import DataError
 
 BLOCK = 1 << 21  # pairs of a user and an item that are scored at a time: a few arrays of 8 MB
-SETTLED_SECONDS = 0.25  # between two moments at which what is computed reaches the disk and is read
-LEAST_URGENT = 19  # of the scheduler: answers and training go first
+SETTLED_SECONDS = 0.25  # least time between two writes of filled lists to the disk, after which they are read
+LEAST_URGENT = 19  # lowest priority of the scheduler, so that answers and training go first
 
 
 class ItemPublisher:
-    """Of one shard, in the folder `serving` that the processes that answer read. Nobody else writes there.
+    """Publisher of one shard and its models, in the folder `serving`.
 
-    Where the disk refuses, this process answers from memory, and the log says that the others do not: `failure`.
-    judged: the shard whose validation items choose a form, where `shard` has everything for training.
-    replace_model: is called with the model that was taken up, once it has a smaller form.
+    The processes that answer read this folder, and only this publisher writes to it. If the disk refuses, this process
+    answers from memory, the log says that the other processes do not have these answers, and `failure` holds the error.
+    judged: the shard whose validation items choose a form, if `shard` uses all data for training. replace_model: called
+    with the compiled model once its form is replaced by a smaller one.
     """
 
     def __init__(self, shard: Shard, serving: Path, threads: int | None = None, judged: Shard | None = None) -> None:
@@ -66,7 +70,7 @@ class ItemPublisher:
         try:
             folder = compile_shard(shard, serving)
         except OSError as error:
-            self._note(error)
+            self._note_failure(error)
             self.compiled = compile_shard_in_memory(shard)
             return
         self.compiled = open_shard(folder)
@@ -75,7 +79,7 @@ class ItemPublisher:
         )
 
     def publish_shard(self) -> None:
-        """Answer from this shard, without a model; a model of it that is published already stays."""
+        """Publishes the shard without a model; an already published model of it stays."""
         before, here = read_known_publication(self._serving), self._publication
         if here is not None and (before is None or before.shard != here.shard):
             self._publish(here)
@@ -83,10 +87,11 @@ class ItemPublisher:
             drop_unpublished(self._serving)
 
     def take_up(self, served: Served | None) -> CompiledModel | None:
-        """Compiles and publishes a model; its lists are filled in the background, those of the one before no more.
+        """Compiles and publishes a model, and begins to fill its lists in the background.
 
-        Where its form takes long to choose, that is done in the background too, and the model's own scores answer
-        until then. A model that is published already stays as it is. None: the shard answers without a model.
+        Lists of the model before are filled no further. A form that takes long to choose is also chosen in the
+        background, and the model's own scores answer until then. A model that is already published stays as it is.
+        None: the shard answers without a model.
         """
         self.close()
         if served is None:
@@ -107,7 +112,7 @@ class ItemPublisher:
             else:
                 folder = compile_model(served, self._shard, self._serving, self._chosen, judged=self._judged)
         except OSError as error:
-            self._note(error)
+            self._note_failure(error)
             return compile_in_memory(served, self._shard, judged=self._judged)
         model = self._publish_model(self._publication, served, folder)
         self._begin(_Work(self._publication, served, folder, model.head, later))
@@ -122,23 +127,26 @@ class ItemPublisher:
         return model
 
     def _publish(self, publication: Publication, replaced: Path | None = None) -> None:
-        """replaced: the folder that goes then; None: all that are not published."""
+        """Publishes compiled folders, and removes old ones.
+
+        replaced: the folder to remove; None: all folders that are not published.
+        """
         try:
             publish(self._serving, publication)
         except OSError as error:
-            return self._note(error)
+            return self._note_failure(error)
         self.failure = None
         if replaced is None:
             drop_unpublished(self._serving)
         else:
             shutil.rmtree(replaced, ignore_errors=True)
 
-    def _note(self, error: OSError) -> None:
+    def _note_failure(self, error: OSError) -> None:
         self.failure = error
         LOGGER.warning("answers_not_published", reason=error.strerror)
 
     def close(self) -> None:
-        """End the work; what is computed stays for the next start."""
+        """Ends the background work; lists that are filled stay for the next start."""
         self._interrupt.set()
         if self._job.is_alive():
             self._job.join()
@@ -150,7 +158,7 @@ class ItemPublisher:
         folder = self._serving / published.model
         try:
             return _Published(folder, read_folder_head(folder, CompiledModelHead))
-        except DataError:  # it is compiled anew
+        except DataError:  # the folder is damaged, and the model is compiled anew
             return None
 
     def _begin(self, work: _Work) -> None:
@@ -159,8 +167,11 @@ class ItemPublisher:
         self._job.start()
 
     def _work(self, work: _Work, interrupt: Interrupt) -> None:
-        """Whoever takes up another model waits for the end of this first."""
-        yield_to_others()
+        """Chooses a model's form if that is due, and fills its lists.
+
+        `take_up` ends this work before another model is taken up.
+        """
+        lower_thread_priority()
         folder, head = work.folder, work.head
         try:
             if work.chooses_form:
@@ -168,20 +179,20 @@ class ItemPublisher:
                     folder, head = self._choose_form(work, interrupt)
                 except Interrupted:
                     raise
-                except Exception as error:  # the form that is published answers as well
+                except Exception as error:  # the exact form is published and goes on answering
                     LOGGER.error("form_not_chosen", reason=describe_failure(error), at=describe_place(error))
             fill_lists(work.served.ranker, map_lists(folder, head, "r+"), self._shard, interrupt, self._threads)
         except Interrupted:
             return
-        except Exception as error:  # whose list is missing is ranked when he asks
+        except Exception as error:  # users without a list are ranked for when they ask
             LOGGER.error("lists_not_filled", reason=describe_failure(error), at=describe_place(error))
         return_free_memory()
 
     def _choose_form(self, work: _Work, interrupt: Interrupt) -> tuple[Path, CompiledModelHead]:
-        """Publish the model in the form that validation chooses: its folder and head."""
+        """Publishes the model in the form that validation chooses; returns its folder and head."""
         folder = compile_model(work.served, self._shard, self._serving, self._chosen, interrupt, self._judged)
         interrupt.check()
-        # No other folder goes than the one that is replaced: the next shard may be compiled there already.
+        # Only the replaced folder is removed, since the next shard may already be compiled in `serving`.
         model = self._publish_model(work.publication, work.served, folder, replaced=work.folder)
         self.replace_model(model)
         self._chosen = model.head
@@ -189,14 +200,14 @@ class ItemPublisher:
 
 
 class _Published(NamedTuple):
-    """A compiled model that is published."""
+    """Published model: its folder and head."""
 
     folder: Path
     head: CompiledModelHead
 
 
 class _Work(NamedTuple):
-    """What is left to do for a model in a folder."""
+    """Work that remains for a compiled model: its lists, and perhaps its form."""
 
     publication: Publication
     served: Served
@@ -206,7 +217,7 @@ class _Work(NamedTuple):
 
 
 def read_known_publication(serving: Path) -> Publication | None:
-    """What is published; None, and a line in the log, where that cannot be read."""
+    """Reads what is published; None, with a line in the log, for an unreadable file."""
     try:
         return read_publication(serving)
     except DataError as error:
@@ -215,7 +226,10 @@ def read_known_publication(serving: Path) -> Publication | None:
 
 
 def fill_lists(ranker: Ranker, lists: MappedLists, shard: Shard, interrupt: Interrupt, threads: int) -> None:
-    """Compute what is missing, block by block, the rows in order. Interrupted once the wish is there."""
+    """Fills the missing lists of known users, block by block, in row order.
+
+    Interrupted as soon as `interrupt` is set.
+    """
     users, width = lists.items.shape
     step = max(1, BLOCK // len(shard.item_ids))
     blocks = [range(first, min(first + step, users)) for first in range(int(lists.ready[0]), users, step)]
@@ -225,7 +239,7 @@ def fill_lists(ranker: Ranker, lists: MappedLists, shard: Shard, interrupt: Inte
         rows = np.arange(block.start, block.stop)
         return block, *ranker.top_scored(ranker.users[rows], _known_items(shard, rows), width)
 
-    with ThreadPoolExecutor(threads, "lists", initializer=yield_to_others) as pool:
+    with ThreadPoolExecutor(threads, "lists", initializer=lower_thread_priority) as pool:
         try:
             settled = time.monotonic()
             for block, items, scores in pool.map(rank, blocks):
@@ -233,7 +247,8 @@ def fill_lists(ranker: Ranker, lists: MappedLists, shard: Shard, interrupt: Inte
                 lists.scores[block.start : block.stop] = scores
                 if block.stop < users and time.monotonic() - settled < SETTLED_SECONDS:
                     continue
-                _flush(lists.items, lists.scores)  # before their number: also a power cut leaves no empty list
+                # Lists are written before their number, so that a power cut leaves no empty list counted as filled.
+                _flush(lists.items, lists.scores)
                 lists.ready[0], settled = block.stop, time.monotonic()
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -241,14 +256,14 @@ def fill_lists(ranker: Ranker, lists: MappedLists, shard: Shard, interrupt: Inte
     _flush(lists.ready)
 
 
-def yield_to_others() -> None:
-    """The calling thread is the least urgent one, where the system can tell threads apart."""
+def lower_thread_priority() -> None:
+    """Gives the calling thread the lowest priority, if the system has priorities of threads."""
     with suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_URGENT)
 
 
 def _known_items(shard: Shard, rows: Rows) -> NDArray[np.bool_]:
-    """All items that these users have met, (B, N)."""
+    """Marks all items that some users have met, (B, N)."""
     known = np.zeros((len(rows), len(shard.item_ids)), dtype=bool)
     matrix = shard.known_pairs[rows]
     known[np.repeat(np.arange(len(rows)), np.diff(matrix.indptr)), matrix.indices] = True
