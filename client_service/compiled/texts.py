@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from client_service.compiled.arrays import Arrays
 from client_service.data.ids import normalise_id
 
-END: Final = 0x0A  # ends each text that is searched; no word contains this byte
 AT_ONCE: Final = 4  # first bytes of a word that are compared at all places; the others only where these match
 Rows = NDArray[np.int64]
 
