@@ -96,7 +96,7 @@ def fold(text: str) -> str:
 
 
 def search_arrays(name: str, texts: Sequence[str | None]) -> dict[str, NDArray[Any]]:
-    """Makes the arrays in which words are searched: each text folded, then END."""
+    """Makes the arrays in which words are searched: each text folded, then a line feed."""
     return text_arrays(name, [("" if text is None else fold(text)).replace("\n", " ") + "\n" for text in texts])
 
 
