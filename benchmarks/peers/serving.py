@@ -353,7 +353,9 @@ async def measure(shard_folder: Path, seconds: int) -> tuple[list[ServingRow], l
     """
     shard = load_shard(shard_folder)
     with serve_implicit(shard) as peer, tempfile.TemporaryDirectory() as folder:
-        silo = ServedSilo(Experiment((shard_folder,), Path(folder), untrained_settings(), rounds=1), shard)
+        copy = Path(folder) / shard_folder.resolve().name  # the silo's refresh writes events into it
+        shutil.copytree(shard_folder, copy)
+        silo = ServedSilo(Experiment((copy,), Path(folder), untrained_settings(), rounds=1), shard)
         try:
             async with silo.running() as (operator, client):
                 rows = [await measure_first_model(silo, operator, client), *read_form(silo)]
