@@ -30,7 +30,7 @@ from shared.errors import ConflictError, DataError, UnavailableError
 from tests.support.compiled import TrainedRecommender
 from tests.support.given import Opened, Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
-from tests.support.telling import is_erased
+from tests.support.telling import all_listed, is_erased
 
 CANARY = "canary-4711-user"
 
@@ -71,14 +71,10 @@ def serving(settings: ClientSettings, served: Shard, opened: Opened, until: Unti
     @asynccontextmanager
     async def begin() -> AsyncIterator[httpx.AsyncClient]:
         async with opened(settings) as http:
-            await until(lambda: listed(http))
+            await until(lambda: all_listed(http))
             yield http
 
     return begin
-
-
-async def listed(http: httpx.AsyncClient) -> bool:
-    return bool((await http.get("/v1/status")).json()["listed"] == 1.0)
 
 
 @pytest.mark.anyio

@@ -20,7 +20,7 @@ from client_service.settings import ClientSettings
 from tests.support.given import Until
 from tests.support.kept import absorb, absorb_and_forget, keep_first_model
 from tests.support.questions import read
-from tests.support.telling import Serving, event, items_of, post, refresh
+from tests.support.telling import Serving, all_listed, event, items_of, post, refresh
 
 
 @pytest.fixture
@@ -153,14 +153,10 @@ async def test_who_has_only_seen_more_is_still_looked_up(
     shard, _ = keep_first_model(settings)
     user = shard.user_ids[2]
     async with serving() as http:
-        await until(lambda: is_listed(http))
+        await until(lambda: all_listed(http))
         best, second, *_ = (await items_of(http, user))["items"]
         await post(http, event(user, best["item"], rating=1.0))
         assert (await items_of(http, user))["items"][0] == second
         await post(http, event(user, second["item"]))
         assert second["item"] not in [one["item"] for one in (await items_of(http, user))["items"]]
         assert (await read(http, "refresh"))["phase"] == "idle"
-
-
-async def is_listed(http: object) -> bool:
-    return bool((await read(http, "status"))["listed"] == 1.0)  # type: ignore[arg-type]

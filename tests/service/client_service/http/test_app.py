@@ -35,6 +35,7 @@ from shared.method.tensors import initial_parameters, mlp_specification
 from tests.support.given import Opened, Silos, Until
 from tests.support.kept import keep_first_model
 from tests.support.questions import as_step
+from tests.support.telling import all_listed
 
 pytestmark = pytest.mark.anyio
 CPU = torch.device("cpu")
@@ -44,11 +45,6 @@ ODD = (*OTHER_SIGNS, "a/b", "//", "x/recommendations", "/lead", "trail/", ".", "
 
 async def serves(http: httpx.AsyncClient) -> bool:
     return "model" in (await http.get("/v1/status")).json()
-
-
-async def listed(http: httpx.AsyncClient) -> bool:
-    """Is every known user's list computed?"""
-    return (await http.get("/v1/status")).json()["listed"] == 1.0
 
 
 def alike_but_for_id(left: httpx.Headers, right: httpx.Headers) -> bool:
@@ -63,7 +59,7 @@ async def test_what_is_no_plain_query_is_checked_by_the_framework(
     shard, before = keep_first_model(settings)
     user = shard.user_ids[0]
     async with opened(settings) as http:
-        await until(lambda: listed(http))
+        await until(lambda: all_listed(http))
         for query, status in (
             ("k=0", 422),
             ("k=1001", 422),
@@ -259,7 +255,7 @@ async def test_any_id_can_be_asked_for_in_a_path_and_in_a_body(
     odd = settings.model_copy(update={"shard": odd_shard(tmp_path / "odd")})
     keep_first_model(odd)
     async with opened(odd) as http:
-        await until(lambda: listed(http))
+        await until(lambda: all_listed(http))
         for name in ODD:
             step = as_step(name)
             looked_up = await http.get(f"/v1/users/{step}/recommendations")

@@ -25,6 +25,7 @@ from shared.errors import ProtocolError
 from tests.support.federation import run_client
 from tests.support.kept import keep_first_model
 from tests.support.questions import as_step, wait_until
+from tests.support.telling import all_listed
 
 CANARY = "canary-4711"
 EVERYTHING = 12
@@ -70,11 +71,7 @@ async def own_silo(settings: ClientSettings) -> AsyncIterator[httpx.AsyncClient]
 async def describe_items(settings: ClientSettings) -> AsyncIterator[httpx.AsyncClient]:
     """Run a service, wait until every known user's list is computed, and say something of four items."""
     async with run_client(settings, settings.state_directory / "keys") as http:
-
-        async def listed() -> bool:
-            return bool((await http.get("/v1/status")).json()["listed"] == 1.0)
-
-        await wait_until(listed)
+        await wait_until(lambda: all_listed(http))
         for item, facts in FACTS.items():
             assert (await http.put(f"/v1/items/{item}", json=facts)).status_code == 200
         yield http

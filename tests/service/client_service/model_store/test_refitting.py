@@ -37,7 +37,7 @@ from tests.support.compiled import TrainedRecommender
 from tests.support.given import Until
 from tests.support.kept import keep_first_model
 from tests.support.small import SMALL
-from tests.support.telling import Serving, event, is_erased, items_of, post, refresh
+from tests.support.telling import Serving, all_listed, event, is_erased, items_of, post, refresh
 
 CPU = torch.device("cpu")
 CLOSED = SMALL.model_copy(update={"start": "exact"})
@@ -161,12 +161,13 @@ def test_what_is_judged_has_not_seen_what_it_is_judged_by(planted: Shard, tmp_pa
 
 @pytest.mark.anyio
 async def test_a_restart_and_a_replica_answer_alike_and_figures_say_when_they_were_measured(
-    everything: ClientSettings, serving: Serving
+    everything: ClientSettings, serving: Serving, until: Until
 ) -> None:
     shard, answers = keep_first_model(everything)
     path = f"/v1/users/{shard.user_ids[0]}/recommendations?k=32"
     first = [one.item for one in answers.for_user(shard.user_ids[0], ListRequest(32)).items]
     async with serving(fit_everything=True, method=CLOSED) as http:
+        await until(lambda: all_listed(http))
         assert [one["item"] for one in (await http.get(path)).json()["items"]] == first
         assert (await http.get("/v1/quality")).json()["refitted"] is True
         page = (await http.get("/")).text

@@ -37,7 +37,7 @@ from tests.support.given import Federate, Hold, Until
 from tests.support.kept import keep_first_model
 from tests.support.questions import LONGEST_SECONDS, finished, has_problem, in_phase, read
 from tests.support.slow_work import hold_renewals, train_for_long
-from tests.support.telling import Serving, event, is_erased, items_of, post, refresh, rests
+from tests.support.telling import Serving, all_listed, event, is_erased, items_of, post, refresh, rests
 
 CANARY = "canary-4711-user"
 
@@ -120,7 +120,7 @@ async def test_who_is_erased_is_in_no_file_of_the_silo(
     models, folders = settings.state_directory / "model", (settings.state_directory, settings.shard)
     async with serving() as http:
         await post(http, event(CANARY, "item-06"), event("other", "item-01"))
-        await until(lambda: listed(http))
+        await until(lambda: all_listed(http))
         before = texts(folders)
         assert sum(CANARY.encode() in content for content in before.values()) >= 2  # the search finds what is there
         answer = (await http.delete(f"/v1/users/{CANARY}")).json()
@@ -142,10 +142,6 @@ async def test_who_is_erased_is_in_no_file_of_the_silo(
         assert (await http.get(f"/v1/erasures/{answer['receipt']}")).json() == told
         assert (await items_of(http, CANARY))["fallback"] == "unknown user"
         assert (await http.get(f"/v1/erasures/{'0' * 32}")).status_code == 404
-
-
-async def listed(http: httpx.AsyncClient) -> bool:
-    return bool((await read(http, "status"))["listed"] == 1.0)
 
 
 @pytest.mark.anyio
