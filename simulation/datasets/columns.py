@@ -19,6 +19,15 @@ COLUMNS = {
     "quantity": ("quantity", "qty", "units"),
     "title": ("title", "item_title", "movie_title", "name", "item_name"),
 }
+_ATTRIBUTES = (
+    "genre genres class category categories kategorie kategorien type year release_year publication_year jahr "
+    "erscheinungsjahr brand marke manufacturer hersteller author authors autor artist interpret director publisher "
+    "verlag language sprache country land price preis pages description beschreibung 类别 类型 年份 品牌 作者"
+)
+_NUMBERS = "year release_year publication_year jahr erscheinungsjahr 年份 price preis pages"
+ATTRIBUTES, NUMBERS = (frozenset(words.split()) for words in (_ATTRIBUTES, _NUMBERS))
+"""Columns of a file of items that a shop states of them. Tags, ratings and counts are left out: they come from users,
+and an item that nobody has met cannot have them."""
 ID_FIELDS, DETAIL_FIELDS = (
     ("session", "user", "item", "split"),
     ("time", "rating", "label", "count", "event", "quantity"),
@@ -51,10 +60,13 @@ LIKING_EVENTS, OTHER_EVENTS, WORDS_OF_NAMES = (
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What a user says of a file. columns: field of `COLUMNS` -> the file's own name; delimiter: None: it is found."""
+    """What a user says of a file. columns: field of `COLUMNS` -> the file's own name; delimiter: None: it is found.
+
+    of_items: whether the file describes items, so that `ATTRIBUTES` are read too."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     delimiter: str | None = None
+    of_items: bool = False
 
     def names(self, of: str) -> tuple[str, ...]:
         """The names, in lower case, by which a field's column goes; none where it is given as "", not to be read."""
@@ -68,10 +80,15 @@ class FileOptions:
 
     def is_read(self, name: str) -> bool:
         """Whether anything is read from a column of this name."""
-        return self.is_id(name) or any(name in self.names(of) for of in (*DETAIL_FIELDS, "title")) or is_title(name)
+        detail = any(name in self.names(of) for of in (*DETAIL_FIELDS, "title"))
+        return self.is_id(name) or detail or is_title(name) or self.is_attribute(name)
+
+    def is_attribute(self, name: str) -> bool:
+        """Whether a column of this name is an attribute of the items."""
+        return self.of_items and name in ATTRIBUTES
 
 
-AS_NAMED = FileOptions()
+AS_NAMED, OF_ITEMS = FileOptions(), FileOptions(of_items=True)
 
 
 def is_title(name: str) -> bool:

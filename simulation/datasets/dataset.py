@@ -22,7 +22,8 @@ class Dataset:
 
     events: user and item (strings), split (train, valid or test), and where they are known time (seconds since 1970
     UTC) and rating; sorted by user and item. met: likewise, without a split, what users have met and do not like, or
-    None: nothing is learnt from it, and its users and items need not occur in events. titles: item, title, or None.
+    None: nothing is learnt from it, and its users and items need not occur in events. titles: item, title and the
+    items' attributes (String or Float64), or None.
     notes: every clean-up and every drawn split, counted. meaning: of the ratings, None where there are none.
     """
 
@@ -96,14 +97,14 @@ def _draw_validation(events: pl.DataFrame, seed: int, draws: Draws, notes: list[
 
 
 def _first_titles(titles: pl.DataFrame, notes: list[str]) -> pl.DataFrame | None:
-    """Each item once, with its first title; None where no item has one."""
+    """Each item once, with its first title and attributes; None where no item has any."""
     once = titles.unique("item", keep="first", maintain_order=True)
     counted = [
         (len(titles) - len(once), "repeated item", "in the file of titles dropped"),
         (once["title"].null_count(), "item", "in the file of titles without a title"),
     ]
     notes.extend(counted_lines(counted))
-    return once.sort("item") if once["title"].null_count() < len(once) else None
+    return once.sort("item") if once.width > 2 or once["title"].null_count() < len(once) else None
 
 
 def ordered_splits(values: Mapping[str, Value], where: Path) -> dict[str, Value]:

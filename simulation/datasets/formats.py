@@ -29,17 +29,19 @@ Reader = Callable[[Path, FileOptions], Table]
 @dataclass(frozen=True)
 class Format:
     """label: as errors list the format. stems: names without extension that mark a folder's file of interactions, `*`
-    for any. titles: names of files beside it that may hold titles, with `{stem}` for the file's own name."""
+    for any. titles: names of files beside it that may hold titles, with `{stem}` for the file's own name.
+    numbered_titles: those that may, under ids whose numbers `item_map.txt` has."""
 
     label: str
     read: Reader
     stems: tuple[str, ...] = ("ratings", "interactions")
     titles: tuple[str, ...] = ("items.csv", "items.tsv", "items.jsonl", "items.ndjson", "items.parquet", "movies.csv")
+    numbered_titles: tuple[str, ...] = ()
 
 
 FORMATS = {  # by extension
-    # Ids of LightGCN text are renumbered, so that MovieLens' own movies.dat beside it would give wrong titles.
-    "txt": Format("LightGCN .txt", read_lightgcn, stems=()),
+    # Ids of LightGCN text are renumbered: MovieLens' own movies.dat beside it needs a file that tells the numbers.
+    "txt": Format("LightGCN .txt", read_lightgcn, stems=(), numbered_titles=("movies.dat", "u.item")),
     "dat": Format("MovieLens .dat", read_ratings, stems=("ratings",), titles=("movies.dat",)),
     "data": Format("MovieLens u.data", read_ratings, stems=("u",), titles=("u.item",)),
     "inter": Format("RecBole .inter", read_recbole, stems=("*",), titles=("{stem}.item",)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import NamedTuple
 import polars as pl
 
 from client_service.data.events import MET
+from client_service.data.files import read_lines
 from shared.errors import DataError, SettingsError
-from simulation.datasets.columns import AS_NAMED, FileOptions
-from simulation.datasets.content import file_stem, format_extension
+from simulation.datasets.columns import AS_NAMED, OF_ITEMS, FileOptions
+from simulation.datasets.content import file_stem, format_extension, line_error
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset, ordered_splits
 from simulation.datasets.formats import FORMATS, READ, TITLES
 from simulation.datasets.ratings import LeastRating, choose_likings
@@ -22,16 +23,19 @@ from simulation.datasets.tables import Table
 from simulation.progress import step
 
 SPLIT_NAMES = {"train": "train", "valid": "valid", "validation": "valid", "val": "valid", "test": "test"}
+NUMBERS_OF_ITEMS = "item_map.txt"
 ASIDE = ("items", "movies", "users", "user", "item", "links", "tags", "readme", "license", "licence")
 
 
 @dataclass(frozen=True)
 class Files:
-    """interactions: split (or `WHOLE`) -> file, in order of precedence. titles: the file of titles, if there is one."""
+    """interactions: split (or `WHOLE`) -> file, in order of precedence. titles: the file of titles, if there is one.
+    numbers: the file that has for each id of the titles the number by which the interactions call the item."""
 
     name: str
     interactions: Mapping[str, Path]
     titles: Path | None
+    numbers: Path | None = None
 
 
 def locate_files(path: Path) -> Files:
@@ -43,9 +47,9 @@ def locate_files(path: Path) -> Files:
         raise DataError(f"{path}: expected a file or a folder, got nothing there")
     if path.is_dir():
         files = _require_one(path, _candidate_files(_list_files(path)))
-        return Files(path.resolve().name, files, _title_file(path, next(iter(files.values()))))
+        return Files(path.resolve().name, files, *_title_files(path, next(iter(files.values()))))
     require_format(path)
-    return Files(file_stem(path), {WHOLE: path}, _title_file(path.parent, path))
+    return Files(file_stem(path), {WHOLE: path}, *_title_files(path.parent, path))
 
 
 def require_format(path: Path) -> str:
@@ -92,15 +96,23 @@ def _add_split(group: dict[str, Path], split: str, file: Path) -> None:
     group[split] = file
 
 
-def _title_file(folder: Path, interactions: Path) -> Path | None:
-    """The one file of titles that uses the same item ids."""
+def _title_files(folder: Path, interactions: Path) -> tuple[Path | None, Path | None]:
+    """The one file of titles that uses the same item ids, or other ids and a file with the number of each; and that."""
     prefix, _, last = file_stem(interactions).rpartition(".")
     own = prefix if last in SPLIT_NAMES else file_stem(interactions)
-    names = [name.format(stem=own) for name in FORMATS[format_extension(interactions)].titles]
-    files = [folder / f"{name}{end}" for name in names for end in ("", ".gz") if (folder / f"{name}{end}").is_file()]
-    if len(files) > 1:
-        raise DataError(f"{folder}: expected one file of titles, got {', '.join(file.name for file in files)}")
-    return files[0] if files else None
+    kind = FORMATS[format_extension(interactions)]
+    files = _find_files(folder, [name.format(stem=own) for name in kind.titles])
+    numbers = _find_files(folder, [NUMBERS_OF_ITEMS]) if kind.numbered_titles and not files else []
+    if numbers:
+        files = _find_files(folder, kind.numbered_titles)
+    if len(files) > 1 or len(numbers) > 1:
+        found = files if len(files) > 1 else numbers
+        raise DataError(f"{folder}: expected one file of titles, got {', '.join(file.name for file in found)}")
+    return (files[0], numbers[0] if numbers else None) if files else (None, None)
+
+
+def _find_files(folder: Path, names: Sequence[str]) -> list[Path]:
+    return [path for name in names for end in ("", ".gz") if (path := folder / f"{name}{end}").is_file()]
 
 
 class Events(NamedTuple):
@@ -138,6 +150,8 @@ def load_dataset(
     if split is not None and tables.keys() - {MET} != {WHOLE}:
         raise SettingsError(f"--split: expected none for data that bring their own split, got {split} for {path}")
     titles = None if files.titles is None else read_titles(files.titles)
+    if titles is not None and files.numbers is not None:
+        titles = _number_items(titles, files.numbers)
     column = next(iter(read.values())).rated_by
     chosen, notes, meaning = choose_likings(tables, min_rating, path, column=column)
     dataset = assemble_dataset(
@@ -163,11 +177,23 @@ def _read_table(path: Path, file_options: FileOptions) -> Table:
     return FORMATS[require_format(path)].read(path, file_options)
 
 
+def _number_items(titles: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Titles of the items in a file of lines `id number`, under their numbers; others are left out. DataError."""
+    pairs = pl.Series(read_lines(path), dtype=pl.String).str.split(" ").to_frame("pair")
+    if (wrong := (pairs["pair"].list.len() != 2)).any():
+        raise line_error(path, (wrong.arg_max() or 0) + 1, "expected an id and a number with a blank between them")
+    numbered = pairs.select(item=pl.col("pair").list.get(0), number=pl.col("pair").list.get(1))
+    if numbered["item"].n_unique() < len(numbered) or numbered["number"].n_unique() < len(numbered):
+        raise DataError(f"{path}: expected each id and each number once, got one of them again")
+    joined = titles.join(numbered, on="item", how="inner", maintain_order="left")
+    return joined.with_columns(item="number").drop("number")
+
+
 def read_titles(path: Path) -> pl.DataFrame:
-    """(item, title) of one file, with null where there is no title. Raises DataError."""
+    """(item, title) and the items' attributes of one file, with null where none is known. Raises DataError."""
     name = path.name.removesuffix(".gz")
     if (read := TITLES.get(name) or TITLES.get(format_extension(path))) is None:
         raise DataError(
             f"{path}: expected a file of titles ({', '.join(TITLES)}), got the extension {format_extension(path)!r}"
         )
-    return read(path, AS_NAMED).title_table()
+    return read(path, OF_ITEMS).title_table()

@@ -28,7 +28,9 @@ def read_parquet(path: Path, file_options: FileOptions) -> Table:
         name = column.name.lower()
         if file_options.is_id(name):
             columns[name] = _id_column(path, column)
-        elif name in details or column.dtype == pl.String:
+        elif file_options.is_attribute(name) and column.dtype == pl.List(pl.String):
+            columns[name] = column.list.join("|")
+        elif name in details or column.dtype == pl.String or file_options.is_attribute(name):
             columns[name] = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
     others = tuple(name for one in kinds if (name := one.lower()) not in columns)
     return Table(path, columns, row_lines(len(table)), file_options, others, len(kinds) <= MOST_NAMES)

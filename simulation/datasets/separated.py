@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import polars as pl
 
 from client_service.data.files import require_text_memory
 from client_service.data.ids import BLANKS
-from simulation.datasets.columns import FileOptions
+from simulation.datasets.columns import AS_NAMED, FileOptions
 from simulation.datasets.content import format_extension, line_error, read_text, split_lines
 from simulation.datasets.tables import MOST_NAMES, Table, require_no_delimiter, row_lines, table_of_fields
 
 RATING = ("user", "item", "rating", "timestamp")
-FIELDS_OF_U_ITEM = 24  # id, title, two dates, a link and 19 genre flags
+GENRES_OF_U_ITEM = (  # after id, title, two dates and a link; u.genre names them
+    *("unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama"),
+    *("Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),
+)
 DELIMITERS = (",", ";", "\t", "|")  # in a header with as many of two the first counts
 QUOTING = ("csv", "tsv")  # formats in which quotes may stand around a field
 UNIT = "\x1f"  # ASCII's own separator of fields; lists of lists would take polars five times as long
@@ -42,7 +46,15 @@ def read_csv(path: Path, file_options: FileOptions) -> Table:
 
 def read_recbole(path: Path, file_options: FileOptions) -> Table:
     """RecBole's `.inter` and `.item`: tabs between fields, and a header of names with types (`user_id:token`)."""
-    return _with_header(path, read_text(path), file_options.delimiter or "\t", file_options)
+    whole = read_text(path)
+    table = _with_header(path, whole, file_options.delimiter or "\t", file_options)
+    kinds = {
+        name.lower(): kind for name, _, kind in (one.partition(":") for one in whole.partition("\n")[0].split("\t"))
+    }
+    lists = [name for name in table.columns if kinds.get(name) == "token_seq" and file_options.is_attribute(name)]
+    return replace(
+        table, columns=table.columns | {name: table.columns[name].str.replace_all(" ", "|") for name in lists}
+    )
 
 
 def read_json_lines(path: Path, file_options: FileOptions) -> Table:
@@ -65,7 +77,7 @@ def read_json_lines(path: Path, file_options: FileOptions) -> Table:
                     others[name] = None
         numbers.append(number)
         for name, values in wanted.items():
-            values.append(_text_of(record.get(name)))
+            values.append(_text_of(record.get(name), joined=file_options.is_attribute(name.strip().lower())))
     columns = {
         name.strip().lower(): pl.Series(values, dtype=pl.String).str.strip_chars() for name, values in wanted.items()
     }
@@ -84,7 +96,10 @@ def _parse_object(path: Path, number: int, line: str) -> dict[str, Any]:
     return found
 
 
-def _text_of(value: Any) -> str | None:
+def _text_of(value: Any, *, joined: bool) -> str | None:
+    """A string or a Boolean as text; joined: a list of strings too, with bars between them."""
+    if joined and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return "|".join(value)
     if isinstance(value, bool):
         return "1" if value else "0"
     return value if isinstance(value, str) else None
@@ -94,22 +109,37 @@ def _find_delimiter(header: str) -> str:
     return max(DELIMITERS, key=header.count)
 
 
-def read_movie_titles(path: Path, _reading: FileOptions) -> Table:
+def read_movie_titles(path: Path, file_options: FileOptions) -> Table:
     """MovieLens' `movies.dat`: `item::title::genres`, in latin-1 in some editions."""
-    return _without_header(path, read_text(path, latin=True), "::", ("item", "title", "genres"))
+    return _without_header(path, read_text(path, latin=True), "::", ("item", "title", "genres"), file_options)
 
 
-def read_u_item(path: Path, _reading: FileOptions) -> Table:
-    """MovieLens 100k's `u.item`: 24 fields between bars, of which the first two are the item and its title."""
-    names = ("item", "title", *("other",) * (FIELDS_OF_U_ITEM - 2))
-    return _without_header(path, read_text(path, latin=True), "|", names)
+def read_u_item(path: Path, file_options: FileOptions) -> Table:
+    """MovieLens 100k's `u.item`: 24 fields between bars: the item, its title, three others and 19 marks of genres."""
+    whole = read_text(path, latin=True)
+    names = ("item", "title", *("other",) * 3, *GENRES_OF_U_ITEM)
+    table = _without_header(path, whole, "|", names, file_options)
+    if not file_options.of_items:
+        return table
+    marks = _split_plain(whole, "|")[1]
+    genres = pl.DataFrame(
+        {name: marks.list.get(place) == "1" for place, name in enumerate(GENRES_OF_U_ITEM, 5) if name != "unknown"}
+    )
+    named = genres.select(
+        pl.concat_str(
+            [pl.when(pl.col(name)).then(pl.lit(name)) for name in genres.columns], separator="|", ignore_nulls=True
+        )
+    )
+    return replace(table, columns=table.columns | {"genres": named.to_series()})
 
 
-def _without_header(path: Path, whole: str, separator: str, names: Sequence[str]) -> Table:
+def _without_header(
+    path: Path, whole: str, separator: str, names: Sequence[str], file_options: FileOptions = AS_NAMED
+) -> Table:
     """Text without quoting; `names` are the fields that every line must have."""
     require_text_memory(path, whole, separator)
     line, records = _split_plain(whole, separator)
-    return table_of_fields(path, names, records, line)
+    return table_of_fields(path, names, records, line, file_options)
 
 
 def _with_header(path: Path, whole: str, separator: str, file_options: FileOptions) -> Table:

@@ -16,11 +16,20 @@ from client_service.data.ids import MISSING
 from client_service.data.times import FINER, TIMES, find_unit, parse_micros, parse_times
 from shared.errors import DataError
 from shared.words import count_noun
-from simulation.datasets.columns import AS_NAMED, LIKING_EVENTS, OTHER_EVENTS, FileOptions, is_title, plain_names
+from simulation.datasets.columns import (
+    AS_NAMED,
+    LIKING_EVENTS,
+    NUMBERS,
+    OTHER_EVENTS,
+    FileOptions,
+    is_title,
+    plain_names,
+)
 from simulation.datasets.content import line_error
 
 RATED = ("rating", "label", "count")  # fields that ratings come from, the first that is there
 MOST_NAMES = 12  # of columns in one message
+NO_GENRES = "(no genres listed)"  # MovieLens writes it where it knows none
 SHOWN_VALUE = 40  # characters of a value that an error shows
 ROWS_OF_EVIDENCE = 100  # by which a header is told from a first line of data
 FEWEST_ROWS = 3  # of fewer none may lack an id
@@ -80,12 +89,17 @@ class Table:
         return pl.DataFrame({**columns, "time": micros}), [*notes, *self._describe_unread({"session", "item", "time"})]
 
     def title_table(self) -> pl.DataFrame:
-        """(item, title), with null where there is none."""
+        """(item, title) and the items' attributes, with null where there is none."""
         table, _ = self._with_ids("item", strict=True)
         items, titles = table._id_column("item"), table._find("title")
         if titles is None:
-            return items.to_frame("item").with_columns(title=pl.lit(None, dtype=pl.String))
-        return pl.DataFrame({"item": items, "title": titles.replace("", None)})
+            titles = pl.Series([None] * len(items), dtype=pl.String)
+        attributes = {
+            name: found
+            for name, column in table.columns.items()
+            if self.file_options.is_attribute(name) and (found := _attribute_values(name, column)) is not None
+        }
+        return pl.DataFrame({"item": items, "title": titles.replace("", None), **attributes})
 
     def find_column(self, of: str) -> pl.Series | None:
         """The column of a field, as the file has it; None where there is none."""
@@ -244,6 +258,18 @@ class Table:
         row = wrong.arg_max() or 0
         got = "" if shown is None else f", got {str(shown[row])[:SHOWN_VALUE]!r}"
         raise line_error(self.path, self.line[row], f"expected {expected}{got}")
+
+
+def _attribute_values(name: str, column: pl.Series) -> pl.Series | None:
+    """Float64 for a column of numbers, else String, with null where nothing is known; None where nothing is at all."""
+    found = column
+    if column.dtype == pl.String:
+        found = column.replace({"": None, NO_GENRES: None})
+        if name in NUMBERS and (numbers := found.cast(pl.Float64, strict=False)).null_count() == found.null_count():
+            found = numbers
+    elif column.dtype.is_numeric() or column.dtype == pl.Boolean:
+        found = column.cast(pl.Float64)
+    return None if found.null_count() == len(found) else found
 
 
 def row_lines(count: int, first: int = 1) -> pl.Series:

@@ -113,7 +113,8 @@ def _rename_items(dataset: Dataset, silo_of_user: pl.DataFrame, seed: int) -> Da
     titles = dataset.titles
     if titles is not None:
         again = own.join(titles, on="item", how="inner", maintain_order="left")
-        again = again.select(item="own", title=_respell(np.random.default_rng([seed, 1]).integers(4, size=len(again))))
+        kinds = np.random.default_rng([seed, 1]).integers(4, size=len(again))
+        again = again.with_columns(item="own", title=_respell(kinds))
         titles = pl.concat([titles, again.select(titles.columns)])
     met = None if dataset.met is None else rename(dataset.met)
     return replace(

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from client_service.data.events import SPLIT_TYPE
+from shared.errors import DataError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.load import load_dataset
 
@@ -31,7 +32,7 @@ def pairs(dataset: Dataset, split: str | None = None) -> list[tuple[str, str]]:
 
 def titles(dataset: Dataset) -> dict[str, str | None]:
     assert dataset.titles is not None
-    return dict(dataset.titles.iter_rows())
+    return dict(dataset.titles.select("item", "title").iter_rows())
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
@@ -92,7 +93,7 @@ def test_recbole_files_by_split(write: Write) -> None:
     assert [pairs(dataset, split) for split in ("train", "valid", "test")] == [
         [("7", str(item))] for item in (10, 11, 12)
     ]
-    assert dataset.titles is None
+    assert dataset.titles is not None and dataset.titles.rows() == [("10", None, "book")]
     assert dataset.notes == ("1 item in the file of titles without a title",)
     write("shop.item", "item_id:token\tapp_name:token_seq\n10\tA Book\n10\tAgain\n")
     named = load_dataset(folder, seed=0)
@@ -173,6 +174,44 @@ def test_movielens_ids_beside_renumbered_lightgcn_text_are_not_used_for_titles(w
     write("train.txt", "0 1 2\n")
     write("test.txt", "0 3\n")
     assert load_dataset(write("movies.dat", "1::Wrong::x\n"), seed=0).titles is None
+
+
+def test_titles_of_renumbered_lightgcn_text_follow_the_file_of_numbers(write: Write) -> None:
+    write("train.txt", "0 0 1 2\n1 1 2\n")
+    write("test.txt", "0 3\n")
+    write("item_map.txt", "30 2\n10 0\n20 1\n")
+    folder = write("movies.dat", "10::Ten (1990)::War|Drama\n30::Thirty (1993)::Comedy\n40::No (1994)::Comedy\n")
+    found = load_dataset(folder, seed=0).titles
+    assert found is not None
+    assert found.rows() == [("0", "Ten (1990)", "War|Drama"), ("2", "Thirty (1993)", "Comedy")]
+    with pytest.raises(DataError, match=r"item_map\.txt: expected each id and each number once"):
+        load_dataset(write("item_map.txt", "30 2\n10 2\n"), seed=0)
+
+
+def test_attributes_of_items_are_read_and_tags_of_users_are_not(write: Write) -> None:
+    write("ratings.csv", "userId,movieId,rating,timestamp\n1,10,5,9\n2,10,4,9\n2,11,4,9\n")
+    write("tags.csv", "userId,movieId,tag,timestamp\n1,10,funny,9\n")
+    rows = "10,Ten (1990),War|Drama,funny,4.5\n11,Eleven (1991),(no genres listed),,4.1\n"
+    folder = write("movies.csv", f"movieId,title,genres,tags,rating_count\n{rows}")
+    found = load_dataset(folder, seed=0).titles
+    assert found is not None and found.columns == ["item", "title", "genres"]
+    assert found["genres"].to_list() == ["War|Drama", None]
+
+
+def test_genres_of_u_item_and_of_recbole_are_categories(write: Write) -> None:
+    write("u.data", "7\t10\t5\t9\n7\t11\t4\t9\n8\t10\t4\t9\n")
+    flags = ["0"] * 19
+    flags[1] = flags[8] = "1"
+    folder = write("u.item", "|".join(("10", "Ten (1990)", "", "", "", *flags)) + "\n")
+    found = load_dataset(folder, seed=0).titles
+    assert found is not None and found["genres"].to_list() == ["Action|Drama"]
+
+
+def test_lists_of_recbole_s_items_are_categories(write: Write) -> None:
+    items = "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n10\tTen Two\t1990\tWar Drama\n"
+    write("own.inter", "user_id:token\titem_id:token\n7\t10\n8\t10\n")
+    found = load_dataset(write("own.item", items), seed=0).titles
+    assert found is not None and found.drop("item").rows() == [("Ten Two", 1990.0, "War|Drama")]
 
 
 def test_without_validation_a_tenth_of_each_users_training_items_becomes_it(write: Write) -> None:

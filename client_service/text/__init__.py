@@ -1,0 +1,1 @@
+"""What is known of items in words and numbers becomes vectors: the features of items."""
