@@ -58,7 +58,8 @@ ENTRIES = (200, 400)  # entries of an item in a truncated table; a rescored one 
 DENSE_ITEMS = 6000  # most items of a dense table, which then takes 72 MB
 FEW_ITEMS = 2000  # most items for which only a dense table is tried, which takes 8 MB and is as fast
 NO_WORSE = -0.001  # least lower end of the interval of a form's gain in the primary measure
-JUDGING = (2000, 6000)  # users who judge a form: the first ones, and all of them unless the first ones reject it
+JUDGING = (2000, 6000, 12_000)  # users who judge a form: as many as it takes to accept or reject it
+ACCEPTING = 6000  # least number of users who accept a form, unless a silo has fewer
 SMALL_BASKETS = ((3, 8), (8, 20))  # items of the judged baskets; items below which a rejected table is not used
 LEAST_JUDGING = 30  # least number of users to choose a form by
 SEED = 0
@@ -176,15 +177,15 @@ class _Judge:
     def is_no_worse(self, ranker: BasketRanker) -> tuple[bool, str]:
         """Checks if a form ranks no worse than the model, and describes the interval.
 
-        The interval of the form's gain over the model itself must lie above NO_WORSE. Further users are not ranked for
-        once the interval of the first ones lies below it.
+        The interval of the form's gain over the model itself must lie above NO_WORSE. Further users are ranked for only
+        while NO_WORSE lies within the interval of the first ones, or while these are too few to accept a form.
         """
         gains: list[PerUser] = []
         for place, users in enumerate(self._blocks):
             gains.append(self._measure(in_blocks(partial(self._rank, ranker)), users) - self._judge_exact(place, users))
             gain = np.concatenate(gains)
             mean, half = float(gain.mean()), float(1.96 * gain.std(ddof=1) / np.sqrt(len(gain)))
-            if mean + half < NO_WORSE:
+            if mean + half < NO_WORSE or (mean - half > NO_WORSE and len(gain) >= ACCEPTING):
                 break
         return mean - half > NO_WORSE, f"{mean:+.4f} +- {half:.4f} of {len(gain):,} users"
 

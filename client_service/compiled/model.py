@@ -26,6 +26,7 @@ FORMAT: Final = "lpsfed-compiled-model/1"
 KIND: Final = "model"
 LENGTH: Final = 200  # items of a list, so that some are left after the filters of a request
 RESCORED: Final = 200  # least number of a table's best items that are scored again
+QUICK_ENTRIES: Final = 1 << 17  # entries of a basket's items that a table adds up in some 0.5 ms
 CANDIDATES: Final = 2000  # most items whose MLP part is computed, unless more are asked for
 Form = Literal["dense", "truncated", "rescored", "exact"]
 Rows = NDArray[np.int64]
@@ -116,10 +117,15 @@ class EntryTable:
         self.head, self._bias, self._values = head, arrays["table-bias"], arrays["table-values"]
         self._columns = arrays["table-columns"] if head.entries else None
         self.items = len(self._bias)
-        expected = (self.items, head.entries or self.items)
+        expected = (self.items, self.width)
         columns = expected if self._columns is None else self._columns.shape
         if self._values.shape != expected or columns != expected:
             raise ValueError(f"a table of {expected[0]:,} x {expected[1]:,} numbers, got another")
+
+    @property
+    def width(self) -> int:
+        """Returns the number of entries of an item."""
+        return self.head.entries or self.items
 
     def scores(self, basket: Rows) -> Float32:
         """Scores all items for a basket, (N,)."""
@@ -179,6 +185,11 @@ class BasketRanker:
         chosen, best = (part[0] for part in top_columns(scores[None], max(k, RESCORED)))
         chosen = np.sort(chosen[np.isfinite(best)])
         return _best_of(chosen, self.scores_at(basket, chosen), k)
+
+    def is_quick(self, basket: Rows) -> bool:
+        """Checks if a basket is ranked in less than a millisecond."""
+        table = self._table_for(basket)
+        return table is not None and not table.head.rescored and len(basket) * table.width <= QUICK_ENTRIES
 
     def scores_at(self, basket: Rows, columns: Rows) -> Float32:
         """Computes the scores of some items (c,), by which `rank` orders them."""
@@ -286,6 +297,10 @@ class CompiledModel:
         excluded: a mask (N,), or rows.
         """
         return self._baskets.rank(basket, excluded, k)
+
+    def is_quick(self, basket: Rows) -> bool:
+        """Checks if `rank_basket` takes less than a millisecond, so that an event loop can wait for it."""
+        return self._baskets.is_quick(basket)
 
     def contributions(self, basket: Rows, columns: Rows) -> Float32:
         """Computes what each item of the basket (n,) adds to some scores, (n, c).

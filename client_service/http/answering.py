@@ -151,10 +151,10 @@ class Answering:
         return ModelOut(version=served.version, kept_at=served.kept_at or None, **trained, **sizes)
 
     async def answer_basket(self, message: RecommendationsIn) -> RecommendationsOut:
-        """A list for the message's basket, computed with all others that wait."""
+        """A list for the message's basket: at once where that is quick, else computed with all others that wait."""
         recommender = self.model_server(Recommender)
         basket = Basket(message.basket or (), await _read_limits(recommender, message))
-        return await self.baskets.ask((recommender, basket))
+        return recommender.for_basket_at_once(basket) or await self.baskets.ask((recommender, basket))
 
     async def answer_visits(self, message: NextIn) -> NextListOut:
         """What comes next after the message's sessions, computed with all others that wait: one thread's memory."""

@@ -35,6 +35,7 @@ from client_service.serving.ranking import (
 from shared.errors import NotFoundError
 
 NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
+QUICK = 400  # most items of a basket, and of a list, that are looked up and written in an event loop
 EMPTY_START = ListStart(NO_ROWS, np.zeros(0, dtype=np.float32), whole=False)
 
 
@@ -137,6 +138,20 @@ class Recommender(ModelServer):
     def for_basket(self, basket: Iterable[str], limits: ListRequest) -> RecommendationsOut:
         """A list for somebody who is in no graph, from the items given (fold-in)."""
         return self.for_baskets([Basket(tuple(basket), limits)])[0]
+
+    def for_basket_at_once(self, asked: Basket) -> RecommendationsOut | None:
+        """Answers as `for_basket`, or returns None where that takes more than a millisecond.
+
+        A longer computation belongs in a thread, not in an event loop.
+        """
+        model = self.model
+        if model is None or asked.limits.costly or max(len(asked.items), asked.limits.depth) > QUICK:
+            return None
+        self.overlay.follow()
+        rows, unknown = self._exclusions.rows(asked.items)
+        if not len(rows) or not model.is_quick(rows):
+            return None
+        return self._answer_basket(model, rows, unknown, asked.limits)
 
     def for_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
         """Answers several baskets in this order."""

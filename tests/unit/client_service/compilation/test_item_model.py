@@ -231,6 +231,22 @@ def test_a_silo_that_fits_on_everything_chooses_by_its_held_out_items(
     assert np.abs(told - exact).mean() < 0.1 * exact.std() + 0.01 and found.basket_relevance != served.relevance
 
 
+@pytest.mark.parametrize(("least", "users"), [(1.0, 8), (-1.0, 16), (None, 24)])
+def test_as_many_users_judge_a_form_as_it_takes(
+    listed: Shard, monkeypatch: pytest.MonkeyPatch, least: float | None, users: int
+) -> None:
+    """Few reject a bad form, more accept a good one, and all judge one in between."""
+    monkeypatch.setattr(module, "ACCEPTING", 16)
+    builder = FormBuilder(serve(listed), listed)
+    form = form_of(builder, Option("dense", 0))
+    gains = iter(np.linspace(-0.5, 0.5, 8).tolist() * 3)
+    monkeypatch.setattr(module._Judge, "_measure", lambda *_: np.array([next(gains) for _ in range(8)]))
+    monkeypatch.setattr(module._Judge, "_judge_exact", lambda *_: np.zeros(8))
+    monkeypatch.setattr(module, "NO_WORSE", 0.0 if least is None else least)
+    good, interval = module._Judge(builder, (8, 16, 24)).is_no_worse(form)
+    assert good == (least == -1.0) and f"of {users} users" in interval
+
+
 def test_small_baskets_are_ranked_exactly_where_a_table_ranks_them_worse(
     listed: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +264,7 @@ def test_small_baskets_are_ranked_exactly_where_a_table_ranks_them_worse(
     found = BasketRanker(chosen.arrays, chosen.table, chosen.exact)
     dense, exact = form_of(builder, Option("dense", 0)), form_of(builder, EXACT)
     small, large = BASKETS[2], BASKETS[3]
+    assert found.is_quick(large) and not found.is_quick(small) and not exact.is_quick(large)
     for basket, alike in ((small, exact), (large, dense)):
         columns = np.arange(40)
         np.testing.assert_array_equal(found.scores_at(basket, columns), alike.scores_at(basket, columns))

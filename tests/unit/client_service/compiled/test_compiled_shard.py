@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from client_service.compilation.shard import compile_shard
+from client_service.compiled import texts
 from client_service.compiled.shard import CompiledShard, open_shard
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard, build_shard
@@ -136,6 +137,19 @@ def test_a_thousand_ids_that_lie_beside_each_other_are_all_found(tmp_path: Path)
     found = compiled(tmp_path, shard)
     assert [found.user_row(user) for user in shard.user_ids] == list(range(3000))
     assert [found.user_row(f"{user}x") for user in users] == [None] * 3000
+
+
+def test_rows_of_few_ids_are_kept_and_the_others_are_looked_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "KEPT_IDS", 3)
+    items = [f"i{number}" for number in range(9)]
+    events = pl.DataFrame({"user": ["u"] * 9, "item": items, "split": "train"})
+    index = compiled(tmp_path, build_shard("few", events, None)).item_ids
+    for _ in range(2):
+        assert index.rows([*items, "i0", "unknown"]) == [*range(9), 0, None]
+        assert [index.row(item) for item in reversed(items)] == list(reversed(range(9)))
+        assert len(index._known) <= 3
 
 
 def test_features_are_found_by_value(tmp_path: Path) -> None:

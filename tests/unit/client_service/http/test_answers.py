@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,13 @@ import polars as pl
 import pytest
 import torch
 
+from client_service.compiled.model import CompiledModel
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served, freeze
 from client_service.serving.messages import RecommendationsOut
 from client_service.serving.ranking import Basket, ListRequest
-from client_service.serving.recommender import Recommender
+from client_service.serving.recommender import QUICK, Recommender
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.spectrum_cache import cached_spectrum
 from client_service.training.training_state import RoundContext
@@ -148,6 +150,25 @@ def test_baskets_computed_together_are_answered_as_each_alone(recommender: Recom
         assert [item.item for item in one.items] == [item.item for item in other.items]
         assert [item.score for item in one.items] == pytest.approx([item.score for item in other.items], rel=1e-4)
         assert (one.fallback, one.unknown_items, one.model) == (other.fallback, other.unknown_items, other.model)
+
+
+def test_a_small_basket_is_answered_at_once_and_a_long_computation_is_left_to_a_thread(
+    recommender: Recommender, shard: Shard
+) -> None:
+    quick = CompiledModel.is_quick
+    basket = Basket(("item-00", "enigma"), ListRequest(3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CompiledModel, "is_quick", lambda *_: True)
+        found = recommender.for_basket_at_once(basket)
+        assert found == recommender.for_basket(basket.items, basket.limits)
+        costly = [recommender.limits(3, explain=True), recommender.limits(3, mmr=0.5), ListRequest(QUICK + 1)]
+        assert [recommender.for_basket_at_once(replace(basket, limits=one)) for one in costly] == [None] * 3
+        assert recommender.for_basket_at_once(Basket(("enigma",) * 2, ListRequest(3))) is None
+        assert recommender.for_basket_at_once(Basket(("item-00",) * (QUICK + 1), ListRequest(3))) is None
+    model = recommender.model
+    assert model is not None and model.form == "exact" and not quick(model, np.array([0]))
+    assert recommender.for_basket_at_once(basket) is None
+    assert TrainedRecommender(shard).for_basket_at_once(basket) is None
 
 
 def test_unknown_items_of_a_basket_are_counted_and_change_nothing(recommender: Recommender) -> None:
