@@ -12,6 +12,7 @@ from scipy import sparse
 
 from client_service.compiled.exact_scores import ExactHead, Growth, PartHead
 from client_service.model_store.model_files import Served
+from client_service.models.closed_form.content import ContentWeights
 from client_service.models.closed_form.ease import UserWeights
 from client_service.models.closed_form.frequency import Frequency
 from client_service.models.closed_form.full_spectrum import FullSpectrum
@@ -130,6 +131,8 @@ def _part_arrays(part: Scorer) -> tuple[dict[str, Any], Arrays]:
                 f"axes-{place}": turned.axes,
             }
         return {"kind": "squares", "numbers": numbers, "ranks": part.ranks}, arrays
+    if isinstance(part, ContentWeights):
+        return {"kind": "content"}, {"left": part.left, "right": part.right}
     if isinstance(part, Frequency):
         return {"kind": "frequency"}, {"row": part.row}
     raise SettingsError(f"expected a scorer that can be compiled, got {type(part).__name__}")

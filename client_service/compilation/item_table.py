@@ -19,6 +19,7 @@ from scipy import sparse
 
 from client_service.compiled.exact_scores import Growth
 from client_service.model_store.model_files import Served
+from client_service.models.closed_form.content import ContentWeights
 from client_service.models.closed_form.ease import UserWeights
 from client_service.models.closed_form.frequency import Frequency
 from client_service.models.closed_form.full_spectrum import FullSpectrum
@@ -264,6 +265,8 @@ def _linear_part(part: Scorer, weight: np.float32) -> LinearPart:
         return LinearPart(
             left, part.low * part.exit[:, None], lambda rows: _rows_above_low_frequencies(part, rows, weight)
         )
+    if isinstance(part, ContentWeights):
+        return LinearPart(part.left * weight, part.right)
     if isinstance(part, ItemWeights):
         return LinearPart(rows=lambda rows: part.weights[rows] * weight)
     if isinstance(part, UserWeights) and len(part.inverse) <= FEW_USERS:

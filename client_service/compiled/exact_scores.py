@@ -23,7 +23,7 @@ Growth = tuple[float, float]
 CHUNK = 64  # items that the MLP scores in one product: the last bits of a score do not depend on the number of items
 LEAK = 0.2  # slope of NGCF's activation below zero
 Fold = Literal["low_pass", "convolutions", "least_squares"]
-PartKind = Literal["weights", "users", "filter", "squares", "frequency"]
+PartKind = Literal["weights", "users", "filter", "squares", "frequency", "content"]
 
 
 def grow(growth: Growth, size: int) -> float:
@@ -270,6 +270,26 @@ class SquaresPart:
         return system
 
 
+class ContentPart:
+    """Closed form f = x L R^T with the low-rank matrices L and R, (N, d)."""
+
+    def __init__(self, arrays: Arrays, name: str, head: PartHead) -> None:
+        del head
+        self._left, self._right = arrays[f"{name}-left"], arrays[f"{name}-right"]
+
+    def scores(self, basket: Rows) -> Float32:
+        found: Float32 = self._right @ self._left[basket].sum(axis=0)
+        return found
+
+    def scores_at(self, basket: Rows, columns: Rows) -> Float32:
+        found: Float32 = self._right[columns] @ self._left[basket].sum(axis=0)
+        return found
+
+    def contributions(self, basket: Rows, columns: Rows) -> Float32:
+        found: Float32 = self._left[basket] @ self._right[columns].T
+        return found
+
+
 class FrequencyPart:
     """Popularity score f = log(1 + degree), the same for all baskets."""
 
@@ -297,6 +317,7 @@ PARTS: dict[PartKind, Callable[[Arrays, str, PartHead], ScoredPart]] = {
     "filter": FilterPart,
     "squares": SquaresPart,
     "frequency": FrequencyPart,
+    "content": ContentPart,
 }
 
 

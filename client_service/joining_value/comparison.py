@@ -23,6 +23,7 @@ from client_service.evaluation.session_ranking import (
 )
 from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
 from client_service.model_store.model_files import Served
+from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import Recipe, fuse, take_codes
@@ -75,7 +76,8 @@ def local_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = 
 
 def lists_of_choice(shard: Shard, spectrum: Spectrum, chosen: LocalChoice) -> TopItems:
     """Lists of the filter and what the recipe fuses with it, for the shard's own users."""
-    fusion = fuse(chosen.recipe, shard.train, spectrum)
+    made = ClosedFormScorers.of_shard(shard, spectrum)
+    fusion = fuse(chosen.recipe, shard.train, spectrum, made=made)
     base, codes = filter_scores(chosen.start, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
 

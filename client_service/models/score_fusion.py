@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 from scipy import sparse
 
+from client_service.models.closed_form.content import ContentSetting
 from client_service.models.closed_form.least_squares import Weighting
 from client_service.models.closed_form.part import Code, Scorer
 from client_service.models.closed_form.registry import ClosedFormScorers
@@ -33,7 +34,7 @@ class ChosenPart:
     """
 
     name: str
-    setting: float | Weighting
+    setting: float | Weighting | ContentSetting
     loudness: float
 
 
@@ -65,7 +66,7 @@ class Recipe:
         """Of a part; 0 of one that it does not have."""
         return next((part.loudness for part in self.parts if part.name == name), 0.0)
 
-    def setting(self, name: str) -> float | Weighting | None:
+    def setting(self, name: str) -> float | Weighting | ContentSetting | None:
         """Of a part; None of one that it does not have."""
         return next((part.setting for part in self.parts if part.name == name), None)
 

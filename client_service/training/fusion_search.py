@@ -79,7 +79,7 @@ def best_recipe(
     directions: of the common basis, None for all. told_share: see `usual_share`. made: the graph's scorers, of which
     those chosen are kept for `fuse`.
     """
-    judge, made = Judge(shard, interrupt), made or ClosedFormScorers(shard.train, spectrum)
+    judge, made = Judge(shard, interrupt), made or ClosedFormScorers.of_shard(shard, spectrum)
     scores_of = filter_scores(chosen, began or spectrum, shard.train)
     if not common and began is None and judge.count and _can_keep_best(shard):
         try:
@@ -88,7 +88,7 @@ def best_recipe(
         except UncertainRankError:  # rare: very many items have nearly the same score
             pass
     base = standardise(scores_of(judge.users))
-    parts = _own_parts(judge, shard, made, None if began else base)
+    parts = _own_parts(judge, made, None if began else base)
     weights = _choose_weights(judge, parts)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
     prior = usual_share(shard.train.shape[0], directions, told_share)
@@ -103,9 +103,13 @@ def fused_top(
     common: Sequence[Scorer] = (),
     directions: int | None = None,
     told_share: float = 1.0,
+    made: ClosedFormScorers | None = None,
 ) -> TopItems:
-    """Lists of the filter and what the best recipe fuses with it: what is served before any training."""
-    made = ClosedFormScorers(shard.train, spectrum)
+    """Lists of the filter and what the best recipe fuses with it: what is served before any training.
+
+    made: the graph's scorers; None: those of the shard alone.
+    """
+    made = made or ClosedFormScorers.of_shard(shard, spectrum)
     recipe = best_recipe(
         shard, spectrum, chosen, common=common, directions=directions, told_share=told_share, made=made
     )
@@ -139,7 +143,7 @@ def _best_of_own_parts(
 
     As `_own_parts` otherwise; only items that may be among the first are kept. Returned too: the judge that ranks them.
     """
-    tried = {name: options for name, part in PARTS.items() if (options := part.settings(shard.train.shape))}
+    tried = {name: options for name, part in PARTS.items() if (options := part.settings(made.graph))}
     scorers = {name: made.make_each(name, settings) for name, settings in tried.items()}
 
     def scores(users: Rows) -> Iterator[Float32]:
@@ -168,12 +172,12 @@ def _usual_first(part: ScorerPart, settings: Sequence[Any]) -> tuple[Any, ...]:
     return usual, *(one for one in settings if one != usual)
 
 
-def _own_parts(judge: Judge, shard: Shard, made: ClosedFormScorers, base: Float32 | None) -> OwnParts:
+def _own_parts(judge: Judge, made: ClosedFormScorers, base: Float32 | None) -> OwnParts:
     """Every part that fits is scored with each of its settings, and keeps one. base: its scores, where it is the silo's
     own."""
     scores, settings = ({} if base is None else {BASE: base}), {}
     for name, part in PARTS.items():
-        if tried := part.settings(shard.train.shape):
+        if tried := part.settings(made.graph):
             chosen, scores[name] = _preferred(judge, made, part, tried)
             settings[name] = chosen.setting
             made.keep(name, *chosen)

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from client_service.data.interactions import Shard
+from client_service.models.closed_form.content import known_features
 from client_service.models.closed_form.part import Scorer
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
@@ -64,7 +65,7 @@ def begin_model(
     """The named model. Only one that begins at a filter (`start` = exact or common) is fused with closed-form scores,
     and with those of a common basis where there is one."""
     start = recipe = began = None
-    made = ClosedFormScorers(shard.train, spectrum)
+    made = ClosedFormScorers.of_shard(shard, spectrum)
     common: tuple[Scorer, ...] = ()
     if method.start != "random" and EXCHANGES[name].starts_at_filter:
         began = common_start(basis, shard, method)
@@ -111,4 +112,6 @@ def save_choice(shard: Shard, cutoff: int, folder: Path, choice: Choice, basis: 
 
 def _path(shard: Shard, cutoff: int, folder: Path, basis: str) -> Path:
     end = f"-{basis}" if basis else ""
+    features = known_features(shard)  # no part of the digest
+    end += f"-text-{features.digest[:16]}" if features is not None else ""
     return folder / f"choice-{shard.digest[:16]}-{cutoff}{end}.json"

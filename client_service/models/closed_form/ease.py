@@ -153,12 +153,9 @@ def _mirror_upper(matrix: Float32) -> Float32:
     return matrix
 
 
-def ridges_for(shape: tuple[int, int]) -> tuple[float, ...]:
-    """A graph's size says which ridges validation tries; none where an inverse takes too long.
-
-    shape: its users and items.
-    """
-    side = min(shape)
+def ridges_for(graph: TrainingGraph) -> tuple[float, ...]:
+    """A graph's size says which ridges validation tries; none where an inverse takes too long."""
+    side = min(graph.shape)
     if side <= OWN_SIDE:
         return RIDGES
     return (USUAL_RIDGE,) if side <= ONE_RIDGE_SIDE else ()

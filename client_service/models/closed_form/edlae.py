@@ -52,7 +52,7 @@ def edlae_of_graph(graph: TrainingGraph, dropout: float) -> ItemWeights:
 EDLAE = ScorerPart(
     "edlae",
     0.5,
-    lambda shape: (USUAL_DROPOUT,) if shape[1] <= DENSE_ITEMS else (),
+    lambda graph: (USUAL_DROPOUT,) if graph.shape[1] <= DENSE_ITEMS else (),
     USUAL_DROPOUT,
     edlae_of_graph,
     loudnesses=FEW_LOUDNESSES,

@@ -72,11 +72,17 @@ class ItemWeights:
 
 @dataclass
 class TrainingGraph:
-    """interactions (M, N) with their low spectrum, and what several scorers need of them, each computed once."""
+    """interactions (M, N) with their low spectrum, and what several scorers need of them, each computed once.
+
+    features: of the items (N, d), None where nothing is known of them. others: `ContentSums` of the other silos, None
+    where there are none.
+    """
 
     interactions: sparse.csr_array
     spectrum: Spectrum
-    _spectra: dict[tuple[int, float], Spectrum] = field(default_factory=dict)
+    features: Float32 | None = None
+    others: Any = None
+    _computed: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def pairs(self) -> Float32:
@@ -85,17 +91,29 @@ class TrainingGraph:
         return sparse.csr_array(binary.T @ binary).toarray()
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """M users and N items."""
+        users, items = self.interactions.shape
+        return users, items
+
+    @property
     def pairs_fit(self) -> bool:
         """Are there few enough items for their pairs, and no more of them than users?"""
-        users, items = self.interactions.shape
+        users, items = self.shape
         return items <= min(users, MOST_PAIRS)
 
     def low_frequencies(self, count: int, exponent: float) -> Spectrum:
         """So many of the graph, normalised by this power of the degrees."""
-        key = (count, exponent)
-        if key not in self._spectra:
-            self._spectra[key] = self.spectrum.rank_by(self.interactions, count, exponent)
-        return self._spectra[key]
+        found: Spectrum = self.computed_once(
+            (count, exponent), lambda: self.spectrum.rank_by(self.interactions, count, exponent)
+        )
+        return found
+
+    def computed_once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """What a scorer computes of the graph, kept for its other settings."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
 
 
 class SummedPairs(Protocol):
@@ -131,8 +149,8 @@ class SummedPairs(Protocol):
 class ScorerPart:
     """A scorer that the fusion can take.
 
-    weight: beside the others where nobody can vote; 0 leaves it to validation. settings: (users, items) of a graph ->
-    the settings that validation chooses from, numbers or a `Weighting`; none where the scorer does not fit. usual: the
+    weight: beside the others where nobody can vote; 0 leaves it to validation. settings: a graph -> the
+    settings that validation chooses from, numbers or a `Weighting`; none where the scorer does not fit. usual: the
     one that is kept unless another is better for sure. make: the scorer of a silo's own graph. make_each, score_each:
     the same for several settings at once, and their scores of baskets in turn, where that saves work. of_sums: the
     scorer of the pairs of all silos, where it follows from these; None: a silo has it of its own graph alone.
@@ -142,7 +160,7 @@ class ScorerPart:
 
     name: str
     weight: float
-    settings: Callable[[tuple[int, int]], Sequence[Any]]
+    settings: Callable[[TrainingGraph], Sequence[Any]]
     usual: Any
     make: Callable[[TrainingGraph, Any], Any]
     make_each: Callable[[TrainingGraph, Sequence[Any]], list[Any]] | None = None

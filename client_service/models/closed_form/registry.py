@@ -12,6 +12,8 @@ from typing import Any
 
 from scipy import sparse
 
+from client_service.data.interactions import Shard
+from client_service.models.closed_form.content import CONTENT, ContentSums, known_features
 from client_service.models.closed_form.ease import EASE
 from client_service.models.closed_form.edlae import EDLAE
 from client_service.models.closed_form.frequency import FREQUENCY
@@ -20,6 +22,7 @@ from client_service.models.closed_form.least_squares import SQUARES
 from client_service.models.closed_form.part import ItemScorer, Scorer, ScorerPart, SummedPairs, TrainingGraph
 from client_service.models.closed_form.rp3beta import RP3BETA
 from shared.errors import SettingsError
+from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
 
 PARTS: dict[str, ScorerPart] = {
@@ -31,6 +34,7 @@ PARTS: dict[str, ScorerPart] = {
         FREQUENCY,
         EDLAE,
         RP3BETA,
+        CONTENT,
     )
 }
 """In the order in which validation weighs them."""
@@ -52,17 +56,28 @@ def score_sums(pairs: SummedPairs) -> tuple[ItemScorer, ...]:
 
 @dataclass
 class ClosedFormScorers:
-    """interactions (M, N) and their low spectrum. What was kept of a setting is not made again; all else is, because
-    the inverse of each ridge of EASE may take hundreds of megabytes."""
+    """interactions (M, N), their low spectrum, and what is known of the items: see `TrainingGraph`.
+
+    What was kept of a setting is not made again; all else is, because the inverse of each ridge of EASE may take
+    hundreds of megabytes.
+    """
 
     interactions: sparse.csr_array
     spectrum: Spectrum
+    features: Float32 | None = None
+    others: ContentSums | None = None
     _kept: dict[tuple[str, Any], Scorer] = field(default_factory=dict)
+
+    @classmethod
+    def of_shard(cls, shard: Shard, spectrum: Spectrum, others: ContentSums | None = None) -> ClosedFormScorers:
+        """Of the training pairs of a shard, with the features of its items."""
+        features = known_features(shard)
+        return cls(shard.train, spectrum, None if features is None else features.values, others)
 
     @cached_property
     def graph(self) -> TrainingGraph:
         """What all scorers are made from."""
-        return TrainingGraph(self.interactions, self.spectrum)
+        return TrainingGraph(self.interactions, self.spectrum, self.features, self.others)
 
     def make(self, name: str, setting: Any) -> Scorer:
         """The scorer of the graph with this setting."""

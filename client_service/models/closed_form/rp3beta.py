@@ -31,7 +31,7 @@ def rp3beta_of_graph(graph: TrainingGraph, beta: float) -> ItemWeights:
 RP3BETA = ScorerPart(
     "rp3beta",
     0.25,
-    lambda shape: (BETA,) if shape[1] <= DENSE_ITEMS else (),
+    lambda graph: (BETA,) if graph.shape[1] <= DENSE_ITEMS else (),
     BETA,
     rp3beta_of_graph,
     loudnesses=FEW_LOUDNESSES,

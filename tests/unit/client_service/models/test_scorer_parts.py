@@ -41,12 +41,14 @@ COSINE = ScorerPart("cosine", 0.5, lambda _: (1.0, 2.0), 1.0, of_graph, of_sums=
 
 @pytest.mark.parametrize("name", PARTS)
 def test_a_scorer_gives_a_number_for_each_item_and_says_its_usual_setting(planted: Shard, name: str) -> None:
-    part, made = PARTS[name], ClosedFormScorers(planted.train, low_spectrum(planted.train, 12))
-    assert part.name == name and part.usual in part.settings(planted.train.shape)
+    features = np.random.default_rng(1).standard_normal((40, 5)).astype(np.float32)
+    part, made = PARTS[name], ClosedFormScorers(planted.train, low_spectrum(planted.train, 12), features)
+    settings = part.settings(made.graph)
+    assert part.name == name and part.usual in (*settings, None)
     baskets = planted.train[[3, 5]].astype(np.float32)
-    scores = [standard_scores(made.make(name, setting), baskets) for setting in part.settings(planted.train.shape)]
+    scores = [standard_scores(made.make(name, setting), baskets) for setting in settings]
     assert all(one.shape == (2, 40) and np.isfinite(one).all() for one in scores)
-    for one, other in zip(scores, made.make_each(name, part.settings(planted.train.shape)), strict=True):
+    for one, other in zip(scores, made.make_each(name, settings), strict=True):
         np.testing.assert_allclose(standard_scores(other, baskets), one, rtol=1e-4, atol=1e-6)
 
 
@@ -118,5 +120,7 @@ def test_rp3beta_walks_from_item_to_user_to_item_and_damps_what_is_popular(shard
 
 
 def test_scorers_of_dense_weights_are_left_out_of_large_graphs() -> None:
-    assert not EDLAE.settings((100, 4097)) and not RP3BETA.settings((100, 4097))
-    assert EDLAE.settings((100, 4096)) and RP3BETA.settings((100, 4096))
+    spectrum = low_spectrum(sparse.csr_array(np.ones((2, 2))), 1)
+    large, small = (TrainingGraph(sparse.csr_array((100, items)), spectrum) for items in (4097, 4096))
+    assert not EDLAE.settings(large) and not RP3BETA.settings(large)
+    assert EDLAE.settings(small) and RP3BETA.settings(small)

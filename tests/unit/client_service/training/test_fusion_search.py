@@ -18,6 +18,7 @@ from client_service.model_store.model_files import freeze
 from client_service.models.closed_form.ease import EASE, RIDGES, ease, ridges_for
 from client_service.models.closed_form.frequency import item_frequency
 from client_service.models.closed_form.least_squares import Weighting
+from client_service.models.closed_form.part import TrainingGraph
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import (
@@ -147,10 +148,11 @@ def test_weights_are_the_usual_ones_as_far_as_there_are_few_validation_users(
         "client_service.training.fusion_search._no_worse_than_one", lambda _judge, _parts, weights: weights
     )
     recipe = best_recipe(shard, spectrum, Filter(8, 0.4, 0.3))
-    usual = (1 - share) / (1.0 + sum(part.weight for part in PARTS.values()))  # of a part that counts once
+    offered = {name: part for name, part in PARTS.items() if name != "content"}  # these items have no text
+    usual = (1 - share) / (1.0 + sum(part.weight for part in offered.values()))  # of a part that counts once
     base = share + usual
-    assert {part.name for part in recipe.parts} == set(PARTS)
-    for name, part in PARTS.items():
+    assert {part.name for part in recipe.parts} == set(offered)
+    for name, part in offered.items():
         assert recipe.loudness(name) == pytest.approx(part.weight * usual / base)
 
 
@@ -164,7 +166,8 @@ def test_a_part_that_would_hardly_be_heard_is_left_out_unless_the_search_begins_
 def test_without_validation_users_every_setting_is_the_usual_one(planted: Shard) -> None:
     shard = repeated(planted, 2, 0)
     recipe = best_recipe(shard, low_spectrum(shard.train, 12), Filter(8, 0.4, 0.3))
-    assert {part.name: part.setting for part in recipe.parts} == {name: part.usual for name, part in PARTS.items()}
+    usual = {name: part.usual for name, part in PARTS.items() if name != "content"}  # these items have no text
+    assert {part.name: part.setting for part in recipe.parts} == usual
 
 
 @pytest.mark.parametrize(("told_share", "expected"), [(1.0, USUAL_SHARE), (0.0, 1.0), (0.5, 0.75 + 0.25 * USUAL_SHARE)])
@@ -306,12 +309,16 @@ def test_a_single_part_replaces_the_sum_by_two_errors_or_with_many_users_by_one(
 def test_a_large_graph_has_ease_with_one_ridge_and_a_very_large_one_has_none(
     planted: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ridges_for((9000, 6000)) == RIDGES
-    assert ridges_for((6001, 20_000)) == ridges_for((12_000, 12_000)) == (EASE.usual,)
-    assert ridges_for((12_001, 12_001)) == ()
     spectrum = low_spectrum(planted.train, 12)
-    for ridges, loud in (((EASE.usual,), True), ((), False)):
-        monkeypatch.setitem(PARTS, "ease", replace(EASE, settings=partial(lambda given, _: given, ridges)))
+
+    def ridges(users: int, items: int) -> tuple[float, ...]:
+        return ridges_for(TrainingGraph(sparse.csr_array((users, items)), spectrum))
+
+    assert ridges(9000, 6000) == RIDGES
+    assert ridges(6001, 20_000) == ridges(12_000, 12_000) == (EASE.usual,)
+    assert ridges(12_001, 12_001) == ()
+    for given, loud in (((EASE.usual,), True), ((), False)):
+        monkeypatch.setitem(PARTS, "ease", replace(EASE, settings=partial(lambda options, _: options, given)))
         recipe = best_recipe(planted, spectrum, Filter(8, 0.4, 0.3))
         assert (recipe.loudness("ease") > 0) == loud
         assert recipe.setting("ease") == (EASE.usual if loud else None)

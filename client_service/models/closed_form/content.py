@@ -1,0 +1,160 @@
+"""Content-EASE scores items by item features: a closed form whose statistics have no item ids in them.
+
+With T (N, d) the items' features and a constant column, and P = X T the sums of users' features,
+A = P^T P, D = A - T^T diag(n) T, S = T^T T, W = (A + a tr(A) / d I)^-1 D (S + I)^-1, a basket x is scored x T W T^T.
+A and D are (d, d), and sums over users: those of several silos are added, also where the silos share no item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, sparse
+
+from client_service.data.interactions import Shard
+from client_service.models.closed_form.part import LOUDNESSES, ScorerPart, TrainingGraph
+from client_service.text.item_features import ItemFeatures, item_features
+from shared.method.graph import Float64, degrees
+from shared.method.parameters import Float32
+
+ROWS = 4096  # users whose sums of features are computed at a time
+RIDGES = (0.001, 0.003, 0.01, 0.03)  # a, in means of A's diagonal
+USUAL_RIDGE = 0.003
+SHARES = (1.0, 0.0, 0.3, 3.0)  # of the other silos' sums, the usual one first
+WEIGHT = 3.0  # of small silos, in which validation can hardly weigh it
+
+
+class ContentSums(NamedTuple):
+    """What content-EASE needs of interactions: A and D, (d, d), symmetric, float64."""
+
+    profiles: Float64
+    pairs: Float64
+
+    def add(self, other: ContentSums, share: float = 1.0) -> ContentSums:
+        """These sums and a share of others."""
+        return ContentSums(self.profiles + share * other.profiles, self.pairs + share * other.pairs)
+
+
+@dataclass(frozen=True)
+class ContentSetting:
+    """ridge: a. others: what the sums of the other silos count beside the silo's own; 0: nothing."""
+
+    ridge: float
+    others: float = 0.0
+
+
+@dataclass(frozen=True)
+class ContentWeights:
+    """f of a basket x (N,): x L R^T, with the low-rank matrices L and R, (N, d)."""
+
+    left: Float32
+    right: Float32
+
+    def encode(self, baskets: sparse.csr_array) -> Float32:
+        """x L of the baskets (B, N), (B, d)."""
+        found: Float32 = np.asarray(baskets @ self.left)
+        return found
+
+    def decode(self, codes: Float32) -> Float32:
+        """f of every item (B, N)."""
+        found: Float32 = codes @ self.right.T
+        return found
+
+    def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
+        """L R^T of these rows and columns, (b, n)."""
+        found: Float32 = self.left[basket] @ self.right[columns].T
+        return found
+
+    def of_items(self, places: NDArray[np.int64]) -> ContentWeights:
+        """For the items in these rows alone."""
+        return replace(self, left=self.left[places], right=self.right[places])
+
+
+_KNOWN: WeakKeyDictionary[Shard, ItemFeatures | None] = WeakKeyDictionary()
+
+
+def known_features(shard: Shard) -> ItemFeatures | None:
+    """The features of a shard's items, encoded once; None where nothing is known of them."""
+    if shard not in _KNOWN:
+        _KNOWN[shard] = item_features(shard)
+    return _KNOWN[shard]
+
+
+def add_constant(features: Float32) -> Float64:
+    """T, (N, d): the features and a column of ones."""
+    return np.concatenate([features, np.ones((len(features), 1))], axis=1, dtype=np.float64)
+
+
+def sum_content(interactions: sparse.csr_array, table: Float64) -> ContentSums:
+    """A and D of interactions X (M, N). table: T (N, d)."""
+    profiles = np.zeros((table.shape[1],) * 2)
+    for start in range(0, interactions.shape[0], ROWS):
+        some = np.asarray(interactions[start : start + ROWS] @ table)
+        profiles += some.T @ some
+    own = table.T @ (degrees(interactions)[1][:, None] * table)
+    return ContentSums(_symmetric(profiles), _symmetric(profiles - own))
+
+
+def _symmetric(matrix: Float64) -> Float64:
+    """Without the last bits by which products differ from their transpose."""
+    found: Float64 = (matrix + matrix.T) / 2.0
+    return found
+
+
+def content_weights(sums: ContentSums, table: Float64, ridge: float) -> Float64:
+    """W, (d, d), of sums and the items' features T (N, d)."""
+    size = len(sums.profiles)
+    strength = ridge * float(np.trace(sums.profiles)) / size
+    if not strength > 0.0:
+        return np.zeros((size, size))
+    left = linalg.solve(sums.profiles + strength * np.eye(size), sums.pairs, assume_a="pos")
+    found: Float64 = linalg.solve(table.T @ table + np.eye(size), left.T, assume_a="pos").T
+    return found
+
+
+def content_of_graph(graph: TrainingGraph, setting: ContentSetting) -> ContentWeights:
+    """The scorer of a graph whose items have features; of one without them, 0 for every item."""
+    return contents_of_graph(graph, (setting,))[0]
+
+
+def contents_of_graph(graph: TrainingGraph, settings: Sequence[ContentSetting]) -> list[ContentWeights]:
+    """The same with several settings, for which sums are computed once."""
+    if graph.features is None:
+        nothing = np.zeros((graph.interactions.shape[1], 0), np.float32)
+        return [ContentWeights(nothing, nothing) for _ in settings]
+    table = add_constant(graph.features)
+    right = table.astype(np.float32)
+    own: ContentSums = graph.computed_once("content", lambda: sum_content(graph.interactions, table))
+    found = []
+    for setting in settings:
+        sums = own if graph.others is None else own.add(graph.others, setting.others)
+        weights = content_weights(sums, table, setting.ridge)
+        found.append(ContentWeights((table @ weights).astype(np.float32), right))
+    return found
+
+
+def settings_of(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
+    """The ridges, of the silo's own sums and with the others' where there are any; none without features."""
+    if graph.features is None:
+        return ()
+    shares = (0.0,) if graph.others is None else SHARES
+    usual = ContentSetting(USUAL_RIDGE, shares[0])
+    each = (ContentSetting(ridge, share) for share in shares for ridge in RIDGES)
+    return usual, *(one for one in each if one != usual)
+
+
+CONTENT = ScorerPart(
+    "content",
+    WEIGHT,
+    settings_of,
+    None,
+    content_of_graph,
+    contents_of_graph,
+    loudnesses=LOUDNESSES,
+    from_base=False,
+)

@@ -1,0 +1,152 @@
+"""Content-EASE: its formula, its sums over silos, and that it scores items that nobody has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+from scipy import sparse
+
+from client_service.compilation.item_model import EXACT, FormBuilder, Option
+from client_service.compiled.model import BasketRanker
+from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.model_store.model_files import Served
+from client_service.models.closed_form.content import (
+    CONTENT,
+    ContentSetting,
+    ContentSums,
+    add_constant,
+    content_weights,
+    known_features,
+    sum_content,
+)
+from client_service.models.closed_form.registry import ClosedFormScorers
+from client_service.models.initial_filter import Filter
+from client_service.models.score_fusion import ChosenPart, Recipe, fuse, standard_scores
+from client_service.runtime.interruption import NEVER
+from client_service.training.fusion_search import best_recipe
+from client_service.training.start_choice import Choice, begin_model, load_choice, save_choice
+from shared.method.settings import MethodSettings
+from shared.method.spectrum import low_spectrum
+
+KINDS = ("space station rocket", "forest river wolf", "kitchen soup pepper", "football stadium goal")
+SETTING = ContentSetting(0.003)
+START = Filter(8, 0.3, 0.25)
+
+
+@pytest.fixture
+def told(planted: Shard) -> Shard:
+    """The planted shard with titles that say each item's community, and places in a list."""
+    titles = tuple(f"{KINDS[item // 10]} {item}" for item in range(40))
+    return replace(planted, titles=titles, places=np.arange(40))
+
+
+def test_the_weights_are_those_of_the_formula_written_out() -> None:
+    generator = np.random.default_rng(0)
+    x = (generator.random((7, 5)) < 0.5).astype(float)
+    features = generator.standard_normal((5, 2)).astype(np.float32)
+    table = np.column_stack([features.astype(float), np.ones(5)])
+    a, off = np.zeros((3, 3)), np.zeros((3, 3))
+    for basket in x:
+        for i in np.flatnonzero(basket):
+            for j in np.flatnonzero(basket):
+                a += np.outer(table[i], table[j])
+                off += np.outer(table[i], table[j]) * (i != j)
+    sums = sum_content(sparse.csr_array(x), add_constant(features))
+    np.testing.assert_allclose(sums.profiles, a, rtol=1e-12)
+    np.testing.assert_allclose(sums.pairs, off, rtol=1e-12, atol=1e-12)
+    expected = np.linalg.inv(a + 0.5 * np.trace(a) / 3 * np.eye(3)) @ off @ np.linalg.inv(table.T @ table + np.eye(3))
+    np.testing.assert_allclose(content_weights(sums, table, 0.5), expected, rtol=1e-9)
+
+
+def test_sums_of_silos_without_a_common_item_are_those_of_all_their_users_together() -> None:
+    generator = np.random.default_rng(1)
+    left, right = ((generator.random((6, 4)) < 0.5).astype(float) for _ in range(2))
+    features = generator.standard_normal((8, 3)).astype(np.float32)
+    whole = sparse.csr_array(sparse.block_diag([left, right]))
+    pooled = sum_content(whole, add_constant(features))
+    parts = [
+        sum_content(sparse.csr_array(one), add_constant(own))
+        for one, own in ((left, features[:4]), (right, features[4:]))
+    ]
+    for found, expected in zip(parts[0].add(parts[1]), pooled, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_an_item_that_nobody_has_is_ranked_by_what_its_text_has_in_common(told: Shard) -> None:
+    cold = [9, 19, 29, 39]
+    train = told.train.tolil()
+    train[:, cold] = 0
+    shard = replace(
+        shard_of_matrices("shop", told.user_ids, told.item_ids, [train.tocsr(), told.valid, told.test]),
+        titles=told.titles,
+    )
+    made = ClosedFormScorers.of_shard(shard, low_spectrum(shard.train, 12)).make("content", SETTING)
+    scores = standard_scores(made, shard.train.astype(np.float32))[:, cold]
+    assert (scores.argmax(1) == np.arange(40) // 10).mean() > 0.9
+
+
+def test_without_titles_and_attributes_nothing_is_offered_and_a_recipe_that_names_it_scores_nothing(
+    planted: Shard,
+) -> None:
+    """So that lists of silos without text stay as they are, and a silo whose texts are gone still starts."""
+    made = ClosedFormScorers.of_shard(planted, low_spectrum(planted.train, 12))
+    assert known_features(planted) is None and CONTENT.settings(made.graph) == ()
+    assert "content" not in {part.name for part in best_recipe(planted, made.spectrum, START).parts}
+    recipe = Recipe((ChosenPart("ease", 30.0, 1.0), ChosenPart("content", SETTING, 2.0)))
+    bare = Recipe(recipe.parts[:1])
+    base = np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)
+    lists = []
+    for one in (recipe, bare):
+        fusion = fuse(one, planted.train, made.spectrum, made=made)
+        lists.append(fusion.added(base.copy(), fusion.encoded(planted.train)))
+    np.testing.assert_array_equal(*lists)
+
+
+def test_a_recipe_comes_back_from_the_disk_with_its_setting_and_for_the_same_texts_alone(
+    told: Shard, tmp_path: Path
+) -> None:
+    recipe = Recipe((ChosenPart("content", ContentSetting(0.01, 0.3), 1.5), ChosenPart("ease", 30.0, 1.0)))
+    adapter = TypeAdapter(Recipe)
+    assert adapter.validate_json(adapter.dump_json(recipe)) == recipe
+    save_choice(told, 12, tmp_path, Choice(start=START, recipe=recipe))
+    assert load_choice(told, 12, tmp_path).recipe == recipe
+    assert load_choice(replace(told, titles=None), 12, tmp_path) == Choice()
+
+
+def test_the_share_of_the_others_is_in_the_scores_and_that_of_0_leaves_them_out(told: Shard) -> None:
+    spectrum, generator = low_spectrum(told.train, 12), np.random.default_rng(3)
+    alien = generator.standard_normal((65, 65)) * 1e3
+    others = ContentSums(alien @ alien.T, alien + alien.T)
+    alone, beside = (ClosedFormScorers.of_shard(told, spectrum, one) for one in (None, others))
+    baskets = told.train.astype(np.float32)
+    own = standard_scores(alone.make("content", SETTING), baskets)
+    np.testing.assert_array_equal(standard_scores(beside.make("content", SETTING), baskets), own)
+    assert not np.allclose(standard_scores(beside.make("content", ContentSetting(0.003, 1.0)), baskets), own)
+    recipe = best_recipe(told, spectrum, START, made=beside)
+    assert recipe.setting("content") in (*CONTENT.settings(beside.graph),)
+
+
+@pytest.mark.parametrize("option", [EXACT, Option("dense", 0)])
+def test_answers_are_compiled_with_it(told: Shard, option: Option) -> None:
+    method = MethodSettings(width=8, layers=2, cutoff=8, catalogue=40)
+    recipe = Recipe((ChosenPart("content", SETTING, 1e6),))
+    begun = begin_model(told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER)
+    begun.model.encoder.prepare_inference()
+    served = Served("run-1.2", begun.model, ranker=begun.model.freeze().fused(begun.fusion, begun.codes))
+    table, exact, arrays = FormBuilder(served, told).build(option)
+    ranker, (_, part) = BasketRanker(arrays, table, exact), served.ranker.fusion.parts[0]
+    for rows in ([3], [1, 2, 5], [0, 11, 25, 39]):
+        basket = np.array(rows)
+        expected = part.contributions(basket, np.arange(40)).sum(0)  # type: ignore[attr-defined]
+        expected[basket] = -np.inf
+        found = ranker.rank(basket, basket, 5).rows
+        assert len(set(found) & set(np.argsort(-expected)[:5])) >= 4
+
+
+def test_the_fusion_takes_it_where_text_tells(told: Shard) -> None:
+    recipe = best_recipe(told, low_spectrum(told.train, 12), START)
+    assert recipe.loudness("content") > 0
