@@ -147,6 +147,14 @@ def test_answers_are_compiled_with_it(told: Shard, option: Option) -> None:
         assert len(set(found) & set(np.argsort(-expected)[:5])) >= 4
 
 
-def test_the_fusion_takes_it_where_text_tells(told: Shard) -> None:
-    recipe = best_recipe(told, low_spectrum(told.train, 12), START)
-    assert recipe.loudness("content") > 0
+def test_a_silo_in_which_nobody_votes_has_it_with_its_usual_weight(told: Shard) -> None:
+    nobody = sparse.csr_array(told.valid.shape)
+    shard = replace(
+        shard_of_matrices("shop", told.user_ids, told.item_ids, [told.train, nobody, nobody]), titles=told.titles
+    )
+    recipe = best_recipe(shard, low_spectrum(told.train, 12), START)
+    assert recipe.loudness("content") == pytest.approx(CONTENT.weight)
+    assert (
+        recipe.setting("content")
+        == CONTENT.settings(ClosedFormScorers.of_shard(shard, low_spectrum(told.train, 12)).graph)[0]
+    )
