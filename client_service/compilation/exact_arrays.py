@@ -38,6 +38,9 @@ def exact_arrays(served: Served, sizes: Sequence[Growth]) -> tuple[ExactHead, Ar
     model, ranker = served.model, served.ranker
     head: dict[str, Any] = {"mlps": False, "width": 0, "convolutions": 0, "alpha": 1.0, "residual": ranker.residual}
     embedding = np.ascontiguousarray(ranker.items.embedding)
+    if isinstance(model.encoder, Factors):  # of which only users whom no basket stands for may have another form
+        with torch.no_grad():
+            embedding = array_of(model.encoder.folded_items())
     arrays: Arrays = {"item-embedding": embedding}
     if ranker.residual:
         centred = embedding - embedding.mean(axis=0)

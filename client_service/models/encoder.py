@@ -81,5 +81,10 @@ class Encoder(nn.Module, ABC):
     def drop_training_state(self) -> None:
         """Called once on a copy that is asked for baskets and for nothing else: what these do not need can go."""
 
+    def begin_training(self, only: str) -> bool:
+        """Called before each training of the parameters whose name starts with `only`. False: there is none to do."""
+        del only
+        return True
+
     def finish_training(self) -> None:
         """Called after the first parameters and each training, for one that ranks by other than it exchanges."""

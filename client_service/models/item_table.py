@@ -25,13 +25,19 @@ UNSEEN = 0.1  # weight of all items together, as items not taken, against one it
 
 
 class ItemTable(nn.Module):
-    """One row for each item of the catalogue, (C, d); `places` (N,) are the rows of the silo's own items."""
+    """One row for each item of the catalogue, (C, d); `places` (N,) are the rows of the silo's own items.
+
+    text (N, d): what is added to the rows of the silo's items. With it the table begins at zero: it holds what training
+    adds to the items' text, so that the text itself never leaves, and an average of tables is one of items' vectors.
+    """
 
     places: Tensor
     present: Tensor
+    text: Tensor | None
 
-    def __init__(self, places: NDArray[np.int64], shape: tuple[int, int]) -> None:
+    def __init__(self, places: NDArray[np.int64], shape: tuple[int, int], text: Float32 | None = None) -> None:
         super().__init__()
+        self.register_buffer("text", None if text is None else torch.from_numpy(text), persistent=False)
         self.table = nn.Parameter(torch.zeros(shape))  # a run begins with rows that its seed draws
         self.register_buffer("places", torch.from_numpy(places), persistent=False)
         self.register_buffer("present", torch.zeros(shape[0], 1).index_fill_(0, self.places, 1.0), persistent=False)
@@ -44,7 +50,7 @@ class ItemTable(nn.Module):
     def forward(self, items: Tensor) -> Tensor:
         """Rows of the silo's items (B,), (B, d)."""
         rows: Tensor = self.table[self.places[items]]
-        return rows
+        return rows if self.text is None else rows + self.text[items]
 
 
 class Factors(Encoder):
@@ -64,7 +70,7 @@ class Factors(Encoder):
             raise SettingsError("catalogue: expected a catalogue of items that all clients share, got none")
         self.users, self.items = given.interactions.shape
         self.width = method.width
-        self.item = ItemTable(given.places, (method.catalogue, method.width))
+        self.item = ItemTable(given.places, (method.catalogue, method.width), given.text)
         self.embedding = nn.Parameter(normal((self.users, self.width), USER_DEVIATION, stream=1))
         self.register_buffer("origin", self.embedding.detach().clone(), persistent=False)
 
@@ -90,28 +96,37 @@ class Factors(Encoder):
     ) -> tuple[Nodes, Nodes, Nodes]:
         del leave_one_out
         u, v = self.rows(users, torch.cat([items, negatives]))
-        return self.user_nodes(u, users), _nodes(v[: len(items)]), _nodes(v[len(items) :])
+        return self.user_nodes(u, users), nodes_of(v[: len(items)]), nodes_of(v[len(items) :])
 
     def user_nodes(self, rows: Tensor, users: Tensor) -> Nodes:
         """Vectors of these users (B, d), with what training adds to their scores."""
         del users
-        return _nodes(rows)
+        return nodes_of(rows)
 
     def all_nodes(self) -> tuple[Nodes, Nodes]:
         users, items = self.vectors()
-        return _nodes(users), _nodes(items)
+        return nodes_of(users), nodes_of(items)
+
+    def folded_items(self) -> Tensor:
+        """Vectors of all items (N, d) by which a basket becomes a user's vector."""
+        return self.vectors()[1]
 
     def basket(self, items: Tensor) -> Nodes:
-        vector = FoldedVectors(array_of(self.vectors()[1])).of(items.cpu().numpy())
-        return _nodes(torch.from_numpy(vector)[None])
+        vector = FoldedVectors(array_of(self.folded_items())).of(items.cpu().numpy())
+        return self.basket_nodes(torch.from_numpy(vector)[None].to(self.embedding))
+
+    def basket_nodes(self, vectors: Tensor) -> Nodes:
+        """Users with these vectors (B, d), of whom nothing but a basket is known."""
+        return nodes_of(vectors)
 
     def embed_baskets(self, baskets: sparse.csr_array) -> Tensor:
-        folded = FoldedVectors(array_of(self.vectors()[1]))
+        folded = FoldedVectors(array_of(self.folded_items()))
         rows = [folded.of(items) for items in np.split(baskets.indices.astype(np.int64), baskets.indptr[1:-1])]
         return torch.from_numpy(np.stack(rows)).to(self.embedding)
 
 
-def _nodes(rows: Tensor) -> Nodes:
+def nodes_of(rows: Tensor) -> Nodes:
+    """Users or items with these vectors."""
     return Nodes([rows], rows.new_ones(()))
 
 

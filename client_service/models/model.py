@@ -193,10 +193,10 @@ class DotProduct(Head):
         return products if users.bias is None else products + users.bias[:, None]
 
     def user_side(self, users: Pooled) -> Side:
-        return _bare_side(users.embedding)
+        return bare_side(users.embedding)
 
     def item_side(self, items: Pooled) -> Side:
-        return _bare_side(items.embedding).by_columns()
+        return bare_side(items.embedding).by_columns()
 
     def predictor(self) -> Predictor:
         """An MLP that adds nothing."""
@@ -214,7 +214,8 @@ def _side(embedding: Tensor, narrow: Tensor, hidden: Tensor) -> Side:
     return Side(array_of(embedding), array_of(narrow), array_of(hidden))
 
 
-def _bare_side(embedding: Tensor) -> Side:
+def bare_side(embedding: Tensor) -> Side:
+    """A side of a score that is a dot product."""
     nothing = np.zeros((len(embedding), 0), dtype=np.float32)
     return Side(array_of(embedding), nothing, nothing)
 
@@ -225,13 +226,15 @@ PARTS = {"encoder", "head", "response"}  # no part of a parameter's name, by whi
 @dataclass(frozen=True)
 class Ingredients:
     """What a model is built from. interactions (M, N): the training graph; places (N,): each item's row in the
-    federation's catalogue, None where there is none; start: the filter at which an encoder with one begins."""
+    federation's catalogue, None where there is none; start: the filter at which an encoder with one begins; text (N, d):
+    what the items' texts give their vectors, None where they begin at random."""
 
     spectrum: Spectrum
     interactions: sparse.csr_array
     start: Start | None
     places: NDArray[np.int64] | None
     method: MethodSettings
+    text: Float32 | None = None
 
 
 class Model(nn.Module):

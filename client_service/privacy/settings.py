@@ -131,10 +131,9 @@ def require_accountable(strategy: Strategy, method: MethodSettings, *, counts: b
     name = strategy.name
     if counts:
         raise ValueError("privacy: expected policy.counts = false, because counts leave without noise, got true")
-    if strategy.shares_items(method):
-        raise ValueError(
-            f"privacy: expected a strategy without item tables, which no account covers here, got {name!r}"
-        )
+    if strategy.shares_items(method) and strategy.needs_single_updates:
+        words = "whose mean asks which rows have moved"
+        raise ValueError(f"privacy: expected a strategy without item tables {words}, got {name!r}")
     if unknown := sorted(set(strategy.scalars) - set(SCALARS)):
         raise ValueError(f"privacy: expected no other scalars than {list(SCALARS)}, got {unknown} of {name!r}")
     if name == "local":

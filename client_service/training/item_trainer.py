@@ -40,7 +40,7 @@ from client_service.training.training_state import StepValues
 from shared.method.graph import Float64
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
-from shared.strategies.local_client import PLAIN, Loss, Objective
+from shared.strategies.local_client import PLAIN, Loss, Objective, Shrinkage
 
 MLPS = ("pooling.", "predictive.")
 
@@ -154,6 +154,8 @@ class ItemTrainer(Trainer):
 
     def train(self, objective: Objective = PLAIN) -> None:
         """The round's local epochs; in the warm-up the popularity tables are fitted and no margin is used yet."""
+        if not self.model.encoder.begin_training(objective.only):
+            return
         generator = self.torch_generator("train")
         warming = objective.bias_aware and self.moment.round <= self.method.warmup(self.moment.rounds)
         self.figures = Figures()
@@ -220,13 +222,24 @@ class ItemTrainer(Trainer):
             saturated.add(share)
             return loss
 
-        after_step = partial(self._pull_to_start, objective) if self.method.decay else None
+        follows = self.method.decay or objective.shrinkage is not None
+        after_step = partial(self._follow_step, objective) if follows else None
         self.figures.loss = self.run_epoch(self.batches.epoch(generator), loss_of, objective, after_step)
         self.figures.saturated = saturated.mean()
 
-    def _pull_to_start(self, objective: Objective) -> None:
-        if "embedding".startswith(objective.only):
+    def _follow_step(self, objective: Objective) -> None:
+        if self.method.decay and "embedding".startswith(objective.only):
             self.model.encoder.pull_to_start(self.method.decay * self.method.learning_rate)
+        if objective.shrinkage is not None:
+            shrink(self.model, objective.shrinkage, self.method.learning_rate)
+
+
+@torch.no_grad()
+def shrink(model: Model, shrinkage: Shrinkage, rate: float) -> None:
+    """w <- sign(w) max(|w| - rate strength, 0): the proximal step of an L1 norm."""
+    own = dict(model.named_parameters())
+    for name in shrinkage.names:
+        own[name].copy_(torch.nn.functional.softshrink(own[name], rate * shrinkage.strength))
 
 
 def list_item_rows(shard: Shard) -> ShardRows:

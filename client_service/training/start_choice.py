@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from pydantic import ValidationError
 
 from client_service.data.interactions import Shard
@@ -21,13 +22,17 @@ from client_service.runtime.interruption import Interrupt
 from client_service.runtime.memory import return_free_memory
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
+from client_service.text.item_features import ItemFeatures, item_features
 from client_service.training.filter_search import best_filter
 from client_service.training.fusion_search import KEPT_ITEMS, best_recipe
+from shared.errors import SettingsError
 from shared.files import replace_file
 from shared.message import Message
+from shared.method.graph import Float64
+from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
-from shared.method.tensors import EXCHANGES
+from shared.method.tensors import EXCHANGES, ITEM_TABLE, TABLE_DEVIATION, TEXT_START, begins_at_text
 
 FORMAT = "lpsfed-choice/5"
 COMMON_START = Filter(128, ridge=0.03, exponent=0.25)
@@ -81,9 +86,47 @@ def begin_model(
         return_free_memory()  # of the choice, before the model is built: some 200 MB
     frequencies = began or spectrum
     origin = None if start is None else start_at(start, frequencies, shard.train)
-    model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method))
+    text = text_rows(shard, method, name)
+    model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method, text))
     fusion = fuse(recipe, shard.train, spectrum, common, made)
     return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train))
+
+
+def text_rows(shard: Shard, method: MethodSettings, name: str) -> Float32 | None:
+    """What the items' text gives their vectors, (N, d); None where they begin at random.
+
+    A row depends on the item and the encoder alone, so that it is the same in every silo. Its root mean square is
+    TABLE_DEVIATION, as users' vectors have it: with longer rows the first scores would saturate. An item without text
+    has a row that its place in the catalogue draws. SettingsError where text is asked for and there is none, or that of
+    another encoder.
+    """
+    exchange = EXCHANGES[name]
+    start = method.item_start or exchange.item_start
+    if not begins_at_text(start) or ITEM_TABLE not in exchange.names or shard.places is None:
+        return None
+    features = item_features(shard, method.width)
+    if features is None and method.item_start:
+        raise SettingsError(f"item_start: expected items with titles or features for {start!r}, got neither")
+    drawn = np.random.default_rng([method.catalogue, method.width]).normal(size=(method.catalogue, method.width))
+    rows = drawn[shard.places]
+    if features is not None:
+        known = features.values.any(1)
+        rows[known] = _encoded_rows(features, start, method.width)[known]
+    lengths = np.sqrt((rows**2).mean(1, keepdims=True))
+    return (rows * (TABLE_DEVIATION / lengths)).astype(np.float32)
+
+
+def _encoded_rows(features: ItemFeatures, start: str, width: int) -> Float64:
+    """The features themselves, or their projection on as many columns as vectors have."""
+    usual = features.encoder.startswith("projection/")
+    if not (usual if start == TEXT_START else features.encoder == start):
+        expected = "the usual encoder" if start == TEXT_START else repr(start)
+        raise SettingsError(f"item_start: expected item features of {expected}, got those of {features.encoder!r}")
+    values = features.values.astype(np.float64)
+    if values.shape[1] == width:
+        return values
+    generator = np.random.default_rng([values.shape[1], width])
+    return values @ generator.normal(size=(values.shape[1], width))
 
 
 def common_start(basis: Statistics | None, shard: Shard, method: MethodSettings) -> CommonSpectrum | None:

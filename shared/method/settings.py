@@ -183,6 +183,13 @@ class MethodSettings(Message):
     start: Literal["exact", "common", "random"] = Field(
         "exact", description="start at the low-pass filter of the own graph, or of the common basis, or at normal noise"
     )
+    item_start: str = Field(
+        "",
+        pattern=r"^[a-z0-9][a-z0-9_./-]{0,59}$|^$",
+        description="where rows of an item table begin: random, text, or the name of the encoder of the silos' item"
+        " features; empty: as the model has it, text with fedutr and fedutr_sar, random with the others",
+        exclude_if=lambda start: not start,
+    )
     fusion: bool = Field(True, description="rank by the trained score together with closed-form full-spectrum scores")
     optimiser: Literal["adam", "rmsprop", "sgd"] = Field("adam", description="by which each client trains")
     learning_rate: float = Field(1e-3, gt=0, le=1, description="of embeddings and kernels")

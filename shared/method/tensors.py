@@ -116,6 +116,9 @@ def _number(tensor: Tensor, text: str) -> float:
 
 
 ITEM_TABLE = "item.table"
+TABLE_DEVIATION = 0.1  # of the rows of an item table, whether they begin at random or at the items' text
+FUSION = "fusion."  # with which the names of FedUTR's fusion of text and interactions begin
+RANDOM_START, TEXT_START = "random", "text"
 SIDES = ("item", "user")
 Shape = tuple[int, ...]
 
@@ -171,7 +174,24 @@ def table_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     if sizes.catalogue == 0:
         raise SettingsError("catalogue: expected the size of a shared item catalogue, because items are shared, got 0")
     # Xavier would make the rows of a long catalogue so small that nothing is learnt.
-    return (Tensor(ITEM_TABLE, (sizes.catalogue, sizes.width), "normal:0.1"),)
+    start = "zeros" if begins_at_text(sizes.item_start) else f"normal:{TABLE_DEVIATION}"
+    return (Tensor(ITEM_TABLE, (sizes.catalogue, sizes.width), start),)
+
+
+def begins_at_text(item_start: str) -> bool:
+    """Do items begin at their text? Then a silo adds it to the rows of the table, which begin at zero."""
+    return item_start not in ("", RANDOM_START)
+
+
+def fused_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
+    """The item table, and ReLU(E W^T + b) with a layer's gain and shift (FedUTR): d^2 + 3 d numbers."""
+    width = sizes.width
+    starts = {"bias": "zeros", "gain": "ones", "shift": "zeros"}
+    vectors = tuple(Tensor(f"{FUSION}{name}", (width,), start) for name, start in starts.items())
+    (table,) = table_specification(sizes)
+    if not sizes.item_start:
+        table = table._replace(start="zeros")
+    return (*vectors, Tensor(f"{FUSION}weight", (width, width)), table)
 
 
 def attended_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
@@ -185,6 +205,8 @@ def attended_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 def session_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     """All of SR-GNN: the item table and 15 d^2 + 14 d numbers. Each begins uniform in +-1 / sqrt(d), biases too."""
+    if begins_at_text(sizes.item_start):
+        raise SettingsError(f"item_start: expected {RANDOM_START} with a session model, got {sizes.item_start!r}")
     width, (table,) = sizes.width, table_specification(sizes)
     start = f"uniform:{width**-0.5!r}"
     linear = {"edges.incoming": 1, "edges.outgoing": 1, "attention.last": 1, "attention.each": 1, "transform": 2}
@@ -232,12 +254,14 @@ class ExchangeableTensors:
     """The tensors that clients with this model can exchange, by the settings.
 
     starts_at_filter: the model has a base path that can begin at a low-pass filter (`start` = exact), so that its MLPs
-    begin with nothing to add to it. task: what its data are, interactions of users with items, or sessions.
+    begin with nothing to add to it. task: what its data are, interactions of users with items, or sessions. item_start:
+    where the rows of its items begin, where the settings do not say it.
     """
 
     tensors: Callable[[MethodSettings], tuple[Tensor, ...]]
     starts_at_filter: bool = False
     task: str = "items"
+    item_start: str = RANDOM_START
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -255,6 +279,8 @@ EXCHANGES: dict[str, ExchangeableTensors] = {
     "mf": ExchangeableTensors(table_specification),
     "pfedrec": ExchangeableTensors(table_specification),
     "fedrap": ExchangeableTensors(table_specification),
+    "fedutr": ExchangeableTensors(fused_specification, item_start=TEXT_START),
+    "fedutr_sar": ExchangeableTensors(fused_specification, item_start=TEXT_START),
     "attention": ExchangeableTensors(table_specification),
     "metapath": ExchangeableTensors(attended_specification),
     "srgnn": ExchangeableTensors(session_specification, task="sessions"),

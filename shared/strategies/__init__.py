@@ -18,6 +18,7 @@ from shared.strategies.fedprox import fedprox
 from shared.strategies.fedpub import fedpub
 from shared.strategies.fedrap import fedrap
 from shared.strategies.fedssp import fedssp
+from shared.strategies.fedutr import fedutr, fedutr_sar
 from shared.strategies.local import local
 from shared.strategies.lpsfed import lpsfed
 from shared.strategies.pfedrec import pfedrec
@@ -41,6 +42,8 @@ STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "fedrap": fedrap,
     "fedpergnn": fedpergnn,
     "fedhgnn": fedhgnn,
+    "fedutr": fedutr,
+    "fedutr_sar": fedutr_sar,
     "fedadam": fedadam,
     "fedyogi": fedyogi,
     "fedga": fedga,

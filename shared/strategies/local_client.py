@@ -17,11 +17,20 @@ Penalty = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
+class Shrinkage:
+    """L1 by proximal steps: after each step w <- sign(w) max(|w| - rate strength, 0), for the parameters named."""
+
+    names: tuple[str, ...]
+    strength: float
+
+
+@dataclass(frozen=True)
 class Objective:
     """What the epochs of a round minimise, and over which parameters: by default the settings' loss, over all.
 
     penalty: added to the loss. only: train just the parameters whose name starts so. bias_aware: widen the positives'
-    angles by the popularity margin (Eq. 8, 15), after the warm-up. group_weights: how much the pairs of the less and of
+    angles by the popularity margin (Eq. 8, 15), after the warm-up. shrinkage: an L1 norm that is minimised besides.
+    group_weights: how much the pairs of the less and of
     the more active half of the users count, with the losses "bpr" and "bce".
     """
 
@@ -30,6 +39,7 @@ class Objective:
     only: str = ""
     bias_aware: bool = False
     group_weights: tuple[float, float] = (1.0, 1.0)
+    shrinkage: Shrinkage | None = None
 
 
 PLAIN = Objective()

@@ -58,6 +58,8 @@ class StrategyName(StrEnum):
     fedrap = "fedrap"
     fedpergnn = "fedpergnn"
     fedhgnn = "fedhgnn"
+    fedutr = "fedutr"
+    fedutr_sar = "fedutr_sar"
     fedadam = "fedadam"
     fedyogi = "fedyogi"
     fedga = "fedga"

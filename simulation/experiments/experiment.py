@@ -36,7 +36,8 @@ def parse_privacy(words: Mapping[str, str]) -> dict[str, Any]:
 def require_affordable(privacy: Mapping[str, Any], name: str, method: MethodSettings, rounds: int) -> None:
     """SettingsError where the budget ends before the run: every client would stop, and the run would wait for them."""
     settings, strategy = validate_settings(PrivacySettings, dict(privacy)), build_strategy(name, method)
-    if settings.budget is None or strategy.shares_items(method):  # the clients refuse the latter, and say why
+    refused = strategy.shares_items(method) and strategy.needs_single_updates  # by the clients, which say why
+    if settings.budget is None or refused:
         return
     fresh = method.anchor.every_round or method.signal != "eigenvalues"  # then each round has another rho
     needed = planned_epsilon(settings, strategy.scalars, rounds, anchors=rounds if fresh else 1)

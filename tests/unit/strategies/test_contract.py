@@ -25,6 +25,7 @@ from shared.method.settings import MethodSettings
 from shared.method.tensors import (
     Tensor,
     attended_specification,
+    fused_specification,
     initial_parameters,
     kernel_specification,
     mlp_specification,
@@ -39,7 +40,7 @@ from shared.strategies.fedmf import shorter
 from shared.strategies.fedprox import ProximalPenalty
 from shared.strategies.fedpub import masks_and_distance
 from shared.strategies.fedrap import AdditivePenalty, FedRAPSettings
-from shared.strategies.local_client import PLAIN, FitInput, Objective
+from shared.strategies.local_client import PLAIN, FitInput, Objective, Shrinkage
 from shared.strategies.strategy import Strategy
 from tests.support import drifting
 
@@ -275,6 +276,10 @@ def test_a_client_here_knows_every_measure_that_there_is() -> None:
 MLPS, TABLE, KERNEL = (spec(METHOD) for spec in (mlp_specification, table_specification, kernel_specification))
 POOLING = tuple(tensor for tensor in MLPS if tensor.name.startswith("pooling."))
 FIRST, THEN = Objective(loss="bce", only="embedding"), Objective(loss="bce", only="item.")
+ADAPTED, SHRUNK = (
+    Objective(loss="bce", only="adaptation."),
+    Objective(loss="bce", shrinkage=Shrinkage(("fusion.weight", "fusion.bias"), 0.1)),
+)
 SENT_AND_TRAINED: dict[str, tuple[tuple[Tensor, ...], tuple[str, ...], tuple[Objective, ...]]] = {
     "lpsfed": (MLPS, ("margin", "rho"), (Objective(bias_aware=True),)),
     "fedavg": (MLPS, (), (PLAIN,)),
@@ -289,6 +294,8 @@ SENT_AND_TRAINED: dict[str, tuple[tuple[Tensor, ...], tuple[str, ...], tuple[Obj
     "fedrap": (TABLE, (), (Objective(loss="bce", penalty=AdditivePenalty(FedRAPSettings())),)),
     "fedpergnn": (TABLE, (), (Objective(loss="bpr"),)),
     "fedhgnn": (attended_specification(METHOD), (), (Objective(loss="bpr"),)),
+    "fedutr": (fused_specification(METHOD), (), (ADAPTED, SHRUNK)),
+    "fedutr_sar": (fused_specification(METHOD), (), (ADAPTED, SHRUNK)),
 }
 """What leaves a client of each strategy - tensors and scalars - and what it trains for, once it has loaded."""
 
@@ -305,6 +312,7 @@ def test_what_leaves_a_client_and_what_it_trains_for_are_as_published(name: str)
 
 
 PRIVATE = ("embedding", "embedding_bias", "personal", "tuned", "attention", "on_sum", "kernels", "log_alpha")
+PRIVATE += ("local.weight", "local_known", "adaptation.own", "sparsity")
 PRIVATE += ("user_table", "item_table", "preference", "mask.pooling.hidden.weight")
 
 

@@ -15,7 +15,7 @@ from shared.strategies import SHARES_ITEMS, STRATEGIES
 if TYPE_CHECKING:
     from conftest import Running
 
-SUMMABLE = {"lpsfed", "fedavg", "fedprox", "fedper", "fedssp", "fedadam", "fedyogi"}
+SUMMABLE = {"lpsfed", "fedavg", "fedprox", "fedper", "fedssp", "fedadam", "fedyogi", "fedutr", "fedutr_sar"}
 SINGLE: list[dict[str, Any]] = [
     {"aggregate": "median"},
     {"aggregate": "trimmed_mean", "tolerated": 1},

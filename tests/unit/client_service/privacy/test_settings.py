@@ -116,6 +116,15 @@ def test_strategies_of_small_networks_may_be_noised(tmp_path: Path, strategy: st
     assert client(tmp_path, strategy=strategy).privacy.on
 
 
+def test_a_table_may_be_noised_whose_mean_asks_for_no_moved_rows(tmp_path: Path) -> None:
+    policy = Policy(strategies=("fedutr",))
+    method = MethodSettings(catalogue=9)
+    assert client(tmp_path, strategy="fedutr", policy=policy, method=method).privacy.on
+    moved = method.model_copy(update={"strategy": {"table_mean": "moved"}})
+    with pytest.raises(SettingsError, match="whose mean asks which rows have moved"):
+        client(tmp_path, strategy="fedutr", policy=policy, method=moved)
+
+
 def test_the_environment_can_choose_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in LAPLACE.items():
         monkeypatch.setenv(f"LPSFED_CLIENT_PRIVACY__{name.upper()}", str(value))

@@ -1,0 +1,135 @@
+"""FedUTR's model: items' text, changed by a shared table and fused with what interactions teach (docs/equations.md).
+
+Shapes: M users, N items, d width, B rows.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from client_service.models.item_table import Factors, by_dot_product
+from client_service.models.model import Ingredients, Model
+from shared.strategies.fedutr import ADAPTATION, read_switches
+
+EPSILON = 1e-5  # of the layer normalisation
+
+
+class FusionValues(NamedTuple):
+    """weight (d, d), bias, gain and shift (d,) of a fusion."""
+
+    weight: Tensor
+    bias: Tensor
+    gain: Tensor
+    shift: Tensor
+
+    def interactions(self, rows: Tensor) -> Tensor:
+        """G(E) = ReLU(E W^T + b), (B, d)."""
+        return functional.relu(functional.linear(rows, self.weight, self.bias))
+
+    def normalise(self, rows: Tensor) -> Tensor:
+        """LayerNorm(E) * g + c, (B, d)."""
+        return functional.layer_norm(rows, rows.shape[1:], self.gain, self.shift, EPSILON)
+
+    def mixed(self, others: FusionValues, share: Tensor) -> FusionValues:
+        """rho of these and 1 - rho of the others; share (d,): rho of each output unit."""
+        sides = (share[:, None], share, share, share)
+        return FusionValues(*(torch.lerp(b, a, rho) for a, b, rho in zip(self, others, sides, strict=True)))
+
+
+class FusionLayer(nn.Module):
+    """The parameters of a fusion (CIFM)."""
+
+    def __init__(self, width: int, *, trained: bool) -> None:
+        super().__init__()
+        starts = {"weight": torch.zeros(width, width), "bias": torch.zeros(width)}
+        starts |= {"gain": torch.ones(width), "shift": torch.zeros(width)}
+        for name, start in starts.items():  # a run begins with values that its seed draws
+            self.register_parameter(name, nn.Parameter(start, requires_grad=trained))
+
+    def values(self) -> FusionValues:
+        """As they are."""
+        return FusionValues(*(self.get_parameter(name) for name in FusionValues._fields))
+
+    @torch.no_grad()
+    def copy_values(self, values: FusionValues) -> None:
+        """Take over these values."""
+        for mine, theirs in zip(self.values(), values, strict=True):
+            mine.copy_(theirs)
+
+
+class Adaptation(nn.Module):
+    """How much of each output unit a silo takes from the common fusion, and how much from its own (LAM)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.common = nn.Parameter(torch.zeros(width))
+        self.own = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def share(self, common: FusionValues, own: FusionValues) -> Tensor:
+        """rho_j = sigmoid(<a_g, W_g[j]> + <a_u, W_u[j]> + c), (d,)."""
+        return torch.sigmoid(common.weight @ self.common + own.weight @ self.own + self.bias)
+
+
+class FedUTR(Factors):
+    """f_ui = <u, EF_i>, EF = LayerNorm(G(E) + E), E_i an item's text and its row of the shared table.
+
+    Private: `embedding` (M, d); `adaptation`; `local`, the fusion as the silo's own training left it last, and
+    `local_known`, 1 once there was one. Shared: `item.table` and `fusion`.
+    """
+
+    # Paper: one fusion and one LAM for each user's device; here: one for each silo, as for all baselines.
+    row_kinds = MappingProxyType({"embedding": "users"})
+
+    def __init__(self, given: Ingredients) -> None:
+        super().__init__(given)
+        self.switches = read_switches(given.method)
+        self.fusion, self.local = FusionLayer(self.width, trained=True), FusionLayer(self.width, trained=False)
+        self.adaptation = Adaptation(self.width)
+        self.local_known = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.trained: str | None = None  # of the training that goes on
+
+    def item_rows(self, items: Tensor) -> Tensor:
+        return self.fuse(super().item_rows(items))
+
+    def fuse(self, rows: Tensor) -> Tensor:
+        """EF of E, (B, d)."""
+        values = self.fusion_values()
+        fused = values.interactions(rows) + rows if self.switches.fusion else rows
+        return values.normalise(fused) if self.switches.fusion and self.switches.normalise else fused
+
+    def fusion_values(self) -> FusionValues:
+        """Those that scores are computed with: while the adaptation is trained, what it mixes."""
+        return self.mix_fusions() if self.trained == ADAPTATION else self.fusion.values()
+
+    def mix_fusions(self) -> FusionValues:
+        """The common fusion and the silo's own, mixed by the adaptation."""
+        common, own = self.fusion.values(), self.local.values()
+        return common.mixed(own, self.adaptation.share(common, own))
+
+    def begin_training(self, only: str) -> bool:
+        """Before a silo has trained a fusion of its own there is nothing to mix with the common one."""
+        if only == ADAPTATION and not self.local_known:
+            return False
+        self.trained = only
+        return True
+
+    @torch.no_grad()
+    def finish_training(self) -> None:
+        """Train on from what the adaptation has mixed; after that keep the fusion as the silo's own."""
+        if self.trained == ADAPTATION:
+            self.fusion.copy_values(self.mix_fusions())
+        elif self.trained is not None:
+            self.local.copy_values(self.fusion.values())
+            self.local_known.fill_(1.0)
+        self.trained = None
+
+
+def build(given: Ingredients) -> Model:
+    """f_ui = <u, EF_i>."""
+    return by_dot_product(FedUTR(given))
