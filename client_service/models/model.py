@@ -226,8 +226,8 @@ PARTS = {"encoder", "head", "response"}  # no part of a parameter's name, by whi
 @dataclass(frozen=True)
 class Ingredients:
     """What a model is built from. interactions (M, N): the training graph; places (N,): each item's row in the
-    federation's catalogue, None where there is none; start: the filter at which an encoder with one begins; text (N, d):
-    what the items' texts give their vectors, None where they begin at random."""
+    federation's catalogue, None where there is none; start: the filter at which an encoder with one begins; text
+    (N, d): what the items' texts give their vectors, None where they begin at random."""
 
     spectrum: Spectrum
     interactions: sparse.csr_array

@@ -113,7 +113,8 @@ def text_rows(shard: Shard, method: MethodSettings, name: str) -> Float32 | None
         known = features.values.any(1)
         rows[known] = _encoded_rows(features, start, method.width)[known]
     lengths = np.sqrt((rows**2).mean(1, keepdims=True))
-    return (rows * (TABLE_DEVIATION / lengths)).astype(np.float32)
+    scaled: Float32 = (rows * (TABLE_DEVIATION / lengths)).astype(np.float32)
+    return scaled
 
 
 def _encoded_rows(features: ItemFeatures, start: str, width: int) -> Float64:
