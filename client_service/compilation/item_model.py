@@ -5,6 +5,14 @@ itself: `truncated` tables of few entries an item, a `dense` table, a table whos
 (`rescored`), or the model's own scores for each basket (`exact`). The weights of a score's parts relative to each other
 change with the number of items. Small baskets are therefore ranked by the model's own scores if a table ranks them
 worse.
+
+A model of items with titles or attributes has three more arrays, float32, by which items are scored that nobody has:
+
+- content-features.npy, (N, d): of each item; the last column is 1.
+- content-left.npy, (N, d): what each item adds to the code of a basket that has it.
+- content-weights.npy, (d, d): T W of an item that came later, T its features and 1, is what it adds.
+
+The score of an item is the product of the basket's code (d,) and the item's features (d,).
 """
 
 from __future__ import annotations
@@ -347,7 +355,7 @@ def is_compiled(head: CompiledModelHead, served: Served, shard: Shard) -> bool:
     """Checks if a head belongs to this same model, in a chosen form."""
     given = head.version, head.kept_at, head.lists_digest, head.chosen_for
     expected = served.version, served.kept_at, shard.lists_digest, describe_parts(served)
-    return given == expected and head.ranked_by == digest_ranker(served.ranker)
+    return given == expected and head.ranked_by == digest_model(served)
 
 
 def compile_in_memory(
@@ -408,7 +416,7 @@ def _describe(
         version=served.version,
         kept_at=served.kept_at,
         lists_digest=shard.lists_digest,
-        ranked_by=digest_ranker(served.ranker),
+        ranked_by=digest_model(served),
         users=users,
         items=items,
         length=min(LENGTH, items),
@@ -423,7 +431,18 @@ def _describe(
         table=choice.table,
         exact=choice.exact,
     )
-    return head, choice.arrays | {"directions": np.ascontiguousarray(served.directions)}
+    arrays = choice.arrays | {"directions": np.ascontiguousarray(served.directions)}
+    return head, arrays | ({} if served.cold is None else served.cold.arrays())
+
+
+def digest_model(served: Served) -> str:
+    """Computes the sha256 of a model's arrays that answers follow from, and the shard and the recipe do not tell."""
+    if served.cold is None:
+        return digest_ranker(served.ranker)
+    found = hashlib.sha256(digest_ranker(served.ranker).encode())
+    for array in (served.cold.features, served.cold.weights):
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
 def digest_ranker(ranker: Ranker) -> str:

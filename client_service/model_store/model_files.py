@@ -21,6 +21,7 @@ from client_service.compiled.model import Relevance
 from client_service.compiled.publication import REFRESH
 from client_service.evaluation.metrics import MeasureValues
 from client_service.model_store.model_server import FrozenModel
+from client_service.models.closed_form.content import ColdItemScorer
 from client_service.models.initial_filter import Filter
 from client_service.models.model import Model
 from client_service.models.parameter_transfer import ShardRows
@@ -181,11 +182,12 @@ def load_parameters(folder: Path, head: ModelHead, model: nn.Module) -> bool:
 class Served(FrozenModel):
     """Frozen model of users and items.
 
-    ranker: ranks the items of lists.
+    ranker: ranks the items of lists. cold: scores items that nobody has; None where nothing is known of the items.
     """
 
     model: Model
     ranker: Ranker = field(kw_only=True)
+    cold: ColdItemScorer | None = field(default=None, kw_only=True)
 
     @cached_property
     def directions(self) -> Float32:
@@ -204,4 +206,5 @@ def freeze(version: str, training: ItemTrainer) -> Served:
     constant = {id(buffer): buffer for buffer in model.buffers()}
     frozen = copy.deepcopy(model, memo=constant).requires_grad_(False)
     frozen.encoder.prepare_inference()
-    return Served(version, frozen, ranker=frozen.freeze().fused(training.fusion, training.codes))
+    ranker = frozen.freeze().fused(training.fusion, training.codes)
+    return Served(version, frozen, ranker=ranker, cold=training.cold)

@@ -123,6 +123,7 @@ class ItemTrainer(Trainer):
         begun = begin_model(shard, self.spectrum, method, self.kind, self._given, self.interrupt, self._basis)
         self.basis = self._basis.digest if self._basis is not None else ""
         self.start, self.recipe, self.fusion, self.codes = begun.start, begun.recipe, begun.fusion, begun.codes
+        self.cold = begun.cold
         self.tables = PopularityTables(shard.train, method.width).to(self.device)
         sizes = {"batch_size": method.batch_size, "negatives": method.negatives}
         self.batches = PairSampler(shard.train, device=self.device, **sizes)

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from client_service.data.interactions import Shard
-from client_service.models.closed_form.content import known_features
+from client_service.models.closed_form.content import ColdItemScorer, known_features
 from client_service.models.closed_form.part import Scorer
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
@@ -49,13 +49,17 @@ class Choice(Message):
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """A model, the filter at which it begins if it does, and the fusion with its codes of the users' training items."""
+    """A model, the filter at which it begins if it does, and the fusion with its codes of the users' training items.
+
+    cold: what scores items that nobody has; None where nothing is known of the items.
+    """
 
     model: Model
     start: Filter | None
     recipe: Recipe | None
     fusion: Fusion
     codes: Codes
+    cold: ColdItemScorer | None = None
 
 
 def begin_model(
@@ -89,7 +93,7 @@ def begin_model(
     text = text_rows(shard, method, name)
     model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method, text))
     fusion = fuse(recipe, shard.train, spectrum, common, made)
-    return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train))
+    return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train), made.make_cold())
 
 
 def text_rows(shard: Shard, method: MethodSettings, name: str) -> Float32 | None:

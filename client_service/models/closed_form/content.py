@@ -49,6 +49,29 @@ class ContentSetting:
 
 
 @dataclass(frozen=True)
+class ColdItemScorer:
+    """Scores of items that nobody has, by what is known of them.
+
+    features: T (N, d) of the silo's items, the last column of ones. left: what each of them adds to the code of a
+    basket that has it, (N, d). weights: W (d, d); T W of an item that came later is what it adds. A score is the
+    product of a basket's code and T of the item.
+    """
+
+    features: Float32
+    left: Float32
+    weights: Float32
+
+    def scores(self, baskets: sparse.csr_array, items: NDArray[np.int64]) -> Float32:
+        """Of some items for 0/1 baskets (B, N), (B, items)."""
+        found: Float32 = np.asarray(baskets @ self.left) @ self.features[items].T
+        return found
+
+    def arrays(self) -> dict[str, Float32]:
+        """As they are compiled: by these names, float32."""
+        return {"content-features": self.features, "content-left": self.left, "content-weights": self.weights}
+
+
+@dataclass(frozen=True)
 class ContentWeights:
     """f of a basket x (N,): x L R^T, with the low-rank matrices L and R, (N, d)."""
 
@@ -136,6 +159,17 @@ def contents_of_graph(graph: TrainingGraph, settings: Sequence[ContentSetting]) 
         weights = content_weights(sums, table, setting.ridge)
         found.append(ContentWeights((table @ weights).astype(np.float32), right))
     return found
+
+
+def cold_scorer(graph: TrainingGraph, setting: ContentSetting) -> ColdItemScorer | None:
+    """Content-EASE with the matrices by which it scores items that come later too; None without features."""
+    if graph.features is None:
+        return None
+    table = add_constant(graph.features)
+    own: ContentSums = graph.computed_once("content", lambda: sum_content(graph.interactions, table))
+    sums = own if graph.others is None else own.add(graph.others, setting.others)
+    weights = content_weights(sums, table, setting.ridge)
+    return ColdItemScorer(table.astype(np.float32), (table @ weights).astype(np.float32), weights.astype(np.float32))
 
 
 def settings_of(graph: TrainingGraph) -> tuple[ContentSetting, ...]:

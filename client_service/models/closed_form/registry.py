@@ -13,7 +13,7 @@ from typing import Any
 from scipy import sparse
 
 from client_service.data.interactions import Shard
-from client_service.models.closed_form.content import CONTENT, ContentSums, known_features
+from client_service.models.closed_form.content import CONTENT, ColdItemScorer, ContentSums, cold_scorer, known_features
 from client_service.models.closed_form.ease import EASE
 from client_service.models.closed_form.edlae import EDLAE
 from client_service.models.closed_form.frequency import FREQUENCY
@@ -84,6 +84,11 @@ class ClosedFormScorers:
         kept = self._kept.get((name, setting))
         made: Scorer = find_part(name).make(self.graph, setting) if kept is None else kept
         return made
+
+    def make_cold(self) -> ColdItemScorer | None:
+        """What scores items that nobody has; None where nothing is known of the items."""
+        settings = CONTENT.settings(self.graph)
+        return cold_scorer(self.graph, settings[0]) if settings else None
 
     def make_each(self, name: str, settings: Sequence[Any]) -> list[Scorer]:
         """With each of several settings at once."""

@@ -10,8 +10,16 @@ import pytest
 from pydantic import TypeAdapter
 from scipy import sparse
 
-from client_service.compilation.item_model import EXACT, FormBuilder, Option
-from client_service.compiled.model import BasketRanker
+from client_service.compilation.item_model import (
+    EXACT,
+    FormBuilder,
+    Option,
+    _describe,
+    choose_form,
+    digest_model,
+    digest_ranker,
+)
+from client_service.compiled.model import BasketRanker, Relevance
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.model_store.model_files import Served
 from client_service.models.closed_form.content import (
@@ -158,3 +166,22 @@ def test_a_silo_in_which_nobody_votes_has_it_with_its_usual_weight(told: Shard) 
         recipe.setting("content")
         == CONTENT.settings(ClosedFormScorers.of_shard(shard, low_spectrum(told.train, 12)).graph)[0]
     )
+
+
+def test_a_compiled_model_has_what_scores_items_that_nobody_has(told: Shard) -> None:
+    method = MethodSettings(width=8, layers=2, cutoff=8, catalogue=40)
+    recipe = Recipe((ChosenPart("ease", 30.0, 1.0),))
+    begun = begin_model(told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER)
+    begun.model.encoder.prepare_inference()
+    ranker = begun.model.freeze().fused(begun.fusion, begun.codes)
+    served = Served("run-1.2", begun.model, ranker=ranker, cold=begun.cold)
+    choice = choose_form(FormBuilder(served, told))
+    _, arrays = _describe(served, told, choice, Relevance(1.0, 0.0))
+    features, left, weights = (arrays[f"content-{name}"] for name in ("features", "left", "weights"))
+    basket, some = np.array([1, 2, 5]), np.array([9, 19, 29])
+    assert served.cold is not None
+    row = sparse.csr_array((np.ones(3), ([0, 0, 0], basket)), (1, 40))
+    found = left[basket].sum(0) @ features[some].T
+    np.testing.assert_allclose(found, served.cold.scores(row, some)[0], rtol=1e-4)
+    np.testing.assert_allclose(features[basket] @ weights, left[basket], rtol=1e-3, atol=1e-5)
+    assert digest_model(served) != digest_model(replace(served, cold=None)) == digest_ranker(ranker)
