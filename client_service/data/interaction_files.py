@@ -26,6 +26,7 @@ from client_service.data.tables import read_table
 from shared.errors import DataError
 
 INTERACTIONS, ITEMS = "interactions.parquet", "items.parquet"
+FEATURES = "features.npz"  # vectors of the items, if the silo has computed some
 
 
 def shard_head(shard: Shard) -> ShardHead:
@@ -76,16 +77,19 @@ def load_shard(folder: Path) -> Shard:
     """
     path, head_path = current_file(folder, INTERACTIONS), current_file(folder, HEAD)
     head = read_shard_head(head_path) if head_path.exists() else None
+    vectors = current_file(folder, FEATURES)
+    feature_file = vectors if vectors.exists() else None
     events, items_path = read_table(path), current_file(folder, ITEMS)
     items = read_table(items_path) if items_path.exists() else None
     if head is None:
         clean, counted = clean_events(event_table(events, path), path)
-        return build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS, exact=False)
+        derived = build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS, exact=False)
+        return replace(derived, feature_file=feature_file)
     if head.format == PAIRS:  # whatever else the files hold had no meaning in that format
         events = events.select(pl.col("^(user|item|split)$"))
         items = None if items is None else items.select(pl.col("^(item|title)$"))
     built = build_shard(head.name, event_table(events, path, exact=True), items, head.notes, folder / ITEMS)
-    shard = replace(built, rating=head.rating)
+    shard = replace(built, rating=head.rating, feature_file=feature_file)
     _require_equal(head_path, head, shard)
     return shard
 

@@ -46,7 +46,8 @@ class Shard:
     users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by user and
     item. No pair of it is among the likings. Models learn nothing of it; lists leave it out.
     split_digest: of the shard that this one is `everything` of, "" for one that is itself.
-    rating: what ratings mean, None where nobody has said it.
+    rating: what ratings mean, None where nobody has said it. feature_file: where vectors of the items lie that the silo
+    has computed, None where it has none; see `client_service.text.item_features`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Shard:
     met_events: pl.DataFrame | None = None
     split_digest: str = ""
     rating: RatingMeaning | None = None
+    feature_file: Path | None = None
 
     @property
     def shared_ids(self) -> tuple[str, ...]:

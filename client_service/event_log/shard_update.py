@@ -37,7 +37,8 @@ def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataF
     if items is not None:
         new = new.join(items.with_columns(id_column(items, "item", path)), on="item", how="left")
     catalogue = pl.concat([catalogue, new], how="diagonal_relaxed")
-    return replace(build_shard(shard.name, events, catalogue, (*shard.notes, *counted), path), rating=shard.rating)
+    built = build_shard(shard.name, events, catalogue, (*shard.notes, *counted), path)
+    return replace(built, rating=shard.rating, feature_file=shard.feature_file)
 
 
 def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:
@@ -83,7 +84,7 @@ def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
     )
     events, counted = clean_events(table[kept["row"]], where)
     built = build_shard(shard.name, events, shard.items_with_ids(), (*shard.notes, *counted))
-    return replace(built, rating=shard.rating)
+    return replace(built, rating=shard.rating, feature_file=shard.feature_file)
 
 
 LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}

@@ -1,29 +1,37 @@
-"""Computes the features of a shard's items from their titles and attributes."""
+"""Computes the features of a shard's items from their titles and attributes, or reads those that were computed."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from client_service.data.interactions import Shard
+from client_service.text.feature_file import TextEncoder, align_rows, read_feature_file
 from client_service.text.projection import ProjectionEncoder, Values
+from shared.errors import DataError
 from shared.method.parameters import Float32
+
+DEFAULT_WIDTH: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
 class ItemFeatures:
     """Features of N items as rows of length one, or zero for an item of which nothing is known.
 
-    encoder: kind, width and version; encoders of one name are the same function in every silo.
+    encoder: kind, width and version; encoders of one name are the same function in every silo. text_encoder: that
+    function, for items and texts that come later; None for one that needs more than numpy.
     """
 
     values: Float32
     encoder: str
+    text_encoder: TextEncoder | None = field(default=None, repr=False)
 
     @cached_property
     def digest(self) -> str:
@@ -31,24 +39,52 @@ class ItemFeatures:
         return hashlib.sha256(f"{self.encoder}\n".encode() + self.values.astype("<f4").tobytes()).hexdigest()
 
 
-def item_features(shard: Shard, width: int = 64) -> ItemFeatures | None:
-    """Encodes a shard's items by the projection, which is the same function in every silo.
+_COMPUTED: WeakKeyDictionary[Shard, dict[int, ItemFeatures | None]] = WeakKeyDictionary()
 
-    None for a shard without titles and attributes.
+
+def item_features(shard: Shard, width: int = DEFAULT_WIDTH) -> ItemFeatures | None:
+    """Finds the features of a shard's items: those of its features.npz, else those of the projection.
+
+    width: of the projection, which is the same function in every silo; a features.npz has its own. None for a shard
+    without titles and attributes. DataError for a features.npz that is damaged or of other items.
     """
+    computed = _COMPUTED.setdefault(shard, {})
+    if width not in computed:
+        computed[width] = _compute(shard, width)
+    return computed[width]
+
+
+def _compute(shard: Shard, width: int) -> ItemFeatures | None:
+    if shard.feature_file is not None:
+        return _read_features(shard)
     if shard.titles is None and shard.features is None:
         return None
     encoder = ProjectionEncoder(width)
-    titles = shard.titles or (None,) * len(shard.item_ids)
-    values = encoder.encode(titles, attribute_columns(shard.features))
-    return ItemFeatures(values, encoder.name) if values.any() else None
+    values = encoder.encode(shard.titles or (None,) * len(shard.item_ids), attribute_columns(shard.features))
+    return ItemFeatures(values, encoder.name, encoder) if values.any() else None
 
 
-def attribute_columns(features: pl.DataFrame | None) -> dict[str, Values]:
-    """Converts the columns of a shard's features to what encoders take."""
+def _read_features(shard: Shard) -> ItemFeatures:
+    """Reads the vectors of the shard's items; the encoder computes those of items that came later, if it can."""
+    assert shard.feature_file is not None
+    found = read_feature_file(shard.feature_file)
+    values, known = align_rows(found, shard.item_ids)
+    if not known.any():
+        expected = "expected vectors of this shard's items, got those of others alone"
+        raise DataError(f"{shard.feature_file}: {expected}: make it anew by `lpsfed encode`")
+    encoder, missing = found.text_encoder, np.flatnonzero(~known)
+    if encoder is not None and len(missing):
+        titles = [None if shard.titles is None else shard.titles[row] for row in missing]
+        values[missing] = encoder.encode(titles, attribute_columns(shard.features, missing))
+    return ItemFeatures(values, found.encoder, encoder)
+
+
+def attribute_columns(features: pl.DataFrame | None, rows: NDArray[np.int64] | None = None) -> dict[str, Values]:
+    """Converts the columns of a shard's features, in all rows or in some, to what encoders take."""
     if features is None:
         return {}
-    return {column.name: column_values(column) for column in features.get_columns()}
+    chosen = features if rows is None else features[rows]
+    return {column.name: column_values(column) for column in chosen.get_columns()}
 
 
 def column_values(column: pl.Series) -> Values:

@@ -190,6 +190,12 @@ class ProjectionEncoder:
         return (2.0 * bits.astype(np.float32) - 1.0) / np.float32(np.sqrt(self.width))
 
 
+def join_attributes(texts: Float32, table: TextTable, weight: float) -> Float32:
+    """Joins vectors of the items' texts (N, d), of length one or zero, with the projection of their attributes."""
+    attributes = ProjectionEncoder().encode_table(replace(table, titles=("",) * len(table.titles)))
+    return unit_rows(np.hstack([np.float32(weight) * texts, attributes]))
+
+
 def split_words(text: str) -> list[str]:
     """Splits a text into words without case and accents.
 

@@ -54,6 +54,11 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
         "tune",
         "Search a strategy's settings by validation alone. A setting given with --set stays as it is.",
     ),
+    "encode": CommandEntry(
+        "encoding",
+        "encode",
+        "Encode the titles and attributes of items as vectors, by which items that nobody has bought yet are found.",
+    ),
     "invite": CommandEntry(
         "joining",
         "invite",

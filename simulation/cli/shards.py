@@ -159,6 +159,46 @@ def absorb(
         OUT.print(f"{waiting} with items outside the catalogue left in the log", highlight=False)
 
 
+@app.command()
+def features(
+    folder: Folder,
+    file: Annotated[Path | None, typer.Argument(help="vectors of the items, made by `lpsfed encode`")] = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="forget the vectors: the projection takes their place")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep vectors of the items in a shard, in place of those of the projection, or remove them.
+
+    The file must have vectors of some items of the shard. Items that come later are encoded by the state in the file;
+    by an encoder without one they have no vector until the file is made anew.
+    """
+    from client_service.data.files import commit_files, current_file, only_writer, read_bytes
+    from client_service.data.interaction_files import FEATURES, load_shard
+    from client_service.text.feature_file import align_rows, read_feature_file
+
+    if (file is None) != remove:
+        raise SettingsError("shard features: expected either a file of vectors or --remove")
+    with step("changing the shard"), only_writer(folder):
+        shard = load_shard(folder)
+        if file is None:
+            current_file(folder, FEATURES).unlink(missing_ok=True)
+            known, encoder = 0, "none"
+        else:
+            found = read_feature_file(file)
+            known, encoder = int(align_rows(found, shard.item_ids)[1].sum()), found.encoder
+            if not known:
+                raise DataError(f"{file}: expected vectors of this shard's items, got those of others alone")
+            commit_files(folder, {FEATURES: read_bytes(file)})
+    count = len(shard.item_ids)
+    if as_json:
+        return print_json({"items": count, "known": known, "encoder": encoder})
+    if remove:
+        OUT.print(f"{folder}: vectors removed", highlight=False, soft_wrap=True)
+    else:
+        OUT.print(f"{folder}: vectors of {known:,} of {count:,} items, by {encoder}", highlight=False, soft_wrap=True)
+
+
 def _print_change(before: Shard, after: Shard, *, as_json: bool, unknown: int | None = None) -> None:
     """Sizes, digests and the clean-ups of this change; never an id. unknown: how many of those asked for were not
     there."""

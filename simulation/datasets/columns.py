@@ -62,11 +62,11 @@ LIKING_EVENTS, OTHER_EVENTS, WORDS_OF_NAMES = (
 class FileOptions:
     """What a user says of a file. columns: field of `COLUMNS` -> the file's own name; delimiter: None: it is found.
 
-    of_items: whether the file describes items, so that `ATTRIBUTES` are read too."""
+    attributes: names of columns that are read as attributes of items, of a file that describes them."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     delimiter: str | None = None
-    of_items: bool = False
+    attributes: frozenset[str] = frozenset()
 
     def names(self, of: str) -> tuple[str, ...]:
         """The names, in lower case, by which a field's column goes; none where it is given as "", not to be read."""
@@ -85,10 +85,10 @@ class FileOptions:
 
     def is_attribute(self, name: str) -> bool:
         """Whether a column of this name is an attribute of the items."""
-        return self.of_items and name in ATTRIBUTES
+        return name in self.attributes
 
 
-AS_NAMED, OF_ITEMS = FileOptions(), FileOptions(of_items=True)
+AS_NAMED, OF_ITEMS = FileOptions(), FileOptions(attributes=ATTRIBUTES)
 
 
 def is_title(name: str) -> bool:

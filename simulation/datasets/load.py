@@ -189,11 +189,11 @@ def _number_items(titles: pl.DataFrame, path: Path) -> pl.DataFrame:
     return joined.with_columns(item="number").drop("number")
 
 
-def read_titles(path: Path) -> pl.DataFrame:
+def read_titles(path: Path, file_options: FileOptions = OF_ITEMS) -> pl.DataFrame:
     """(item, title) and the items' attributes of one file, with null where none is known. Raises DataError."""
     name = path.name.removesuffix(".gz")
     if (read := TITLES.get(name) or TITLES.get(format_extension(path))) is None:
         raise DataError(
             f"{path}: expected a file of titles ({', '.join(TITLES)}), got the extension {format_extension(path)!r}"
         )
-    return read(path, OF_ITEMS).title_table()
+    return read(path, file_options).title_table()

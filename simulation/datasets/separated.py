@@ -119,7 +119,7 @@ def read_u_item(path: Path, file_options: FileOptions) -> Table:
     whole = read_text(path, latin=True)
     names = ("item", "title", *("other",) * 3, *GENRES_OF_U_ITEM)
     table = _without_header(path, whole, "|", names, file_options)
-    if not file_options.of_items:
+    if "genres" not in file_options.attributes:
         return table
     marks = _split_plain(whole, "|")[1]
     genres = pl.DataFrame(

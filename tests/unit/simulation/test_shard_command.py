@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from client_service.data.interaction_files import load_shard, write_shard
+from client_service.text.item_features import item_features
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
 
@@ -83,3 +84,69 @@ def test_what_cannot_be_done_is_said_without_an_id(folder: Path, tmp_path: Path)
         assert isinstance(result.exception, kind)
         assert "secret" not in str(result.exception) and "hidden" not in str(result.exception)
     assert load_shard(folder).digest == digest
+
+
+def encode(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(app, ["encode", *map(str, arguments)])
+    assert "secret" not in result.output and "hidden" not in result.output
+    return result
+
+
+ITEMS = (
+    "item,title,genres,tags,colour\nhidden-1,Heat (1995),Crime,great,red\nhidden-2,Das Boot (1981),War|Drama,sad,blue\n"
+)
+
+
+def test_items_are_encoded_and_a_shard_keeps_and_forgets_their_vectors(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text(ITEMS)
+    vectors = tmp_path / "features.npz"
+    told = json.loads(encode(tmp_path / "items.csv", "--out", vectors, "--json").stdout)
+    assert (told["items"], told["known"], told["width"], told["columns"]) == (2, 2, 64, ["genres"])
+    assert item_features(load_shard(folder)) is None
+    result = shard("features", folder, vectors, "--json")
+    assert json.loads(result.stdout) == {"items": 2, "known": 2, "encoder": "projection/64/1"}
+    kept = item_features(load_shard(folder))
+    assert kept is not None and kept.values.any(axis=1).all()
+    assert shard("features", folder, "--remove").exit_code == 0
+    assert item_features(load_shard(folder)) is None
+
+
+def test_a_parquet_file_and_a_shard_are_encoded_and_another_column_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text(ITEMS)
+    table = pl.read_csv(tmp_path / "items.csv")
+    table.write_parquet(tmp_path / "items.parquet")
+    one, other, like = tmp_path / "one.npz", tmp_path / "other.npz", tmp_path / "like.npz"
+    more = json.loads(encode(tmp_path / "items.parquet", "--out", one, "--attribute", "colour", "--json").stdout)
+    assert more["columns"] == ["colour", "genres"]
+    write_shard(tmp_path / "other", "other", FIRST, table)
+    whole = json.loads(encode(tmp_path / "other", "--out", other, "--json").stdout)
+    assert whole["columns"] == ["colour", "genres"] and whole["digest"] == more["digest"]
+    again = json.loads(encode(tmp_path / "other", "--out", like, "--like", other, "--json").stdout)
+    assert again["digest"] == whole["digest"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--attribute", "tags"], "which users make"),
+        (["--encoder", "bert"], "expected projection, svd, glove"),
+        (["--encoder", "svd"], "a smaller --width"),
+        (["--like", "items.csv"], "expected an npz archive"),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "items.csv").write_text(ITEMS)
+    result = encode("items.csv", "--out", "features.npz", *arguments)
+    assert result.exit_code == 1 and words in str(result.exception) and not (tmp_path / "features.npz").exists()
+
+
+def test_vectors_of_other_items_are_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text("item,title\nother,Heat\n")
+    encode(tmp_path / "items.csv", "--out", tmp_path / "features.npz")
+    result = shard("features", folder, tmp_path / "features.npz")
+    assert isinstance(result.exception, DataError) and "this shard's items" in str(result.exception)
+    assert item_features(load_shard(folder)) is None
+    assert isinstance(shard("features", folder).exception, SettingsError)
