@@ -6,7 +6,6 @@ The vectors are English: words of other languages have mostly none.
 from __future__ import annotations
 
 from collections.abc import Collection
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -41,10 +40,11 @@ def encode_by_word_vectors(table: TextTable, folder: Path | None = None) -> tupl
 
 
 def _package_folder() -> Path:
-    if find_spec(PACKAGE) is None:
+    found = find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
         extra = "pip install 'lpsfed[glove]'"
         raise SettingsError(f"--encoder glove: expected the package {PACKAGE.replace('_', '-')}, got none: {extra}")
-    return Path(str(import_module(PACKAGE).ROOT))
+    return Path(found.submodule_search_locations[0]) / "data"
 
 
 def _find_words(words: Collection[str], folder: Path) -> tuple[dict[str, int], Float32]:
