@@ -5,14 +5,6 @@ itself: `truncated` tables of few entries an item, a `dense` table, a table whos
 (`rescored`), or the model's own scores for each basket (`exact`). The weights of a score's parts relative to each other
 change with the number of items. Small baskets are therefore ranked by the model's own scores if a table ranks them
 worse.
-
-A model of items with titles or attributes has three more arrays, float32, by which items are scored that nobody has:
-
-- content-features.npy, (N, d): of each item; the last column is 1.
-- content-left.npy, (N, d): what each item adds to the code of a basket that has it.
-- content-weights.npy, (d, d): T W of an item that came later, T its features and 1, is what it adds.
-
-The score of an item is the product of the basket's code (d,) and the item's features (d,).
 """
 
 from __future__ import annotations
@@ -28,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.compilation.cold_items import CompiledCold, compile_cold_items
 from client_service.compilation.exact_arrays import exact_arrays
 from client_service.compilation.item_table import (
     Entries,
@@ -43,6 +36,7 @@ from client_service.compiled.exact_scores import ExactHead
 from client_service.compiled.model import (
     KIND,
     LENGTH,
+    UNFITTED,
     BasketRanker,
     CompiledModel,
     CompiledModelHead,
@@ -131,6 +125,11 @@ class FormBuilder:
         """Selects the strongest entries of each item, for the largest truncated table."""
         assert self.linear is not None
         return strongest_entries(self.linear, ENTRIES[-1], self.interrupt)
+
+    @cached_property
+    def cold(self) -> CompiledCold | None:
+        """Compiles what cold items are scored by; None in a silo whose items have no text."""
+        return compile_cold_items(self.served, self.shard, self.interrupt, self.judged)
 
     def options(self) -> list[Option]:
         """Lists the possible forms, the smallest first, the exact one last."""
@@ -333,13 +332,14 @@ def compile_model(
     return save_folder(serving, KIND, head, arrays, list_files(head))
 
 
-def compile_exactly(served: Served, shard: Shard, serving: Path) -> Path:
+def compile_exactly(served: Served, shard: Shard, serving: Path, judged: Shard | None = None) -> Path:
     """Writes a model's folder in the exact form, which needs no choice.
 
-    This folder answers while `compile_model` chooses a smaller form.
+    This folder answers while `compile_model` chooses a smaller form. judged: see `FormBuilder`.
     """
-    choice = _choice(FormBuilder(served, shard), EXACT, "a smaller form is being chosen")
-    head, arrays = _describe(served, shard, choice, served.relevance)
+    builder = FormBuilder(served, shard, judged=judged)
+    choice = _choice(builder, EXACT, "a smaller form is being chosen")
+    head, arrays = _describe(builder, choice, served.relevance)
     return save_folder(serving, KIND, head, arrays, list_files(head))
 
 
@@ -355,7 +355,8 @@ def is_compiled(head: CompiledModelHead, served: Served, shard: Shard) -> bool:
     """Checks if a head belongs to this same model, in a chosen form."""
     given = head.version, head.kept_at, head.lists_digest, head.chosen_for
     expected = served.version, served.kept_at, shard.lists_digest, describe_parts(served)
-    return given == expected and head.ranked_by == digest_model(served)
+    same = head.ranked_by == digest_model(served) and (head.cold is None) == (served.cold is None)
+    return given == expected and same
 
 
 def compile_in_memory(
@@ -375,7 +376,7 @@ def _compile(builder: FormBuilder, before: CompiledModelHead | None) -> tuple[Co
     relevance = served.relevance
     if choice.option != EXACT:
         relevance = _fit_basket_relevance(builder, BasketRanker(choice.arrays, choice.table, choice.exact))
-    head, arrays = _describe(served, shard, choice, relevance)
+    head, arrays = _describe(builder, choice, relevance)
     pairs = shard.train.nnz if kept is None or before is None else before.chosen_pairs
     chosen = {"chosen_for": describe_parts(served), "chosen_pairs": pairs}
     return head.model_copy(update=chosen), arrays
@@ -405,12 +406,13 @@ def _fit_basket_relevance(builder: FormBuilder, ranker: BasketRanker) -> Relevan
 
 
 def _describe(
-    served: Served, shard: Shard, choice: ChosenForm, basket_relevance: Relevance
+    builder: FormBuilder, choice: ChosenForm, basket_relevance: Relevance
 ) -> tuple[CompiledModelHead, Arrays]:
     """Makes a model's head and arrays.
 
     The head does not state yet what the form was chosen for.
     """
+    served, shard, cold = builder.served, builder.shard, builder.cold
     users, items = shard.train.shape
     head = CompiledModelHead(
         version=served.version,
@@ -430,9 +432,11 @@ def _describe(
         basket_relevance=basket_relevance,
         table=choice.table,
         exact=choice.exact,
+        cold=None if cold is None else cold.head,
+        cold_relevance=UNFITTED if cold is None else cold.relevance,
     )
     arrays = choice.arrays | {"directions": np.ascontiguousarray(served.directions)}
-    return head, arrays | ({} if served.cold is None else served.cold.arrays())
+    return head, arrays if cold is None else arrays | cold.arrays
 
 
 def digest_model(served: Served) -> str:

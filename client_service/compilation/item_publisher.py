@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from client_service.compilation.cold_items import rank_cold_items
 from client_service.compilation.item_model import (
     compile_exactly,
     compile_in_memory,
@@ -28,6 +29,7 @@ from client_service.compilation.item_model import (
 from client_service.compilation.shard import compile_in_memory as compile_shard_in_memory
 from client_service.compilation.shard import compile_shard
 from client_service.compiled.arrays import read_folder_head
+from client_service.compiled.cold_items import ColdItems
 from client_service.compiled.model import (
     CompiledModel,
     CompiledModelHead,
@@ -108,7 +110,7 @@ class ItemPublisher:
             if before is not None and is_compiled(before.head, served, self._shard):
                 folder = before.folder
             elif later := not is_chosen_at_once(served, self._shard):
-                folder = compile_exactly(served, self._shard, self._serving)
+                folder = compile_exactly(served, self._shard, self._serving, self._judged)
             else:
                 folder = compile_model(served, self._shard, self._serving, self._chosen, judged=self._judged)
         except OSError as error:
@@ -181,7 +183,9 @@ class ItemPublisher:
                     raise
                 except Exception as error:  # the exact form is published and goes on answering
                     LOGGER.error("form_not_chosen", reason=describe_failure(error), at=describe_place(error))
-            fill_lists(work.served.ranker, map_lists(folder, head, "r+"), self._shard, interrupt, self._threads)
+            cold = open_model(folder, self.compiled).cold
+            lists = map_lists(folder, head, "r+")
+            fill_lists(work.served.ranker, lists, self._shard, interrupt, self._threads, cold)
         except Interrupted:
             return
         except Exception as error:  # users without a list are ranked for when they ask
@@ -206,6 +210,15 @@ class _Published(NamedTuple):
     head: CompiledModelHead
 
 
+class _Filled(NamedTuple):
+    """Lists of a block of users: items and scores, and those of their cold items."""
+
+    block: range
+    items: Rows
+    scores: NDArray[np.float32]
+    cold: tuple[Rows, NDArray[np.float32]] | None
+
+
 class _Work(NamedTuple):
     """Work that remains for a compiled model: its lists, and perhaps its form."""
 
@@ -225,30 +238,42 @@ def read_known_publication(serving: Path) -> Publication | None:
         return None
 
 
-def fill_lists(ranker: Ranker, lists: MappedLists, shard: Shard, interrupt: Interrupt, threads: int) -> None:
+def fill_lists(
+    ranker: Ranker,
+    lists: MappedLists,
+    shard: Shard,
+    interrupt: Interrupt,
+    threads: int,
+    cold: ColdItems | None = None,
+) -> None:
     """Fills the missing lists of known users, block by block, in row order.
 
-    Interrupted as soon as `interrupt` is set.
+    Interrupted as soon as `interrupt` is set. cold: the cold items, whose lists are filled as well.
     """
     users, width = lists.items.shape
     step = max(1, BLOCK // len(shard.item_ids))
     blocks = [range(first, min(first + step, users)) for first in range(int(lists.ready[0]), users, step)]
 
-    def rank(block: range) -> tuple[range, Rows, NDArray[np.float32]]:
+    def rank(block: range) -> _Filled:
         interrupt.check()
-        rows = np.arange(block.start, block.stop)
-        return block, *ranker.top_scored(ranker.users[rows], _known_items(shard, rows), width)
+        rows, known = np.arange(block.start, block.stop), _known_items(shard, np.arange(block.start, block.stop))
+        best_cold = None
+        if cold is not None and len(cold.rows):
+            best_cold = rank_cold_items(cold, shard.train[rows], known)
+        return _Filled(block, *ranker.top_scored(ranker.users[rows], known, width), best_cold)
 
     with ThreadPoolExecutor(threads, "lists", initializer=lower_thread_priority) as pool:
         try:
             settled = time.monotonic()
-            for block, items, scores in pool.map(rank, blocks):
-                lists.items[block.start : block.stop] = items
-                lists.scores[block.start : block.stop] = scores
+            for block, items, scores, best_cold in pool.map(rank, blocks):
+                filled = slice(block.start, block.stop)
+                lists.items[filled], lists.scores[filled] = items, scores
+                if best_cold is not None and lists.cold_items is not None and lists.cold_scores is not None:
+                    lists.cold_items[filled], lists.cold_scores[filled] = best_cold
                 if block.stop < users and time.monotonic() - settled < SETTLED_SECONDS:
                     continue
                 # Lists are written before their number, so that a power cut leaves no empty list counted as filled.
-                _flush(lists.items, lists.scores)
+                _flush(lists.items, lists.scores, lists.cold_items, lists.cold_scores)
                 lists.ready[0], settled = block.stop, time.monotonic()
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -270,7 +295,7 @@ def _known_items(shard: Shard, rows: Rows) -> NDArray[np.bool_]:
     return known
 
 
-def _flush(*arrays: NDArray[np.generic]) -> None:
+def _flush(*arrays: NDArray[np.generic] | None) -> None:
     for array in arrays:
-        if isinstance(array.base, np.memmap):
+        if array is not None and isinstance(array.base, np.memmap):
             array.base.flush()

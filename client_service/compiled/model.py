@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from client_service.compiled.arrays import Arrays, folder_error, open_arrays
+from client_service.compiled.cold_items import LISTED, ColdHead, ColdItems
 from client_service.compiled.exact_scores import ExactHead, ExactScorer, Growth, grow
 from client_service.compiled.publication import SHORT
 from client_service.compiled.shard import CompiledShard
@@ -77,6 +78,7 @@ class CompiledModelHead(BaseModel):
     few: see `TableHead`; entries is None without a table. why: how the form was chosen. chosen_for, chosen_pairs: the
     parts of the model and the number of training pairs that the form was chosen for, so that a later model of the same
     parts need not choose again. relevance: meaning of the lists' scores. basket_relevance: meaning of baskets' scores.
+    cold: None in a silo whose items have no text. cold_relevance: meaning of cold items' scores.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,6 +100,8 @@ class CompiledModelHead(BaseModel):
     basket_relevance: Relevance
     table: TableHead | None
     exact: ExactHead | None
+    cold: ColdHead | None = None
+    cold_relevance: Relevance = UNFITTED
 
 
 class RankedItems(NamedTuple):
@@ -247,12 +251,15 @@ class BasketRanker:
 class MappedLists(NamedTuple):
     """Lists of the known users, which a trainer fills row by row.
 
-    items, scores: (M, L). ready: (1,), the number of first rows that are filled.
+    items, scores: (M, L). ready: (1,), the number of first rows that are filled. cold_items, cold_scores: the best cold
+    items, (M, LISTED), None in a silo without them.
     """
 
     items: NDArray[np.int32]
     scores: Float32
     ready: NDArray[np.int64]
+    cold_items: NDArray[np.int32] | None = None
+    cold_scores: Float32 | None = None
 
 
 class CompiledModel:
@@ -260,7 +267,8 @@ class CompiledModel:
 
     Large arrays are mapped. Processes share them, and only the trainer writes them. form: the form of answers to
     baskets. why: how the form was chosen. relevance: meaning of the lists' scores. basket_relevance: meaning of
-    baskets' scores. directions: rows (N, q) of length one, by which similar items are found.
+    baskets' scores. directions: rows (N, q) of length one, by which similar items are found. cold: what cold items are
+    scored by, None in a silo whose items have no text. cold_relevance: meaning of their scores.
     """
 
     def __init__(self, head: CompiledModelHead, arrays: Arrays, lists: MappedLists | None = None) -> None:
@@ -273,6 +281,8 @@ class CompiledModel:
         self.form, self.why = head.form, head.why
         self.relevance, self.basket_relevance = head.relevance, head.basket_relevance
         self.directions: Float32 = arrays["directions"]
+        self.cold_relevance = head.cold_relevance
+        self.cold = None if head.cold is None else ColdItems(arrays, head.cold, head.items)
         self._baskets = BasketRanker(arrays, head.table, head.exact)
         if len(self.directions) != head.items:
             raise ValueError(f"directions of {head.items:,} items, got {len(self.directions):,}")
@@ -290,6 +300,13 @@ class CompiledModel:
         """
         lists = self._lists
         return None if lists is None or row >= lists.ready[0] else (lists.items[row], lists.scores[row])
+
+    def cold_list_of(self, row: int) -> tuple[NDArray[np.int32], Float32] | None:
+        """Looks up the best cold items of a known user, and their scores, as `list_of` does."""
+        lists = self._lists
+        if lists is None or lists.cold_items is None or lists.cold_scores is None or row >= lists.ready[0]:
+            return None
+        return lists.cold_items[row], lists.cold_scores[row]
 
     def rank_basket(self, basket: Rows, excluded: Mask | Rows, k: int) -> RankedItems:
         """Ranks the k best items for a basket, without the excluded ones.
@@ -327,12 +344,15 @@ def open_model(folder: Path, shard: CompiledShard) -> CompiledModel:
         raise folder_error(folder, str(error)) from None
 
 
+FIELDS: Final = {f"list-{field.replace('_', '-')}": field for field in MappedLists._fields}  # by names of files
+
+
 def map_lists(folder: Path, head: CompiledModelHead, mode: Literal["r", "r+"]) -> MappedLists:
     """Maps the lists of known users into memory that processes share.
 
     DataError for damaged files.
     """
-    arrays = []
+    arrays = {}
     for name, (dtype, shape) in list_files(head).items():
         try:
             array = open_memmap(folder / f"{name}.npy", mode=mode).view(np.ndarray)
@@ -340,14 +360,21 @@ def map_lists(folder: Path, head: CompiledModelHead, mode: Literal["r", "r+"]) -
             raise folder_error(folder, f"an array in {name}.npy, got something else") from None
         if array.dtype != dtype or array.shape != shape:
             raise folder_error(folder, f"{shape[0]:,} rows in {name}.npy, got others")
-        arrays.append(array)
-    return MappedLists(*arrays)
+        arrays[FIELDS[name]] = array
+    return MappedLists(**arrays)
 
 
 def list_files(head: CompiledModelHead) -> dict[str, tuple[type[np.generic], tuple[int, ...]]]:
     """Lists the types and shapes of the arrays of `MappedLists`, by file names."""
-    shape = (head.users, head.length)
-    return {"list-items": (np.int32, shape), "list-scores": (np.float32, shape), "list-ready": (np.int64, (1,))}
+    shape, cold = (head.users, head.length), (head.users, LISTED)
+    types: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
+        "items": (np.int32, shape),
+        "scores": (np.float32, shape),
+        "ready": (np.int64, (1,)),
+    }
+    if head.cold is not None and head.cold.items:
+        types |= {"cold_items": (np.int32, cold), "cold_scores": (np.float32, cold)}
+    return {name: types[field] for name, field in FIELDS.items() if field in types}
 
 
 def _best_of(chosen: Rows, scores: Float32, k: int) -> RankedItems:

@@ -32,11 +32,15 @@ Filters = Iterable[tuple[str, tuple[str, ...]]]
 
 
 class _Index(NamedTuple):
-    """All keys; and of what was said, rows of the items with an attribute, and with each value of a key."""
+    """All keys; and of what was said, rows of the items with an attribute, and with each value of a key.
+
+    outside: ids of the items outside the catalogue with each value of a key.
+    """
 
     keys: frozenset[str]
     with_attribute: dict[str, list[int]]
     with_value: dict[tuple[str, Value], list[int]]
+    outside: dict[tuple[str, Value], list[str]]
 
 
 class ItemFacts:
@@ -57,6 +61,15 @@ class ItemFacts:
                 raise _unknown_key(key, self._keys)
             found &= np.logical_or.reduce([self.mask_value(key, value) for value in values])
         return found
+
+    def outside_with(self, filters: Filters) -> frozenset[str]:
+        """Ids of the items outside the catalogue that have, of every key, one of its values."""
+        found: frozenset[str] | None = None
+        for key, values in filters:
+            pairs = ((key, one) for value in values for one in _readings(value))
+            having = frozenset(item for pair in pairs for item in self._index.outside.get(pair, ()))
+            found = having if found is None else found & having
+        return frozenset() if found is None else found
 
     def of(self, item: str) -> ItemIn | None:
         """What is known of an item; None for one outside the catalogue of which nobody has said anything."""
@@ -95,17 +108,19 @@ class ItemFacts:
 
     @cached_property
     def _index(self) -> _Index:
-        keys = {CATEGORY, *self._columns}
+        keys, outside = {CATEGORY, *self._columns}, defaultdict[tuple[str, Value], list[str]](list)
         with_attribute, with_value = defaultdict[str, list[int]](list), defaultdict[tuple[str, Value], list[int]](list)
         for item, facts in list(self._told.items()):  # one step in the interpreter: more may be told meanwhile
             keys.update(map(compose, facts.attributes))
             if (row := self._shard.item_row(item)) is None:
+                for pair in _values_of(facts):
+                    outside[pair].append(item)
                 continue
             for key in facts.attributes:
                 with_attribute[compose(key)].append(row)
             for pair in _values_of(facts):
                 with_value[pair].append(row)
-        return _Index(frozenset(keys), with_attribute, with_value)
+        return _Index(frozenset(keys), with_attribute, with_value, outside)
 
     def _features_of(self, row: int) -> dict[str, Value]:
         known = ((name, feature.of(row)) for name, feature in self._shard.features.items())

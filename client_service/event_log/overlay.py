@@ -92,6 +92,8 @@ class Overlay:
         self._later: dict[str, UserHistory] = {}
         self._told, self._last, self._base = LogSnapshot(), 0, 0
         self._items: dict[str, ItemIn] = {}
+        self._newly_told: dict[str, ItemIn] = {}
+        self._met_outside: dict[str, frozenset[str]] = {}
         self._counted = frozenset[bytes](), 0  # erased users, and how many of them have no row in the shard
         self.hidden: Mask | None = None
         self.titles: Titles = shard.titles
@@ -114,6 +116,18 @@ class Overlay:
         """Rows of the items that the shard says a user has met and does not like; none of somebody erased since."""
         met = self._shard.items_met_by(user)
         return met[:0] if len(met) and self._is_erased(user) else met
+
+    def met_outside(self, user: str) -> frozenset[str]:
+        """Ids of the items outside the catalogue that a user has met since the shard was written."""
+        return self._met_outside.get(user, frozenset())
+
+    def take_newly_told(self) -> dict[str, ItemIn]:
+        """Returns what was said of items since the last call of this method."""
+        if not self._newly_told:
+            return {}
+        with self._lock:
+            found, self._newly_told = self._newly_told, {}
+            return found
 
     def holds(self, user: str) -> bool:
         """Has the shard anything of this user, who has not been erased since?"""
@@ -163,6 +177,7 @@ class Overlay:
         """Follow this log from now on: it is what has happened since this shard was written."""
         with self._lock:
             self._store, self._later, self._followed = store, {}, store.change_number()
+            self._met_outside = {}
             self._read(store)
             self._base, self._missed = self._told.absorbed, False
 
@@ -202,6 +217,7 @@ class Overlay:
         if told.shard == self.shard_digest:
             self._base = told.absorbed
         before: dict[str, UserHistory] = {}
+        self._met_outside = self._find_outside({}, rows)
         self._missed = told.absorbed != self._base and (self._missed or told.forgotten > self._told.rewritten)
         if told.absorbed != self._base:
             told = replace(told, erased=told.erased | self._told.erased)
@@ -239,7 +255,19 @@ class Overlay:
             self._last = max(self._last, interactions[-1].sequence)
             later, unknown = self._meet(self._later, interactions)
             self._later.update(later)
+            if unknown:
+                self._met_outside.update(self._find_outside(self._met_outside, interactions))
             return unknown
+
+    def _find_outside(
+        self, before: Mapping[str, frozenset[str]], interactions: Iterable[LoggedInteraction]
+    ) -> dict[str, frozenset[str]]:
+        """Finds the users who have met items outside the catalogue, with the ids of all these items."""
+        found: dict[str, set[str]] = {}
+        for one in interactions:
+            if self._shard.item_row(one.item) is None:
+                found.setdefault(one.user, set()).add(one.item)
+        return {user: frozenset(items) | before.get(user, frozenset()) for user, items in found.items()}
 
     def _meet(
         self, before: Mapping[str, UserHistory], interactions: Iterable[LoggedInteraction]
@@ -284,6 +312,7 @@ class Overlay:
         if not items:
             return
         self._items.update({item: HIDDEN if facts == HIDDEN else facts for item, facts in items.items()})
+        self._newly_told.update(items)
         self.facts = ItemFacts(self._shard, self._items)
         rows = {row: facts for item, facts in items.items() if (row := self._shard.item_row(item)) is not None}
         self._hide(rows)

@@ -232,6 +232,8 @@ async def _read_limits(recommender: Recommender, message: RecommendationsIn) -> 
         freshness=message.freshness,
         explain=message.explain,
         raw=message.raw,
+        new=message.new,
+        only_new=message.only is not None,
     )
     lists = message.allow is not None or message.exclude or message.filter or message.freshness
     return await run_in_threadpool(read) if lists else read()

@@ -26,8 +26,8 @@ from client_service.data.ids import normalise_id
 from client_service.http.answering import Answering
 from client_service.http.authentication import CallerKeys
 from client_service.runtime.logs import LOGGER
-from client_service.serving.messages import NextIn, RecommendationsIn, SimilarOut
-from client_service.serving.ranking import Listed, ListRequest
+from client_service.serving.messages import NextIn, RecommendationsIn
+from client_service.serving.ranking import Listed, ListRequest, PlacedItem
 from client_service.serving.recommender import Recommender
 from shared.errors import FederationError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
@@ -55,7 +55,7 @@ DEFAULT_K: Final = 20  # items of a list, where the request names no number
 LONGEST_ID: Final = 512
 ITEM_END: Final = b"}"
 MOST_PREPARED: Final = 1 << 14  # items whose bytes are kept: some 3 MB
-QUERY: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?")
+QUERY: Final = re.compile(rb"(?:k=(?P<k>[1-9][0-9]{0,2}|1000))?(?:(?:(?<=.)&|(?<!.))new=(?P<new>[012]))?")
 LENGTH: Final = re.compile(rb"[1-9][0-9]{0,5}")
 JSON_TYPES: Final = frozenset((b"application/json", b"application/json; charset=utf-8"))
 UNUSUAL_HEADERS: Final = frozenset((b"transfer-encoding", b"content-encoding", b"expect", b"upgrade"))
@@ -68,12 +68,14 @@ APPLICATION: Final = "the application"  # whose requests are counted, as `Caller
 class ReadTarget(NamedTuple):
     """A requested route, with the id in its path and the number of items.
 
-    name and k have a meaning for the routes in `READS` alone.
+    name and k have a meaning for the routes in `READS` alone, new for `LISTS`: how many places are reserved for new
+    items.
     """
 
     route: str
     name: str = ""
     k: int = DEFAULT_K
+    new: int | None = None
 
 
 class FastPath:
@@ -153,7 +155,7 @@ class FastPath:
     def _look_up(self, target: ReadTarget) -> bytes | None:
         """Writes the body from a user's prepared list; None without one."""
         recommender = self._recommender()
-        listed = None if recommender is None else recommender.listed_for(target.name, target.k)
+        listed = None if recommender is None else recommender.listed_for(target.name, target.k, target.new)
         return None if listed is None else self._writer.write(target.name, listed)
 
     def _admit(self, scope: Scope) -> dict[bytes, bytes] | None:
@@ -199,10 +201,10 @@ class FastPath:
         if recommender is None:
             return None
         if target.route is LISTS:
-            found = await run_in_threadpool(recommender.for_user, target.name, ListRequest(target.k))
+            found = await run_in_threadpool(recommender.for_user, target.name, ListRequest(target.k, new=target.new))
             return found.model_dump_json(exclude_none=True).encode()
-        version, items = await run_in_threadpool(recommender.similar, target.name, target.k)
-        return SimilarOut(item=target.name, model=version, items=items).model_dump_json(exclude_none=True).encode()
+        similar = await run_in_threadpool(recommender.similar, target.name, target.k)
+        return similar.model_dump_json(exclude_none=True).encode()
 
     async def _answer_message(self, target: ReadTarget, receive: ReplayedReceive) -> bytes | None:
         """Answers a request whose body has come in one piece; None for any other body."""
@@ -280,7 +282,10 @@ def _find_target(scope: Scope, headers: Mapping[bytes, bytes]) -> ReadTarget | N
     for route, before, behind in READS:
         if path.startswith(before) and path.endswith(behind):
             asked, name = QUERY.fullmatch(scope["query_string"]), _decode_id(path[len(before) : -len(behind)])
-            return None if asked is None or name is None else ReadTarget(route, name, int(asked["k"] or DEFAULT_K))
+            if asked is None or name is None or (asked["new"] is not None and route is not LISTS):
+                return None
+            new = None if asked["new"] is None else int(asked["new"])
+            return ReadTarget(route, name, int(asked["k"] or DEFAULT_K), new)
     return None
 
 
@@ -318,6 +323,8 @@ class ListWriter:
         pieces[::3], pieces[2::3] = heads, tails
         if rows:
             pieces[1::3] = to_json(listed.scores)[1:-1].split(b",")
+        for at, one in enumerate(listed.new):
+            pieces.insert(3 * (one.place - at) + at, _write_new(one))
         items = b"".join(pieces)[1:]  # without the first comma
         told = to_json(user), to_json(listed.version), items
         return b'{"user":%b,"model":%b,"unknown_items":0,"items":[%b]}' % told
@@ -330,6 +337,11 @@ class ListWriter:
             title = None if listed.titles is None else listed.titles[row]
             self._heads[row] = b',{"item":%b,"score":' % to_json(listed.ids[row])
             self._tails[row] = ITEM_END if title is None else b',"title":%b}' % to_json(title)
+
+
+def _write_new(one: PlacedItem) -> bytes:
+    title = b"" if one.title is None else b',"title":%b' % to_json(one.title)
+    return b',{"item":%b,"score":%b%b,"reason":"new"}' % (to_json(one.item), to_json(one.score), title)
 
 
 class ReplayedReceive:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -19,7 +19,9 @@ from client_service.serving.messages import (
     FILTER,
     FRESHNESS,
     MMR,
+    NEW,
     OFFSET,
+    ONLY,
     RAW,
     SEEN,
     BatchOut,
@@ -68,6 +70,8 @@ Offset = Annotated[int, Query(ge=0, lt=DEEPEST, description=OFFSET, examples=[20
 Mmr = Annotated[float, Query(ge=0.0, le=1.0, description=MMR, examples=[0.3])]
 Freshness = Annotated[float, Query(ge=0.0, le=1.0, description=FRESHNESS, examples=[0.2])]
 Raw = Annotated[bool, Query(description=RAW, examples=[True])]
+NewPlaces = Annotated[int | None, Query(ge=0, le=2, description=NEW, examples=[1])]
+Only = Annotated[Literal["new"] | None, Query(description=ONLY, examples=["new"])]
 Explain = Annotated[bool, Query(description=EXPLAIN, examples=[True])]
 
 
@@ -84,6 +88,8 @@ async def recommend(
     freshness: Freshness = 0.0,
     explain: Explain = False,
     raw: Raw = False,
+    new: NewPlaces = None,
+    only: Only = None,
 ) -> RecommendationsOut:
     """A look-up where the user's list is at hand and nothing else is asked for; else computed in a worker thread."""
     recommender = service.model_server(Recommender)
@@ -99,6 +105,8 @@ async def recommend(
         freshness=freshness,
         explain=explain,
         raw=raw,
+        new=new,
+        only_new=only is not None,
     )
     if filter or exclude or freshness:
         limits = await run_in_threadpool(read)
@@ -130,9 +138,8 @@ async def predict_next(message: NextIn, service: Service) -> NextListOut:
 
 @recommendations.get("/items/{item}/similar", response_model_exclude_none=True)
 def read_similar_items(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
-    """Items by the cosine of their embeddings in the served model."""
-    version, items = service.model_server(Recommender).similar(item, k)
-    return SimilarOut(item=item, model=version, items=items)
+    """Items by the cosine of their embeddings in the served model; of a new item by that of their texts' features."""
+    return service.model_server(Recommender).similar(item, k)
 
 
 @catalogue.get("/items", response_model_exclude_none=True)

@@ -125,14 +125,25 @@ class Answers:
         found = asker.model.contributions(asker.basket, rows)
         if not found.any():  # a model that is no sum over items
             return items
-        explained, hidden = found.sum(axis=0).tolist(), self._overlay.hidden
+        explained = found.sum(axis=0)
         found[asker.basket[:, None] == rows] = 0.0  # an item is no reason for itself
+        return self.add_reasons(items, found, asker.basket, explained)
+
+    def add_reasons(
+        self, items: Sequence[ItemOut], found: Float32, basket: Rows, explained: Float32 | None = None
+    ) -> tuple[ItemOut, ...]:
+        """Adds to each item the items of a basket (n,) that count most for it.
+
+        found: what each of the basket's items adds to the items' scores, (n, c), overwritten. explained: the sums of
+        all, (c,); None: of `found`.
+        """
+        sums, hidden = (found.sum(axis=0) if explained is None else explained).tolist(), self._overlay.hidden
         if hidden is not None:
-            found[hidden[asker.basket]] = 0.0
+            found[hidden[basket]] = 0.0
         places = np.argsort(-found, axis=0, kind="stable")[:MOST_REASONS].T
         return tuple(
-            item.model_copy(update={"explained": whole, "because": self._reasons(asker.basket[best], found[best, at])})
-            for at, (item, whole, best) in enumerate(zip(items, explained, places, strict=True))
+            item.model_copy(update={"explained": whole, "because": self._reasons(basket[best], found[best, at])})
+            for at, (item, whole, best) in enumerate(zip(items, sums, places, strict=True))
         )
 
     def _reasons(self, rows: Rows, values: Float32) -> tuple[ReasonOut, ...]:

@@ -27,8 +27,9 @@ USERS = (
 OFFSET = f"items of the list that come before the first answered one; offset + k at most {DEEPEST}"
 EXCLUDE = "none of these items; unknown ones change nothing"
 SCORE = (
-    "relevance from 0 to 1: how likely the user takes the item next, as estimated on validation items; for popular "
-    "items the share of the users who have it; with `raw` the model's own score, or how many users have the item"
+    "relevance from 0 to 1: how likely the user takes the item next, as estimated on validation items, for a new item "
+    "by its text alone; for popular items the share of the users who have it; with `raw` the model's own score, or how "
+    "many users have the item"
 )
 RAW = "the score as it ranks, on a scale of the model's own, in the place of the relevance"
 MMR = (
@@ -41,6 +42,13 @@ FRESHNESS = (
     f"{POOL} are reordered, and offset + k is at most {POOL}; refused by a silo whose interactions have no times"
 )
 EXPLAIN = "say for each item which of the user's own items count most for it; it is computed for this answer"
+NEW = (
+    "places reserved for new items, which nobody has yet and which are scored by their texts alone: 1: the 10th place, "
+    "2: the 5th and the 10th; in lists of 5 to 9 items the last ones, in shorter ones none; by default 1 in a silo "
+    "that has new items with a text; each is marked by its `reason`"
+)
+ONLY = "`new`: a list of new items alone"
+REASON = "`new`: nobody has the item yet, and it is here by what its text has in common with the user's items"
 MOST_REASONS = 3  # of an item
 BECAUSE = f"with `explain`: at most {MOST_REASONS} items of the user's own that contribute most, the largest first"
 EXPLAINED = (
@@ -75,6 +83,8 @@ class RecommendationsIn(Message):
     freshness: float = Field(0.0, ge=0.0, le=1.0, description=FRESHNESS)
     explain: bool = Field(False, description=EXPLAIN)
     raw: bool = Field(False, description=RAW)
+    new: int | None = Field(None, ge=0, le=2, description=NEW)
+    only: Literal["new"] | None = Field(None, description=ONLY)
 
     @model_validator(mode="after")
     def _one_of_both(self) -> RecommendationsIn:
@@ -97,6 +107,7 @@ class ItemOut(Message):
     item: str = Field(description="the item's id", examples=["boots"])
     score: float = Field(description=SCORE, examples=[0.062])
     title: str | None = Field(None, description="where one is known", examples=["Winter boots"])
+    reason: Literal["new"] | None = Field(None, description=REASON)
     because: tuple[ReasonOut, ...] | None = Field(None, max_length=MOST_REASONS, description=BECAUSE)
     explained: float | None = Field(None, description=EXPLAINED)
 
@@ -122,7 +133,12 @@ class SimilarOut(Message):
 
     item: str = Field(description="the item that was asked for", examples=["boots"])
     model: Version | None = Field(None, description="version of the model that answered; none while there is no model")
-    items: tuple[ItemOut, ...] = Field(description="score: the cosine of both items' embeddings, in [-1, 1]")
+    reason: Literal["new"] | None = Field(
+        None, description="`new`: nobody has the item yet, and these are the nearest by their texts"
+    )
+    items: tuple[ItemOut, ...] = Field(
+        description="score: the cosine of both items' embeddings, or of their texts' features, in [-1, 1]"
+    )
 
 
 class CatalogueItemOut(Message):
@@ -135,7 +151,9 @@ class CatalogueItemOut(Message):
         {}, description="what `filter=KEY:...` asks for", examples=[{"colour": "black", "year": 1999}]
     )
     hidden: bool = Field(False, description="it appears in no list")
-    in_catalogue: bool = Field(True, description="the shard has it, so that it can be recommended")
+    in_catalogue: bool = Field(
+        True, description="the shard has it; another item can be recommended as a new one if it has a text"
+    )
 
 
 class ItemsOut(Message):

@@ -31,7 +31,9 @@ class ListRequest:
     k: how many items. exclude_seen: leave out seen items. forbidden: mask (N,) of items that may not be answered.
     offset: how many of the best come before the first that is answered. mmr, freshness: weights in [0, 1] of being
     unlike the items before, and of being new; with either the best POOL items are put into another order. explain: say
-    which of the user's items count most for each. raw: the model's own score instead of the relevance.
+    which of the user's items count most for each. raw: the model's own score instead of the relevance. new: how many
+    places are reserved for new items; None: one where there are new items. only_new: list new items alone. allowed,
+    excluded: ids by which items outside the catalogue are allowed (None: all) and forbidden.
     """
 
     k: int
@@ -42,6 +44,19 @@ class ListRequest:
     freshness: float = 0.0
     explain: bool = False
     raw: bool = False
+    new: int | None = None
+    only_new: bool = False
+    allowed: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+
+    def allows_outside(self, item: str) -> bool:
+        """Tells whether an item outside the catalogue may be answered."""
+        return (self.allowed is None or item in self.allowed) and item not in self.excluded
+
+    @property
+    def new_places(self) -> int:
+        """Returns how many places are reserved for new items, where there are any."""
+        return 1 if self.new is None else self.new
 
     @property
     def rearranged(self) -> bool:
@@ -56,7 +71,7 @@ class ListRequest:
     @property
     def costly(self) -> bool:
         """Tells whether an answer takes more than a look-up, even from a computed list."""
-        return self.rearranged or self.explain or self.forbidden is not None
+        return self.rearranged or self.explain or self.only_new or self.forbidden is not None
 
     def require_reachable(self) -> None:
         """Raises ProtocolError for items further down than any list goes."""
@@ -74,11 +89,20 @@ class Basket:
     limits: ListRequest
 
 
+class PlacedItem(NamedTuple):
+    """A new item at a reserved place of a list."""
+
+    place: int
+    item: str
+    score: float
+    title: str | None
+
+
 class Listed(NamedTuple):
     """The list of a known user, as it was looked up.
 
     version: the model's. rows, scores: of the list's items. ids, titles: of every row of the catalogue; titles is None
-    where there are none.
+    where there are none. new: the reserved places with what stands there, in ascending order.
     """
 
     version: str
@@ -86,6 +110,7 @@ class Listed(NamedTuple):
     scores: list[float]
     ids: Sequence[str]
     titles: Sequence[str | None] | None
+    new: tuple[PlacedItem, ...] = ()
 
     @property
     def items(self) -> list[tuple[str, float, str | None]]:
@@ -214,6 +239,16 @@ class Exclusions:
             forbidden |= others
         forbidden[self.rows(exclude)[0]] = True
         return forbidden if forbidden.any() else None
+
+    def rules_outside(
+        self, allow: Iterable[str] | None, exclude: Sequence[str], filters: Sequence[str]
+    ) -> tuple[frozenset[str] | None, frozenset[str]]:
+        """Finds the ids that a request allows outside the catalogue, None for all, and those it excludes."""
+        allowed = None if allow is None else frozenset(allow)
+        if filters:
+            having = self._overlay.facts.outside_with(parse_filters(filters))
+            allowed = having if allowed is None else allowed & having
+        return allowed, frozenset(exclude)
 
     def forbidden(self, limits: ListRequest) -> Mask:
         """Those of the request, and those that are hidden."""

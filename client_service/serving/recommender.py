@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +16,9 @@ from client_service.compiled.publication import Publication
 from client_service.compiled.shard import CompiledShard, Float32, Rows, open_shard
 from client_service.event_log.overlay import Overlay
 from client_service.serving.item_answers import Answers, Catalogue, Float64, Query, Ranked, best_rows
-from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut
+from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut, SimilarOut
 from client_service.serving.model_server import ModelServer
+from client_service.serving.new_items import NO_NAMES, NO_ROWS, Asker, Known, NewItem, NewItems, reserved_places
 from client_service.serving.ranking import (
     Basket,
     Exclusions,
@@ -25,6 +28,7 @@ from client_service.serving.ranking import (
     ListRequest,
     ListStart,
     Mask,
+    PlacedItem,
     changes_basket,
     extend_list,
     history_rows,
@@ -34,7 +38,6 @@ from client_service.serving.ranking import (
 )
 from shared.errors import NotFoundError
 
-NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
 QUICK = 400  # most items of a basket, and of a list, that are looked up and written in an event loop
 EMPTY_START = ListStart(NO_ROWS, np.zeros(0, dtype=np.float32), whole=False)
 
@@ -68,6 +71,7 @@ class Recommender(ModelServer):
         self._shard, self.overlay, self.model, self._intake = shard, overlay or Overlay(shard), model, intake
         self._answers, self.catalogue = Answers(shard, self.overlay), Catalogue(shard, self.overlay)
         self._exclusions = Exclusions(shard, self.overlay)
+        self._new = NewItems(shard, self.overlay, self._answers)
         self._popularity = shard.popularity
 
     @property
@@ -119,16 +123,30 @@ class Recommender(ModelServer):
         """
         return self._look_up(self.model, self._ask_for(user), limits)
 
-    def listed_for(self, user: str, k: int) -> Listed | None:
-        """Looks up the k best items that a user does not have.
+    def listed_for(self, user: str, k: int, new: int | None = None) -> Listed | None:
+        """Looks up the k best items that a user does not have, and those at the places for `new` ones.
 
         Returns None where no computed list reaches so far.
         """
-        model = self.model
-        if model is None or (found := self._find_list(model, self._ask_for(user), ListRequest(k))) is None:
+        model, asked, limits = self.model, self._ask_for(user), ListRequest(k, new=new)
+        if model is None or (found := self._find_list(model, asked, limits)) is None:
             return None
-        rows, scores = found[0].tolist(), model.relevance.of(found[1]).tolist()
-        return Listed(model.version, rows, scores, self._shard.item_ids, self.overlay.titles)
+        placed: tuple[PlacedItem, ...] = ()
+        if self._new.are_there(model) and (chosen := self._choose_new(model, self._asker_of(asked), limits)):
+            rows, scores = _leave_out(*found, chosen)
+            at = _places(chosen, limits, len(rows))
+            found = rows[: k - len(at)], scores[: k - len(at)]
+            known = model.cold_relevance.of(np.array([one.score for one in chosen], dtype=np.float32)).tolist()
+            told = zip(at, chosen, known, strict=True)
+            placed = tuple(PlacedItem(place, one.item, score, one.title) for place, one, score in told)
+        return Listed(
+            model.version,
+            found[0].tolist(),
+            model.relevance.of(found[1]).tolist(),
+            self._shard.item_ids,
+            self.overlay.titles,
+            placed,
+        )
 
     def for_users(self, users: Sequence[str], limits: ListRequest) -> tuple[RecommendationsOut, ...]:
         """Answers users in this order, by a look-up where their lists are computed."""
@@ -151,27 +169,40 @@ class Recommender(ModelServer):
         rows, unknown = self._exclusions.rows(asked.items)
         if not len(rows) or not model.is_quick(rows):
             return None
-        return self._answer_basket(model, rows, unknown, asked.limits)
+        return self._answer_basket(model, asked.items, rows, unknown, asked.limits)
 
     def for_baskets(self, asked: Sequence[Basket]) -> tuple[RecommendationsOut, ...]:
         """Answers several baskets in this order."""
         self.overlay.follow()
         model = self.model
-        return tuple(self._answer_basket(model, *self._exclusions.rows(one.items), one.limits) for one in asked)
+        return tuple(
+            self._answer_basket(model, one.items, *self._exclusions.rows(one.items), one.limits) for one in asked
+        )
 
-    def similar(self, item: str, k: int) -> tuple[str | None, tuple[ItemOut, ...]]:
-        """Items by the cosine of their pooled embeddings. NotFoundError for an item outside the catalogue."""
+    def similar(self, item: str, k: int) -> SimilarOut:
+        """Items by the cosine of their pooled embeddings, for a new item by that of their texts' features.
+
+        NotFoundError for an item outside the catalogue that is no new one.
+        """
         self.overlay.follow()
         row, model = self._shard.item_row(item), self.model
-        if row is None:
+        cold = None if model is None else model.cold
+        features = None if cold is None else self._new.find_features(cold, item)
+        if row is None and features is None:
             raise NotFoundError("expected an item of this silo's catalogue, got an unknown one")
         if model is None:
-            return None, ()
-        scores = model.directions @ model.directions[row]
-        scores[row] = -np.inf
+            return SimilarOut(item=item, items=())
+        if cold is not None and features is not None:
+            scores = cold.likeness(features)
+        else:
+            scores = model.directions @ model.directions[row]
+        if row is not None:
+            scores[row] = -np.inf
         if self.overlay.hidden is not None:
             scores[self.overlay.hidden] = -np.inf
-        return model.version, self._answers.write(*best_rows(scores, k))
+        reason: Literal["new"] | None = None if features is None else "new"
+        items = self._answers.write(*best_rows(scores, k))
+        return SimilarOut(item=item, model=model.version, reason=reason, items=items)
 
     def history(self, user: str, most: int) -> tuple[tuple[ItemOut, ...], int]:
         """Returns the latest `most` items behind a user's list, and the number of all.
@@ -195,12 +226,17 @@ class Recommender(ModelServer):
         freshness: float = 0.0,
         explain: bool = False,
         raw: bool = False,
+        new: int | None = None,
+        only_new: bool = False,
     ) -> ListRequest:
         """Filters, allow and exclude lists as one mask. ProtocolError for a filter of another form, and for items
         further down than any list goes, and for freshness where the shard has no times."""
         self.overlay.follow()
         forbidden = self._exclusions.forbid(allow, exclude, filters)
-        limits = ListRequest(k, exclude_seen, forbidden, offset, mmr, freshness, explain, raw)
+        allowed, excluded = self._exclusions.rules_outside(allow, exclude, filters)
+        limits = ListRequest(
+            k, exclude_seen, forbidden, offset, mmr, freshness, explain, raw, new, only_new, allowed, excluded
+        )
         limits.require_reachable()
         if freshness > 0.0:
             self._answers.require_times()
@@ -214,10 +250,36 @@ class Recommender(ModelServer):
         met = NO_ROWS if row is not None else self.overlay.met_rows(user)
         return ListKey(user, row, latest, by_row, self.overlay.hidden, met)
 
+    def _asker_of(self, asked: ListKey) -> Asker:
+        """Whom new items are chosen for, of a user."""
+        latest, listed = asked.latest, asked.row if asked.by_row else None
+        if latest is None:
+            return Asker(asked.hidden, partial(self._read_known, asked), listed)
+        return Asker(asked.hidden, partial(self._read_known, asked), listed, frozenset(latest.seen.tolist()))
+
+    def _read_known(self, asked: ListKey) -> Known:
+        met, latest = (self._exclusions.known_items(asked),), asked.latest
+        basket, names = recent_basket(self._shard, asked.row, latest), self.overlay.met_outside(asked.user)
+        return Known(basket, met if latest is None else (*met, latest.seen), names)
+
+    def _choose_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> list[NewItem]:
+        """Chooses the new items for the reserved places of a list."""
+        if not self._new.are_there(model):
+            return []
+        return self._new.rank(model, asker, limits, len(reserved_places(limits.new_places, limits.k)))
+
+    def _only_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> tuple[ItemOut, ...]:
+        """Lists new items alone."""
+        chosen = self._new.rank(model, asker, limits, limits.offset + limits.k)
+        return tuple(self._new.write(model, asker, chosen[limits.offset :], limits))
+
     def _look_up(self, model: CompiledModel | None, asked: ListKey, limits: ListRequest) -> RecommendationsOut | None:
+        if limits.only_new and model is not None:
+            return None
         if model is None or not (asked.by_row or len(recent_basket(self._shard, asked.row, asked.latest))):
             reason: Fallback = "no model yet" if model is None else "unknown user"
-            return self._popular(model, reason, self._exclusions.of_user(asked, limits), limits, user=asked.user)
+            excluded = self._exclusions.of_user(asked, limits)
+            return self._popular(model, reason, excluded, limits, self._asker_of(asked), user=asked.user)
         found = self._find_list(model, asked, limits)
         return None if found is None else self._answer(model, asked, *found, limits)
 
@@ -246,24 +308,36 @@ class Recommender(ModelServer):
         """Ranks by the liked items of a user whose list is not computed far enough."""
         assert model is not None, "without a model, `_look_up` answers with popular items"
         basket = recent_basket(self._shard, asked.row, asked.latest)
+        if limits.only_new:
+            reason: Fallback | None = None if len(basket) else "unknown user"
+            items = self._only_new(model, self._asker_of(asked), limits)
+            return RecommendationsOut(user=asked.user, model=model.version, fallback=reason, items=items)
         excluded = self._exclusions.of_user(asked, limits)
         if not asked.by_row:
             ranked = _ranked_basket(model, *rank_basket(model, basket, excluded, limits.depth))
-            return self._write(model, asked.user, basket, ranked, limits)
+            return self._write(model, asked.user, basket, ranked, limits, self._asker_of(asked))
         begun = self._begin_list(model, asked, limits) or EMPTY_START
         return self._answer(model, asked, *extend_list(model, begun, basket, excluded, limits.depth), limits)
 
     def _answer_basket(
-        self, model: CompiledModel | None, rows: Rows, unknown: int, limits: ListRequest
+        self, model: CompiledModel | None, basket: Sequence[str], rows: Rows, unknown: int, limits: ListRequest
     ) -> RecommendationsOut:
-        """Ranks items for a basket; popular ones without a model or known items."""
+        """Ranks items for a basket; popular ones without a model or known items.
+
+        rows: of the basket's known items. unknown: how many others there are.
+        """
         excluded = self._exclusions.of_basket(rows, limits)
-        if model is None or not len(rows):
+        asker = Asker(self.overlay.hidden, lambda: Known(rows, (rows,), frozenset(basket) if unknown else NO_NAMES))
+        if model is not None and limits.only_new:
+            fallback: Fallback | None = None if len(rows) else "no known item in the basket"
+            items = self._only_new(model, asker, limits)
+            found = RecommendationsOut(model=model.version, fallback=fallback, items=items)
+        elif model is None or not len(rows):
             reason: Fallback = "no model yet" if model is None else "no known item in the basket"
-            found = self._popular(model, reason, excluded, limits)
+            found = self._popular(model, reason, excluded, limits, asker)
         else:
             ranked = _ranked_basket(model, *rank_basket(model, rows, excluded, limits.depth))
-            found = self._write(model, None, rows, ranked, limits)
+            found = self._write(model, None, rows, ranked, limits, asker)
         return found.model_copy(update={"unknown_items": unknown}) if unknown else found
 
     def _answer(
@@ -272,13 +346,30 @@ class Recommender(ModelServer):
         """Writes an answer whose scores are on the scale of the computed lists."""
         ranked = Ranked(items, scores, model, model.relevance.of)
         basket = recent_basket(self._shard, asked.row, asked.latest) if limits.explain else NO_ROWS
-        return self._write(model, asked.user, basket, ranked, limits)
+        return self._write(model, asked.user, basket, ranked, limits, self._asker_of(asked))
 
     def _write(
-        self, model: CompiledModel, user: str | None, basket: Rows, ranked: Ranked, limits: ListRequest
+        self, model: CompiledModel, user: str | None, basket: Rows, ranked: Ranked, limits: ListRequest, asker: Asker
     ) -> RecommendationsOut:
-        lists = self._answers.write_page(ranked, limits, Query(model, basket))
+        lists = self._write_page(model, ranked, limits, asker, Query(model, basket))
         return RecommendationsOut(user=user, model=model.version, items=lists)
+
+    def _write_page(
+        self, model: CompiledModel | None, ranked: Ranked, limits: ListRequest, asker: Asker, query: Query | None = None
+    ) -> tuple[ItemOut, ...]:
+        """Writes the asked part of a list, with new items at the reserved places."""
+        chosen = [] if model is None else self._choose_new(model, asker, limits)
+        if model is None or not chosen:
+            return self._answers.write_page(ranked, limits, query)
+        rows, scores = _leave_out(ranked.rows, ranked.scores, chosen)
+        places = _places(chosen, limits, int(np.count_nonzero(rows >= 0)))
+        before = sum(place < limits.offset for place in places)
+        inside = [at for at, place in enumerate(places) if limits.offset <= place < limits.offset + limits.k]
+        part = replace(limits, offset=limits.offset - before, k=limits.k - len(inside))
+        items = list(self._answers.write_page(ranked._replace(rows=rows, scores=scores), part, query))
+        for at, item in zip(inside, self._new.write(model, asker, [chosen[at] for at in inside], limits), strict=True):
+            items.insert(places[at] - limits.offset, item)
+        return tuple(items)
 
     def _share(self, counts: Float32) -> Float64:
         """Turns counts of users into shares of the shard's users."""
@@ -291,13 +382,31 @@ class Recommender(ModelServer):
         reason: Fallback,
         excluded: Mask,
         limits: ListRequest,
+        asker: Asker,
         *,
         user: str | None = None,
     ) -> RecommendationsOut:
+        if limits.only_new:  # without a model: nothing scores new items
+            return RecommendationsOut(user=user, fallback=reason, items=())
         scores = self._popularity.copy()
         scores[excluded] = -np.inf
-        lists = self._answers.write_page(Ranked(*best_rows(scores, limits.depth), model, self._share), limits)
+        ranked = Ranked(*best_rows(scores, limits.depth), model, self._share)
+        lists = self._write_page(model, ranked, limits, asker)
         return RecommendationsOut(user=user, fallback=reason, items=lists)
+
+
+def _leave_out(
+    rows: NDArray[np.integer], scores: Float32, chosen: Sequence[NewItem]
+) -> tuple[NDArray[np.integer], Float32]:
+    """Takes items that have reserved places out of a list."""
+    kept = ~np.isin(rows, [one.row for one in chosen if one.row >= 0])
+    return (rows, scores) if kept.all() else (rows[kept], scores[kept])
+
+
+def _places(chosen: Sequence[NewItem], limits: ListRequest, others: int) -> list[int]:
+    """Finds the places of new items in a list: the reserved ones, or behind its end where it is shorter."""
+    reserved = reserved_places(limits.new_places, limits.k)
+    return [min(place, others + at) for at, place in enumerate(reserved[: len(chosen)])]
 
 
 def _ranked_basket(model: CompiledModel, rows: NDArray[np.integer], scores: Float32) -> Ranked:

@@ -125,11 +125,15 @@ def _describe(found: RecommendationsOut) -> str:
 
 def _similar_trial(item: str, k: int, recommender: Recommender) -> Trial:
     try:
-        model, items = recommender.similar(item, k)
+        found = recommender.similar(item, k)
     except NotFoundError:
         return Trial("", k, heading=f"Like {item}", note="This silo’s catalogue has no such item.", warns=True)
-    note = "There is no model yet." if model is None else f"By the cosine of the embeddings of model {model}."
-    return Trial("", k, heading=f"Like {item}", note=note, warns=model is None, items=items)
+    note = f"By the cosine of the embeddings of model {found.model}."
+    if found.reason is not None:
+        note = "Nobody has this item yet: these are nearest by title, categories and attributes."
+    elif found.model is None:
+        note = "There is no model yet."
+    return Trial("", k, heading=f"Like {item}", note=note, warns=found.model is None, items=found.items)
 
 
 def try_visit(question: Question, answers: NextItems) -> Trial:

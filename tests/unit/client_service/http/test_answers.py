@@ -14,7 +14,7 @@ from client_service.compiled.model import CompiledModel
 from client_service.data.interaction_files import load_shard, write_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served, freeze
-from client_service.serving.messages import RecommendationsOut
+from client_service.serving.messages import RecommendationsOut, SimilarOut
 from client_service.serving.ranking import Basket, ListRequest
 from client_service.serving.recommender import QUICK, Recommender
 from client_service.training.item_trainer import ItemTrainer
@@ -92,7 +92,7 @@ def test_more_than_there_are_gives_all_there_are(recommender: Recommender) -> No
     assert len(recommender.for_user("user-03", ListRequest(1000)).items) == EVERYTHING - 6
     assert len(recommender.for_user("nobody", ListRequest(1000)).items) == EVERYTHING
     assert len(recommender.for_basket(["item-00"], ListRequest(1000)).items) == EVERYTHING - 1
-    assert len(recommender.similar("item-00", 1000)[1]) == EVERYTHING - 1
+    assert len(recommender.similar("item-00", 1000).items) == EVERYTHING - 1
 
 
 def test_only_allowed_items_and_no_excluded_ones_are_recommended(recommender: Recommender) -> None:
@@ -135,7 +135,7 @@ def test_without_a_model_everybody_gets_unseen_popular_items_and_a_flag(shard: S
     assert set(ids(known)) == set(shard.item_ids) - items_of(shard, "user-03", "train", "valid", "test")
     for answer in (recommender.for_user("nobody", ListRequest(3)), recommender.for_basket(["item-00"], ListRequest(3))):
         assert (answer.fallback, answer.model, len(answer.items)) == ("no model yet", None, 3)
-    assert recommender.similar("item-00", 3) == (None, ())
+    assert recommender.similar("item-00", 3) == SimilarOut(item="item-00", items=())
 
 
 def test_baskets_computed_together_are_answered_as_each_alone(recommender: Recommender) -> None:
@@ -201,7 +201,8 @@ def test_a_user_s_own_training_items_as_a_basket_give_the_user_s_own_scores(
 def test_similar_items_are_the_nearest_by_cosine_and_never_the_item_itself(
     recommender: Recommender, shard: Shard, training: ItemTrainer
 ) -> None:
-    version, items = recommender.similar("item-04", 3)
+    found = recommender.similar("item-04", 3)
+    version, items = found.model, found.items
     with torch.no_grad():
         rows = training.model.pooled()[1].embedding.double()
     cosines = torch.nn.functional.cosine_similarity(rows, rows[4][None], dim=1)

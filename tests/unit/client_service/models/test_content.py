@@ -175,8 +175,8 @@ def test_a_compiled_model_has_what_scores_items_that_nobody_has(told: Shard) -> 
     begun.model.encoder.prepare_inference()
     ranker = begun.model.freeze().fused(begun.fusion, begun.codes)
     served = Served("run-1.2", begun.model, ranker=ranker, cold=begun.cold)
-    choice = choose_form(FormBuilder(served, told))
-    _, arrays = _describe(served, told, choice, Relevance(1.0, 0.0))
+    builder = FormBuilder(served, told)
+    _, arrays = _describe(builder, choose_form(builder), Relevance(1.0, 0.0))
     features, left, weights = (arrays[f"content-{name}"] for name in ("features", "left", "weights"))
     basket, some = np.array([1, 2, 5]), np.array([9, 19, 29])
     assert served.cold is not None

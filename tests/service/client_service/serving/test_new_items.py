@@ -1,0 +1,213 @@
+"""New items, which nobody has bought yet, have places of their own in lists; what applications post appears at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_service.compiled.publication import SERVING, read_publication
+from client_service.event_log.messages import InteractionIn, ItemIn
+from client_service.event_log.overlay import Overlay
+from client_service.event_log.store import EventStore
+from client_service.serving.messages import ItemOut
+from client_service.serving.new_items import reserved_places
+from client_service.serving.ranking import Basket, ListRequest
+from client_service.serving.recommender import Recommender, open_recommender
+from client_service.settings import ClientSettings
+from shared.errors import NotFoundError
+from tests.support.kept import keep_first_model
+from tests.support.new_items import write_shop
+from tests.support.small import small_client
+
+BUYER, READER = "user-00", "user-01"  # of boots, of novels
+NEW_BOOTS, NEW_NOVELS = ({f"new-{kind}-{number}" for number in range(4)} for kind in ("boots", "novel"))
+WHITE = ItemIn(title="Black boots of green", categories=("boots",))
+
+
+def open_shop(folder: Path, **changes: object) -> tuple[ClientSettings, Recommender]:
+    """A server's recommender of the shop, with all lists computed."""
+    settings = small_client(write_shop(folder / "shop", **changes), folder / "state")  # type: ignore[arg-type]
+    keep_first_model(settings, published=True)
+    serving = settings.state_directory / SERVING
+    published = read_publication(serving)
+    assert published is not None
+    return settings, open_recommender(serving, published, None)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Recommender:
+    """Nothing is told of its items."""
+    return open_shop(tmp_path_factory.mktemp("plain"))[1]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[tuple[Recommender, EventStore]]:
+    settings, recommender = open_shop(tmp_path)
+    store = EventStore(settings.state_directory)
+    recommender.overlay.attach_store(store)
+    yield recommender, store
+    store.close()
+
+
+def tell(store: EventStore, item: str, facts: ItemIn) -> None:
+    store.put_each([(item, facts)])
+
+
+def ids(items: tuple[ItemOut, ...]) -> list[str]:
+    return [one.item for one in items]
+
+
+def places(items: tuple[ItemOut, ...]) -> list[int]:
+    """From 1 on, as people count."""
+    return [place for place, one in enumerate(items, 1) if one.reason == "new"]
+
+
+def test_places_in_lists_of_each_length() -> None:
+    assert [reserved_places(1, k) for k in (1, 4, 5, 9, 10, 20, 1000)] == [(), (), (4,), (8,), (9,), (9,), (9,)]
+    assert [reserved_places(2, k) for k in (4, 5, 9, 10, 20)] == [(), (3, 4), (7, 8), (4, 9), (4, 9)]
+    assert reserved_places(0, 20) == ()
+
+
+def test_the_tenth_place_is_a_new_item_of_the_user_s_taste(plain: Recommender) -> None:
+    for user, new in ((BUYER, NEW_BOOTS), (READER, NEW_NOVELS)):
+        without = plain.for_user(user, ListRequest(20, new=0)).items
+        assert places(without) == []
+        one, two = (plain.for_user(user, ListRequest(20, new=count)).items for count in (1, 2))
+        assert places(one) == [10] and places(two) == [5, 10]
+        assert one[9].item in new and one[9].title is not None and 0.0 < one[9].score < 1.0
+        assert {two[4].item, two[9].item} < new and two[4].item == one[9].item
+        chosen = one[9].item
+        others = [item for item in ids(without) if item != chosen]
+        assert [item for item in ids(one) if item != chosen] == others[:19]
+        assert plain.for_user(user, ListRequest(20)).items == one, "one place is the default where there are new items"
+
+
+def test_looked_up_and_computed_lists_have_the_same_new_item(plain: Recommender) -> None:
+    """An item excluded that no list has makes the look-up a computation of nothing else."""
+    for user in plain._shard.user_ids:
+        model = plain.model
+        assert model is not None and model.cold is not None
+        row = plain._shard.user_row(user)
+        assert row is not None
+        listed = model.cold_list_of(row)
+        assert listed is not None
+        profile = model.cold.profile(plain._shard.train.row(row))
+        scores = model.cold.scores(profile)
+        assert np.allclose(np.sort(scores)[::-1], listed[1][: len(scores)], atol=1e-3 * np.abs(scores).max())
+        varied = plain.for_user(user, ListRequest(20, mmr=1e-9)).items
+        assert varied[9].item == plain.for_user(user, ListRequest(20)).items[9].item
+
+
+@pytest.mark.parametrize("k", [5, 7, 10, 12])
+def test_pages_repeat_and_omit_nothing(plain: Recommender, k: int) -> None:
+    for new in (0, 1, 2):
+        whole = plain.for_user(BUYER, ListRequest(1000, new=0)).items
+        pages = [plain.for_user(BUYER, ListRequest(k, offset=at, new=new)).items for at in range(0, 60, k)]
+        found = [item for page in pages for item in ids(page)]
+        assert sorted(found) == sorted(ids(whole))
+
+
+def test_only_new_items(plain: Recommender) -> None:
+    found = plain.for_user(BUYER, ListRequest(20, only_new=True))
+    assert set(ids(found.items[:4])) == NEW_BOOTS and set(ids(found.items)) == NEW_BOOTS | NEW_NOVELS
+    assert all(one.reason == "new" for one in found.items) and found.fallback is None
+    page = plain.for_user(BUYER, ListRequest(3, only_new=True, offset=2)).items
+    assert page == found.items[2:5]
+    basket = plain.for_basket(["novel-01", "novel-02"], ListRequest(4, only_new=True))
+    assert set(ids(basket.items)) == NEW_NOVELS
+    nobody = plain.for_user("nobody", ListRequest(20, only_new=True))
+    assert nobody.fallback == "unknown user" and len(nobody.items) == 8
+
+
+def test_baskets_batches_and_unknown_users_have_the_place_too(plain: Recommender) -> None:
+    basket = plain.for_basket(["boots-01", "boots-02"], ListRequest(10))
+    assert places(basket.items) == [10] and basket.items[9].item in NEW_BOOTS
+    two = plain.for_users((BUYER, "nobody"), ListRequest(10))
+    assert [places(one.items) for one in two] == [[10], [10]] and two[1].fallback == "unknown user"
+    assert two[0] == plain.for_user(BUYER, ListRequest(10))
+    several = plain.for_baskets([Basket(("boots-01", "boots-02"), ListRequest(10))])
+    assert several == (basket,)
+
+
+def test_filters_exclusions_and_allowed_items_hold(plain: Recommender) -> None:
+    best = plain.for_user(BUYER, ListRequest(10)).items[9].item
+    without = plain.for_user(BUYER, plain.limits(10, exclude=[best])).items
+    assert places(without) == [10] and without[9].item in NEW_BOOTS - {best}
+    novels = plain.for_user(BUYER, plain.limits(30, filters=["kind:novel"])).items
+    assert places(novels) == [10] and novels[9].item in NEW_NOVELS
+    allowed = plain.for_user(BUYER, plain.limits(10, allow=["boots-01", "novel-01", "new-novel-2"])).items
+    assert allowed[-1].item == "new-novel-2" and places(allowed) == [len(allowed)], "behind the end of a shorter list"
+    assert places(plain.for_user(BUYER, plain.limits(10, allow=["novel-01"])).items) == []
+
+
+def test_the_reason_names_items_of_the_user_s_own(plain: Recommender) -> None:
+    item = plain.for_user(BUYER, ListRequest(10, explain=True)).items[9]
+    row = plain._shard.user_row(BUYER)
+    assert row is not None and item.because and item.explained
+    own = {plain._shard.item_ids[one] for one in plain._shard.train.row(row)}
+    assert {reason.item for reason in item.because} <= own
+    assert item.explained == pytest.approx(plain.for_user(BUYER, ListRequest(10, raw=True)).items[9].score, rel=0.01)
+
+
+def test_similar_items_of_a_new_one_are_nearest_by_text(plain: Recommender) -> None:
+    found = plain.similar("new-boots-1", 5)
+    assert found.reason == "new" and all("boots" in one.item for one in found.items)
+    assert found.items[0].item in {"boots-01", "boots-09"}, "the same words"
+    assert plain.similar("boots-01", 5).reason is None
+
+
+def test_variety_keeps_the_new_items_apart(plain: Recommender) -> None:
+    alike, varied = (plain.for_user(BUYER, ListRequest(4, only_new=True, mmr=mmr)).items for mmr in (0.0, 0.9))
+    assert set(ids(alike)) == NEW_BOOTS and set(ids(varied)) & NEW_NOVELS
+
+
+def test_without_titles_nothing_is_new(tmp_path: Path) -> None:
+    _, recommender = open_shop(tmp_path, titled=False)
+    assert recommender.model is not None and recommender.model.cold is None
+    assert places(recommender.for_user(BUYER, ListRequest(20)).items) == []
+    assert recommender.for_user(BUYER, ListRequest(20, only_new=True)).items == ()
+
+
+def test_a_posted_item_is_recommended_at_the_next_request(shop: tuple[Recommender, EventStore]) -> None:
+    """It is in no catalogue; once it is hidden it is gone again."""
+    recommender, store = shop
+    with pytest.raises(NotFoundError):
+        recommender.similar("posted", 3)
+    tell(store, "posted", WHITE)
+    found = recommender.for_user(BUYER, ListRequest(40, only_new=True)).items
+    assert "posted" in ids(found)[:5] and found[ids(found).index("posted")].title == WHITE.title
+    assert recommender.for_user(READER, ListRequest(40, only_new=True)).items[0].item in NEW_NOVELS
+    near = recommender.similar("posted", 3)
+    assert near.reason == "new" and all("boots" in one.item for one in near.items)
+    only = recommender.limits(10, filters=["category:boots"])
+    assert ids(recommender.for_user(BUYER, only).items) == ["posted"]
+    assert "posted" not in ids(
+        recommender.for_user(BUYER, recommender.limits(40, exclude=["posted"], only_new=True)).items
+    )
+    tell(store, "posted", ItemIn(hidden=True))
+    assert "posted" not in ids(recommender.for_user(BUYER, ListRequest(40, only_new=True)).items)
+
+
+def test_what_a_user_has_met_is_new_for_others_alone(shop: tuple[Recommender, EventStore]) -> None:
+    recommender, store = shop
+    tell(store, "posted", WHITE)
+    best = recommender.for_user(BUYER, ListRequest(10)).items[9].item
+    store.append([InteractionIn(event=item, user=BUYER, item=item) for item in (best, "posted")])
+    after = set(ids(recommender.for_user(BUYER, ListRequest(40, only_new=True)).items))
+    assert not after & {best, "posted"}
+    others = set(ids(recommender.for_user("user-02", ListRequest(40, only_new=True)).items))
+    assert {best, "posted"} <= others
+    assert "posted" not in ids(recommender.for_basket(["boots-01", "posted"], ListRequest(40, only_new=True)).items)
+
+
+def test_a_hidden_or_retitled_new_item(shop: tuple[Recommender, EventStore]) -> None:
+    recommender, store = shop
+    best = recommender.for_user(BUYER, ListRequest(10)).items[9].item
+    tell(store, best, ItemIn(title="Gone", hidden=True))
+    assert recommender.for_user(BUYER, ListRequest(10)).items[9].item != best
+    tell(store, "new-novel-0", ItemIn(title="Brown boots of red", attributes={"kind": "boots"}))
+    found = ids(recommender.for_user(BUYER, ListRequest(4, only_new=True)).items)
+    assert "new-novel-0" in found, "what an application says of an item holds at once"
