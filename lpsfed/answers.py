@@ -20,12 +20,14 @@ class RecommendedItem:
     """An item of a list.
 
     score: relevance in [0, 1], or with `raw` the score by which the model ranks; the cosine in a list of similar items.
-    because, explained: with `explain`, where the served model has a closed-form part.
+    reason: "new" for an item that nobody has yet, which has a reserved place. because, explained: with `explain`, where
+    the served model has a closed-form part.
     """
 
     item: str
     score: float
     title: str | None = None
+    reason: str | None = None
     because: tuple[Reason, ...] = ()
     explained: float | None = None
 
@@ -43,11 +45,12 @@ class Recommendations:
 
 @dataclass(frozen=True)
 class SimilarItems:
-    """Items like an item, nearest first."""
+    """Items like an item, nearest first. reason: "new" for items nearest by text to one that nobody has yet."""
 
     item: str
     items: tuple[RecommendedItem, ...]
     model: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
 from itertools import islice
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -52,6 +52,8 @@ class ListOptions(TypedDict, total=False):
     freshness: float
     explain: bool
     raw: bool
+    new: int
+    only: Literal["new"]
 
 
 class BatchOptions(ListOptions, total=False):

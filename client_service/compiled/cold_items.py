@@ -98,6 +98,6 @@ class ColdItems:
         found, step = np.empty(len(self._features), dtype=np.float32), 1 << 12
         for first in range(0, len(found), step):
             block = self._features[first : first + step, :-1]
-            lengths = np.sqrt(np.einsum("nd,nd->n", block, block))
+            lengths = np.linalg.norm(block, axis=1)
             found[first : first + step] = (block @ wanted) / np.maximum(lengths, np.float32(1e-12))
         return found

@@ -98,7 +98,7 @@ class Asker:
         self.hidden, self._read, self.listed, self.seen = hidden, read, listed, seen
 
     @cached_property
-    def known(self) -> Known:
+    def facts(self) -> Known:
         return self._read()
 
 
@@ -112,7 +112,7 @@ class NewItems:
         self._features: dict[str, Float32] = {}
         self._told: tuple[str, ToldItems | None] = ("", None)
 
-    def told(self, cold: ColdItems) -> ToldItems | None:
+    def find_told(self, cold: ColdItems) -> ToldItems | None:
         """Collects the told items with features, which the encoder of the model makes; None without any."""
         newly = self._overlay.take_newly_told()
         if newly or self._told[0] != cold.encoder:
@@ -123,13 +123,13 @@ class NewItems:
     def are_there(self, model: CompiledModel | None) -> bool:
         """Tells whether the silo has a new item for anybody."""
         cold = None if model is None else model.cold
-        return cold is not None and (len(cold.rows) > 0 or self.told(cold) is not None)
+        return cold is not None and (len(cold.rows) > 0 or self.find_told(cold) is not None)
 
     def rank(self, model: CompiledModel, asker: Asker, limits: ListRequest, count: int) -> list[NewItem]:
         """Chooses the best new items, best first; of a computed list where it reaches so far."""
         if (cold := model.cold) is None or count == 0:
             return []
-        told = self.told(cold)
+        told = self.find_told(cold)
         if asker.listed is not None and limits.exclude_seen and not limits.mmr:
             found = self._look_up(model, asker, limits, count, told)
             if found is not None:
@@ -147,16 +147,16 @@ class NewItems:
             ItemOut(item=one.item, score=score, title=one.title, reason="new")
             for one, score in zip(items, scale.tolist(), strict=True)
         ]
-        if not limits.explain or not items or not len(asker.known.basket) or (cold := model.cold) is None:
+        if not limits.explain or not items or not len(asker.facts.basket) or (cold := model.cold) is None:
             return found
         features = features_of(cold, items)
         return list(
-            self._answers.add_reasons(found, cold.contributions(asker.known.basket, features), asker.known.basket)
+            self._answers.add_reasons(found, cold.contributions(asker.facts.basket, features), asker.facts.basket)
         )
 
     def find_features(self, cold: ColdItems, item: str) -> Float32 | None:
         """Looks up the features of a new item, (d,); None for an item that is not new, or that has no text."""
-        told = self.told(cold)
+        told = self.find_told(cold)
         if told is not None and item in told.ids:
             found: Float32 = told.features[told.ids.index(item)]
             return found
@@ -199,18 +199,18 @@ class NewItems:
         told: ToldItems,
         found: list[NewItem],
     ) -> list[NewItem]:
-        more = self._allowed_told(cold.profile(asker.known.basket), asker, limits, count, told)
+        more = self._allowed_told(cold.profile(asker.facts.basket), asker, limits, count, told)
         return sorted([*found, *more], key=lambda one: -one.score)[:count]
 
     def _compute(
         self, cold: ColdItems, asker: Asker, limits: ListRequest, count: int, told: ToldItems | None
     ) -> list[NewItem]:
-        profile, titles, ids = cold.profile(asker.known.basket), self._overlay.titles, self._shard.item_ids
+        profile, titles, ids = cold.profile(asker.facts.basket), self._overlay.titles, self._shard.item_ids
         barred = np.zeros(len(ids), dtype=bool) if limits.forbidden is None else limits.forbidden.copy()
         if asker.hidden is not None:
             barred |= asker.hidden
         if limits.exclude_seen:
-            for rows in asker.known.met:
+            for rows in asker.facts.met:
                 barred[rows] = True
         if told is not None:
             barred[list(told.replaced)] = True
@@ -231,11 +231,11 @@ class NewItems:
     ) -> list[NewItem]:
         scores, found = told.features @ profile, list[NewItem]()
         met = (
-            frozenset(row for rows in asker.known.met for row in rows.tolist()) if limits.exclude_seen else frozenset()
+            frozenset(row for rows in asker.facts.met for row in rows.tolist()) if limits.exclude_seen else frozenset()
         )
         for place in np.argsort(-scores, kind="stable").tolist():
             item, row = told.ids[place], int(told.rows[place])
-            if (limits.exclude_seen and item in asker.known.names) or row in met:
+            if (limits.exclude_seen and item in asker.facts.names) or row in met:
                 continue
             if row >= 0:
                 if (asker.hidden is not None and asker.hidden[row]) or (

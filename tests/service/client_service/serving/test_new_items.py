@@ -10,7 +10,6 @@ import pytest
 
 from client_service.compiled.publication import SERVING, read_publication
 from client_service.event_log.messages import InteractionIn, ItemIn
-from client_service.event_log.overlay import Overlay
 from client_service.event_log.store import EventStore
 from client_service.serving.messages import ItemOut
 from client_service.serving.new_items import reserved_places
