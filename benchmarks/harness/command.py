@@ -94,8 +94,12 @@ DOCS = ROOT.parent / "docs"
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `python -m benchmarks`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
-    parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify; guard")
-    parser.add_argument("folder", nargs="?", type=Path, help="of verify: the folder with the public data sets")
+    parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify; guard; cold")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, help="of verify: the folder with the public data sets; of cold: one"
+    )
+    parser.add_argument("--draws", type=int, default=3, help="of cold: how often items are hidden")
+    parser.add_argument("--json", action="store_true", help="of cold: print JSON")
     parser.add_argument("--write", action="store_true", help="of guard: commit what is found instead of judging by it")
     parser.add_argument("--all", action="store_true", help="every table, one after the other")
     parser.add_argument("--quick", action="store_true", help="the small stand-in, kept nowhere, checked at its end")
@@ -138,10 +142,12 @@ def _run_command(given: argparse.Namespace) -> int:
         return _print_verification(given.folder)
     if given.what == "guard":
         return guard(write=given.write)
+    if given.what == "cold":
+        return _run_cold(given)
     if given.all == bool(given.what) or given.what not in (None, *table_names()):
         named = "" if given.what is None else f", got {given.what!r}"
         raise SettingsError(
-            f"benchmark: expected one of {', '.join(table_names())}, report, verify, guard, or --all{named}"
+            f"benchmark: expected one of {', '.join(table_names())}, report, verify, guard, cold, or --all{named}"
         )
     jobs = (2 if given.quick else 1) if given.jobs is None else given.jobs
     if jobs < 1:
@@ -151,6 +157,15 @@ def _run_command(given: argparse.Namespace) -> int:
         return _run_tables(given, jobs, None)
     with cluster_launch(RayCluster(given.ray_address, given.ray_cpus), run_child) as (launch, room):
         return _run_tables(given, room if given.jobs is None else jobs, launch)
+
+
+def _run_cold(given: argparse.Namespace) -> int:
+    from benchmarks.cold.run import run_cold
+
+    if given.folder is None or given.draws < 1:
+        raise SettingsError(f"cold: expected a data set and at least 1 draw, got {given.folder} and {given.draws}")
+    run_cold(given.folder, given.draws, as_json=given.json)
+    return 0
 
 
 def _run_tables(given: argparse.Namespace, jobs: int, launch: Launch | None) -> int:

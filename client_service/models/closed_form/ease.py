@@ -57,15 +57,18 @@ class UserWeights:
         return found
 
 
-def ease(train: sparse.csr_array, ridge: float) -> ItemWeights | UserWeights:
-    """EASE of a training graph (M, N), for baskets of anybody. One inverse of min(M, N) rows."""
+def ease(train: sparse.csr_array, ridge: float, *, by_users: bool = False) -> ItemWeights | UserWeights:
+    """EASE of a training graph (M, N), for baskets of anybody. One inverse of min(M, N) rows.
+
+    by_users: of fewer users than items keep what the users have, also where the weights of the items would fit.
+    """
     binary = train.astype(np.float32)
     if train.shape[1] <= train.shape[0]:
         return ItemWeights(ease_weights(binary, ridge))
     inverse = _ridge_inverse(binary, ridge)
     turned = sparse.csr_array(binary.T)
     users = UserWeights(inverse, binary, turned, np.float32(1.0) / (1 - _explained(binary, inverse)))
-    return ItemWeights(_item_weights(users)) if train.shape[1] <= DENSE_ITEMS else users
+    return users if by_users or train.shape[1] > DENSE_ITEMS else ItemWeights(_item_weights(users))
 
 
 def _item_weights(users: UserWeights) -> Float32:

@@ -1,0 +1,158 @@
+"""Methods that rank items without a user, by name, and the choice of their settings by hidden items.
+
+A method sees interactions in which the cold items have no user, and the features of all items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.models.closed_form.content import add_constant, content_weights, sum_content
+from client_service.models.closed_form.ease import ease
+from client_service.models.cold_items import (
+    FOLDS,
+    carry_weights,
+    choose_cold_setting,
+    fit_cold_items,
+    hide_columns,
+    hide_items,
+    mean_gain,
+)
+from shared.method.graph import Float64, degrees
+from shared.method.parameters import Float32
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ColdTask:
+    """Cold items to rank. train: (M, N), in which they have no user. features: (N, d). users: rows of whose baskets.
+    seed: of what a method draws."""
+
+    train: sparse.csr_array
+    features: Float32
+    cold: Rows
+    users: Rows
+    seed: int
+
+    @property
+    def baskets(self) -> sparse.csr_array:
+        """The users' rows."""
+        return self.train[self.users].astype(np.float32)
+
+    @property
+    def warm(self) -> Rows:
+        """The items that somebody has."""
+        return np.flatnonzero(degrees(self.train)[1] > 0)
+
+
+Score = Callable[[ColdTask, Any], Float32]
+
+
+@dataclass(frozen=True)
+class Method:
+    """score: (task, setting) -> scores (B, C). settings: those that hidden items choose from."""
+
+    score: Score
+    settings: Sequence[Any] = (None,)
+
+
+def _score_random(task: ColdTask, _: None) -> Float32:
+    shape = (len(task.users), len(task.cold))
+    return np.random.default_rng([task.seed, 1]).random(shape, dtype=np.float32)
+
+
+def _score_popularity(task: ColdTask, ridge: float) -> Float32:
+    """The frequency that ridge regression expects of an item's features, the same for everybody."""
+    table, counts = add_constant(task.features), np.log1p(degrees(task.train)[1])
+    warm = table[task.warm]
+    weights = np.linalg.solve(warm.T @ warm + ridge * np.eye(warm.shape[1]), warm.T @ counts[task.warm])
+    return np.tile((table[task.cold] @ weights).astype(np.float32), (len(task.users), 1))
+
+
+def _score_plain(task: ColdTask, _: None) -> Float32:
+    """The cosine with each item of the basket, summed."""
+    found: Float32 = np.asarray(task.baskets @ task.features) @ task.features[task.cold].T
+    return found
+
+
+def _score_nearest(task: ColdTask, neighbours: int) -> Float32:
+    """The same with the nearest warm items of each cold item alone."""
+    warm, few = task.warm, min(neighbours, len(task.warm))
+    likeness = task.features[task.cold] @ task.features[warm].T
+    nearest = np.argpartition(-likeness, few - 1, axis=1)[:, :few]
+    values = np.take_along_axis(likeness, nearest, 1).ravel()
+    places = (np.repeat(np.arange(len(task.cold)), few), nearest.ravel())
+    kept = sparse.csr_array((values, places), shape=likeness.shape)
+    found: Float32 = sparse.csr_array(task.baskets[:, warm] @ kept.T).toarray()
+    return found
+
+
+def _score_content(task: ColdTask, ridge: float) -> Float32:
+    """Content-EASE of the silo's own sums."""
+    table, warm = add_constant(task.features), task.warm
+    weights = content_weights(sum_content(task.train[:, warm], table[warm]), table[warm], ridge)
+    found: Float32 = ((np.asarray(task.baskets @ table) @ weights) @ table[task.cold].T).astype(np.float32)
+    return found
+
+
+def _score_ridge(task: ColdTask, setting: tuple[float, float]) -> Float32:
+    """Scores of EASE, carried to cold items by linear ridge regression on features."""
+    ridge, smoothing = setting
+    table = add_constant(task.features)
+    warm = np.zeros_like(table)
+    warm[task.warm] = table[task.warm]
+    carried = carry_weights(ease(task.train, ridge, by_users=True), warm.astype(np.float32))
+    linear = np.linalg.solve(warm.T @ warm + smoothing * np.eye(table.shape[1]), table[task.cold].T)
+    found: Float32 = (np.asarray(task.baskets @ carried) @ linear).astype(np.float32)
+    return found
+
+
+def _score_cold(task: ColdTask, _: None) -> Float32:
+    """What the product ranks cold items by; it chooses its own setting by hidden items."""
+    setting = choose_cold_setting(task.train, task.features, task.seed)
+    return fit_cold_items(task.train, task.features, setting).score(task.baskets, task.features[task.cold])
+
+
+METHODS = {
+    "random": Method(_score_random),
+    "popularity": Method(_score_popularity, (1.0, 10.0, 100.0)),
+    "plain_text": Method(_score_plain),
+    "knn": Method(_score_nearest, (10, 20, 50, 100)),
+    "content": Method(_score_content, (0.03, 0.1, 0.3, 1.0)),
+    "ridge": Method(_score_ridge, tuple((one, two) for one in (100.0, 300.0, 1000.0) for two in (1.0, 3.0, 10.0))),
+    "cold": Method(_score_cold),
+}
+
+
+def score_cold_items(method: Method, task: ColdTask) -> Float32:
+    """Scores of the cold items (B, C), by the setting that ranks other hidden items best."""
+    if len(method.settings) == 1:
+        return method.score(task, method.settings[0])
+    totals = np.zeros(len(method.settings))
+    for fold in range(FOLDS):  # the very items by which the product chooses
+        hidden = hide_items(task.train, np.random.default_rng([task.seed, fold]))
+        inner, wanted = pose_task(task.train, task.features, hidden, task.seed)
+        totals += [float(mean_gain(method.score(inner, one), wanted).mean()) for one in method.settings]
+    return method.score(task, method.settings[int(np.argmax(totals))])
+
+
+def pose_task(
+    interactions: sparse.csr_array, features: Float32, hidden: Rows, seed: int
+) -> tuple[ColdTask, NDArray[np.bool_]]:
+    """Hides items from everybody: the task of ranking them, and which of them each of its users has, (B, C)."""
+    train = hide_columns(interactions, hidden)
+    wanted = sparse.csr_array(interactions[:, hidden]).toarray() > 0
+    users = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0)).astype(np.int64)
+    return ColdTask(train, features, hidden, users, seed), wanted[users]
+
+
+def gains_of_methods(task: ColdTask, wanted: NDArray[np.bool_]) -> dict[str, Float64]:
+    """NDCG@10 of each user by each method."""
+    return {name: mean_gain(score_cold_items(method, task), wanted) for name, method in METHODS.items()}

@@ -1,0 +1,195 @@
+"""`python -m benchmarks cold DATA`: NDCG@10 of items that nobody has, by draws, and what other silos' sums add.
+
+A draw hides a tenth of the items from everybody, and ranks them among themselves for each user who has one of them.
+Settings are chosen by a second tenth, of the items that are left; what the test hides is read once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy import sparse
+
+from benchmarks.cold.methods import ColdTask, Rows, gains_of_methods, pose_task
+from benchmarks.common import render_table
+from client_service.data.interactions import build_shard
+from client_service.models.cold_items import HIDDEN, choose_cold_setting, fit_cold_items, hide_items, mean_gain
+from client_service.text.item_features import item_features
+from shared.errors import DataError
+from shared.method.graph import Float64
+from shared.method.parameters import Float32
+from simulation.datasets.load import load_dataset
+from simulation.progress import tell_progress
+
+NORMAL = 1.96  # half-widths of 95 % intervals in standard errors
+DIVISIONS = (256, 64, 16, 4)  # numbers of silos, where a silo then has SILO_USERS
+SILO_USERS = range(9, 161)
+MOST_SILOS = 6  # of one size that are measured in a draw
+SPLIT_SEED = 0
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All interactions of a data set (M, N), and the features of its items (N, d)."""
+
+    name: str
+    interactions: sparse.csr_array
+    features: Float32
+
+
+def read_catalogue(path: Path) -> Catalogue:
+    """A data set as one matrix, whatever its split. DataError where nothing is known of the items."""
+    dataset = load_dataset(path, SPLIT_SEED)
+    items = dataset.events.select(pl.col("item").unique().sort())
+    if dataset.titles is not None:
+        items = items.join(dataset.titles, on="item", how="left")
+    shard = build_shard(dataset.name, dataset.events.with_columns(split=pl.lit("train")), items)
+    found = item_features(shard)
+    if found is None:
+        raise DataError(f"{path}: expected titles or attributes of the items beside the interactions, got none")
+    return Catalogue(dataset.name, shard.train, found.values)
+
+
+@dataclass
+class Gains:
+    """NDCG@10 by draw and user, of one method. They are averaged over the users of a draw, then over draws."""
+
+    draws: list[tuple[Rows, Float64]] = field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        """The mean over draws."""
+        return float(np.mean([gains.mean() for _, gains in self.draws]))
+
+    def error(self, base: Gains | None = None) -> float:
+        """Half the width of the 95 % interval over users, who occur in every draw; of the difference to a base."""
+        parts = []
+        for place, (users, gains) in enumerate(self.draws):
+            moved = gains if base is None else gains - base.draws[place][1]
+            influence = (moved - moved.mean()) / (len(moved) * len(self.draws))
+            parts.append(pl.DataFrame({"user": users, "influence": influence}))
+        by_user = pl.concat(parts).group_by("user").agg(pl.col("influence").sum())["influence"]
+        return NORMAL * float(np.sqrt(np.square(by_user.to_numpy()).sum()))
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures."""
+        each = [float(gains.mean()) for _, gains in self.draws]
+        return {
+            "ndcg@10": round(self.value, 4),
+            "interval": round(self.error(), 4),
+            "draws": np.round(each, 4).tolist(),
+        }
+
+    def compare(self, base: Gains) -> dict[str, Any]:
+        """This method over another one, of the same users."""
+        low = self.value - base.value - self.error(base)
+        found = {"ratio": self.value / base.value, "difference": self.value - base.value, "interval": self.error(base)}
+        return {name: round(value, 4) for name, value in found.items()} | {"above": bool(low > 0.0)}
+
+
+def measure_methods(catalogue: Catalogue, draws: int) -> dict[str, Gains]:
+    """Every method in every draw."""
+    found: dict[str, Gains] = {}
+    for draw in range(draws):
+        task, wanted = pose_draw(catalogue, draw)
+        for name, gains in gains_of_methods(task, wanted).items():
+            found.setdefault(name, Gains()).draws.append((task.users, gains))
+        told = ", ".join(f"{name} {one.draws[-1][1].mean():.4f}" for name, one in found.items())
+        tell_progress(f"draw {draw + 1} of {draws}, {len(task.cold):,} cold items, {len(task.users):,} users: {told}")
+    return found
+
+
+def pose_draw(catalogue: Catalogue, draw: int) -> tuple[ColdTask, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """The task of one draw."""
+    cold = hide_items(catalogue.interactions, np.random.default_rng([1000, draw]), HIDDEN)
+    return pose_task(catalogue.interactions, catalogue.features, cold, draw)
+
+
+def measure_silos(catalogue: Catalogue, draws: int) -> dict[int, tuple[Gains, Gains]]:
+    """By users of a silo: what it has of itself, and what it has of the sums of all silos. The catalogue is shared."""
+    users = catalogue.interactions.shape[0]
+    sizes = {count: users // count for count in DIVISIONS if users // count in SILO_USERS}
+    found = {size: (Gains(), Gains()) for size in sizes.values()}
+    for draw in range(draws):
+        task, wanted = pose_draw(catalogue, draw)
+        pooled = fit_cold_items(task.train, task.features, choose_cold_setting(task.train, task.features, task.seed))
+        for count, size in sizes.items():
+            silo = np.random.default_rng([2000, draw]).permutation(users) % count
+            gains: list[tuple[Rows, Float64, Float64]] = []
+            for number in range(min(count, MOST_SILOS)):
+                rows = np.flatnonzero(silo == number)
+                asked = np.flatnonzero(np.isin(task.users, rows))
+                own = task.train[rows]
+                setting = choose_cold_setting(own, task.features, task.seed)
+                scorers = (fit_cold_items(own, task.features, setting), pooled)
+                baskets, cold = task.baskets[asked], task.features[task.cold]
+                local, together = (mean_gain(one.score(baskets, cold), wanted[asked]) for one in scorers)
+                gains.append((task.users[asked], local, together))
+            for place in (0, 1):
+                joined = np.concatenate([one[1 + place] for one in gains])
+                found[size][place].draws.append((np.concatenate([one[0] for one in gains]), joined))
+            local, together = (one.draws[-1][1].mean() for one in found[size])
+            tell_progress(
+                f"draw {draw + 1} of {draws}, silos of {size} users: local {local:.4f}, federated {together:.4f}"
+            )
+    return found
+
+
+BASES = ("plain_text", "knn")
+
+
+def describe(
+    catalogue: Catalogue, methods: Mapping[str, Gains], silos: Mapping[int, tuple[Gains, Gains]]
+) -> dict[str, Any]:
+    """All figures as JSON."""
+    users, items = catalogue.interactions.shape
+    sizes = [
+        {"users": size, "local": local.to_json(), "federated": whole.to_json(), "gain": whole.compare(local)}
+        for size, (local, whole) in silos.items()
+    ]
+    return {
+        "data": catalogue.name,
+        "users": users,
+        "items": items,
+        "hidden": HIDDEN,
+        "methods": {name: one.to_json() for name, one in methods.items()},
+        "cold_over": {name: methods["cold"].compare(methods[name]) for name in BASES},
+        "silos": sizes,
+    }
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """The figures as tables."""
+    lines = [
+        [name, f"{one['ndcg@10']:.4f} ± {one['interval']:.4f}", " ".join(f"{value:.4f}" for value in one["draws"])]
+        for name, one in document["methods"].items()
+    ]
+    over: Sequence[str] = [f"cold over {name}: {_say(one)}" for name, one in document["cold_over"].items()]
+    sizes = [
+        [str(one["users"]), f"{one['local']['ndcg@10']:.4f}", f"{one['federated']['ndcg@10']:.4f}", _say(one["gain"])]
+        for one in document["silos"]
+    ]
+    return "\n".join(
+        [
+            render_table(("method", "NDCG@10", "by draw"), lines),
+            *("", *over),
+            *("", render_table(("users of a silo", "local", "federated", "federated over local"), sizes)),
+        ]
+    )
+
+
+def _say(one: Mapping[str, Any]) -> str:
+    return f"x {one['ratio']:.3f}, {one['difference']:+.4f} ± {one['interval']:.4f}"
+
+
+def run_cold(path: Path, draws: int, *, as_json: bool) -> None:
+    """Measures a data set and prints the figures."""
+    catalogue = read_catalogue(path)
+    document = describe(catalogue, measure_methods(catalogue, draws), measure_silos(catalogue, draws))
+    print(json.dumps(document, indent=1) if as_json else render(document))

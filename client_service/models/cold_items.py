@@ -1,0 +1,314 @@
+"""Scores items that nobody has by their features: content-EASE, and EASE carried over to items without a user.
+
+With X (M, N) the training edges, T (N, d) the items' features and w the warm items, those that somebody has:
+
+content-EASE   x T W T_c^T                          W of own or of all silos' sums, see closed_form/content.py
+carried EASE   x B K_w (K_w^T K_w + r K_a)^-1 K_c^T  B the weights of EASE, own or of the common basis
+
+K holds the likeness of items to anchors, the warm items with most users: 1 + exp(-|t - a|^2 / (2 h)); K_w of the warm
+items, K_c of the cold ones, K_a of the anchors. It is kernel ridge regression from features to EASE's scores.
+
+Both are x M phi(t)^T: M (N, p) has a row for each item of a basket, and phi(t) (p,) follows from the text of an item
+alone. So one sum of rows of M ranks every cold item, and an item whose text came a moment ago. Each part is divided by
+the spread of its scores among the users that the silo knows, so that a weight means the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, sparse
+
+from client_service.models.closed_form.content import add_constant, content_weights, sum_content
+from client_service.models.closed_form.ease import UserWeights, ease, ridges_for
+from client_service.models.closed_form.part import ItemWeights
+from shared.method.graph import Float64, degrees
+from shared.method.parameters import Float32
+
+ANCHORS = 1024
+REACHES = (0.125, 0.25, 0.5)  # h, in means of the squared distance between warm items
+SMOOTHINGS = (0.3, 1.0, 3.0)  # r
+CONTENT_SHARES = (0.0, 0.15, 0.3, 0.5, 1.0)  # of content-EASE's scores in the sum
+USUAL_SHARE = 0.3
+CONTENT_RIDGES = (0.03, 0.3)
+LEAST_RIDGE = 100.0  # of EASE: smaller ones were never chosen for items that nobody has
+NUGGET = 0.01  # added to K_a's diagonal: anchors of the same features leave it singular
+HIDDEN = 0.1  # share of the warm items that validation hides
+FOLDS = 2  # draws of hidden items
+MOST_USERS = 2000  # whom validation and the spread of scores ask
+TOP = 10
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ColdSetting:
+    """What validation chooses. content: share of content-EASE; the rest is carried EASE. reach: h, in mean squared
+    distances. smoothing: r. ridge: of EASE, 0 where it does not fit. content_ridge: a of content-EASE."""
+
+    content: float = 0.25
+    reach: float = 0.25
+    smoothing: float = 1.0
+    ridge: float = 300.0
+    content_ridge: float = 0.03
+
+
+@dataclass(frozen=True)
+class AnchorMap:
+    """phi: the features of any items -> (n, p): features, a constant, and the likeness to each anchor.
+
+    anchors: (m, d). reach: h, in squared distance. Needs numpy alone.
+    """
+
+    anchors: Float32
+    reach: float
+
+    def of(self, features: Float32) -> Float32:
+        """phi of each row of features (n, d), (n, d + 1 + m)."""
+        likeness = self.likeness(features)
+        return np.concatenate([features, np.ones((len(features), 1), np.float32), likeness], axis=1, dtype=np.float32)
+
+    def likeness(self, features: Float32) -> Float32:
+        """1 + exp(-|t - a|^2 / (2 h)) of each row and anchor, (n, m)."""
+        squares = squared_distances(features, self.anchors)
+        found: Float32 = 1.0 + np.exp(squares / np.float32(-2.0 * self.reach))
+        return found
+
+
+def squared_distances(first: Float32, second: Float32) -> Float32:
+    """|a - b|^2 of each row of the first and of the second."""
+    ours, theirs = (np.einsum("nd,nd->n", one, one) for one in (first, second))
+    found: Float32 = np.maximum(ours[:, None] + theirs[None, :] - 2.0 * (first @ second.T), 0.0)
+    return found
+
+
+@dataclass(frozen=True)
+class ColdScorer:
+    """Scores of items that nobody has: x M phi(t)^T.
+
+    factors: M (N, p). map: phi. Both are float32; `factors` of items that nobody has are 0.
+    """
+
+    factors: Float32
+    map: AnchorMap
+    setting: ColdSetting
+
+    def score(self, baskets: sparse.csr_array, features: Float32) -> Float32:
+        """Scores of items with these features (C, d) for each basket (B, N), (B, C)."""
+        found: Float32 = np.asarray(baskets.astype(np.float32) @ self.factors) @ self.map.of(features).T
+        return found
+
+
+EaseWeights = ItemWeights | UserWeights
+
+
+def fit_cold_items(
+    interactions: sparse.csr_array,
+    features: Float32,
+    setting: ColdSetting,
+    *,
+    weights: EaseWeights | None = None,
+    content: Float64 | None = None,
+) -> ColdScorer:
+    """The scorer of a silo. weights: of EASE, where those of a common basis take the place of the silo's own.
+    content: W of content-EASE, where that of all silos' sums takes the place of the silo's own."""
+    part = _Warm.of(interactions, features)
+    if weights is None and setting.ridge:
+        weights = ease(interactions, setting.ridge, by_users=True)
+    return part.combine(setting, weights, content)
+
+
+def choose_cold_setting(interactions: sparse.csr_array, features: Float32, seed: int) -> ColdSetting:
+    """Hides some of the warm items from everybody, and takes the setting that ranks them best.
+
+    The usual setting where no user has both a hidden item and another one.
+    """
+    ridges = _ridges(interactions.shape)
+    chosen = ColdSetting(1.0 if ridges == [0.0] else 0.0, ridge=ridges[len(ridges) // 2])
+    folds = [_Fold(interactions, features, np.random.default_rng([seed, fold])) for fold in range(FOLDS)]
+    if not sum(len(fold.users) for fold in folds):
+        return replace(chosen, content=1.0 if chosen.content else USUAL_SHARE)
+
+    def best(settings: Sequence[ColdSetting]) -> ColdSetting:
+        return max(settings, key=lambda one: float(np.concatenate([fold.gains(one) for fold in folds]).mean()))
+
+    alone = best([replace(chosen, content=1.0, content_ridge=ridge) for ridge in CONTENT_RIDGES])
+    chosen = replace(chosen, content_ridge=alone.content_ridge)
+    if chosen.ridge:
+        pairs = [(reach, smoothing) for reach in REACHES for smoothing in SMOOTHINGS]
+        chosen = best([replace(chosen, reach=reach, smoothing=smoothing) for reach, smoothing in pairs])
+        chosen = best([replace(chosen, ridge=ridge) for ridge in ridges])
+        chosen = best([replace(chosen, content=share) for share in CONTENT_SHARES])
+    return chosen
+
+
+def hide_items(interactions: sparse.csr_array, generator: np.random.Generator, share: float = HIDDEN) -> Rows:
+    """Draws a share of the items that somebody has, ascending."""
+    warm = np.flatnonzero(degrees(interactions)[1] > 0)
+    found: Rows = np.sort(generator.permutation(warm)[: max(1, round(share * len(warm)))]).astype(np.int64)
+    return found
+
+
+def hide_columns(interactions: sparse.csr_array, items: Rows) -> sparse.csr_array:
+    """The same interactions without these items, which keep their columns."""
+    kept = np.ones(interactions.shape[1], dtype=bool)
+    kept[items] = False
+    coo = interactions.tocoo()
+    seen = kept[coo.col]
+    return sparse.csr_array((coo.data[seen], (coo.row[seen], coo.col[seen])), shape=interactions.shape)
+
+
+def mean_gain(scores: Float32, wanted: NDArray[np.bool_]) -> Float64:
+    """NDCG@10 of each row, (B,), where each row has a wanted item; scores (B, C)."""
+    size = min(TOP, scores.shape[1])
+    first = np.argpartition(-scores, size - 1, axis=1)[:, :size]
+    order = np.argsort(-np.take_along_axis(scores, first, 1), axis=1, kind="stable")
+    hits = np.take_along_axis(wanted, np.take_along_axis(first, order, 1), 1)
+    discounts = 1.0 / np.log2(np.arange(2, size + 2))
+    ideal = np.cumsum(discounts)[np.minimum(wanted.sum(axis=1), size) - 1]
+    found: Float64 = (hits @ discounts) / ideal
+    return found
+
+
+@dataclass(frozen=True)
+class _Warm:
+    """What settings have in common. rows: the warm items. anchors: rows (m,) of those with most users."""
+
+    interactions: sparse.csr_array
+    features: Float32
+    table: Float64
+    rows: Rows
+    anchors: Rows
+    distance: float
+
+    @classmethod
+    def of(cls, interactions: sparse.csr_array, features: Float32) -> _Warm:
+        counts = degrees(interactions)[1]
+        rows = np.flatnonzero(counts > 0)
+        anchors = np.sort(rows[np.argsort(-counts[rows], kind="stable")[:ANCHORS]])
+        warm = features[rows]
+        spread = float(2.0 * (np.einsum("nd,nd->", warm, warm) / len(rows) - np.square(warm.mean(axis=0)).sum()))
+        return cls(interactions.astype(np.float32), features, add_constant(features), rows, anchors, max(spread, 1e-6))
+
+    def map(self, reach: float) -> AnchorMap:
+        return AnchorMap(self.features[self.anchors], reach * self.distance)
+
+    def content(self, ridge: float) -> Float64:
+        """W of the silo's own statistics."""
+        warm = self.table[self.rows]
+        return content_weights(sum_content(self.interactions[:, self.rows], warm), warm, ridge)
+
+    def likeness(self, reach: float) -> tuple[Float32, Float64]:
+        """K_w (N, m), 0 for items that nobody has, and K_w^T K_w (m, m)."""
+        found = np.zeros((len(self.features), len(self.anchors)), np.float32)
+        found[self.rows] = self.map(reach).likeness(self.features[self.rows])
+        wide = found[self.rows].astype(np.float64)
+        return found, wide.T @ wide
+
+    def combine(self, setting: ColdSetting, weights: EaseWeights | None, content: Float64 | None) -> ColdScorer:
+        """Both parts, each over the spread of its scores."""
+        phi = self.map(setting.reach)
+        held = np.zeros((len(self.features), 1), np.float32)
+        held[self.rows] = 1.0
+        w = self.content(setting.content_ridge) if content is None else content
+        left = held * (self.table @ w).astype(np.float32)
+        share = 1.0 if weights is None else setting.content
+        right = np.zeros((len(left), len(self.anchors)), np.float32)
+        if weights is not None:
+            likeness, gram = self.likeness(setting.reach)
+            carried = carry_weights(weights, likeness)
+            right = held * solve_smooth(gram, phi.likeness(phi.anchors), setting.smoothing, carried.T).T
+        sample = self.interactions[sample_users(self.interactions)]  # whose scores of warm items tell the spread
+        some = phi.of(self.features[self.rows])
+        width = left.shape[1]
+        parts = [(left, some[:, :width], share), (right, some[:, width:], 1.0 - share)]
+        scaled = [part * np.float32(one / spread(sample, part, other)) for part, other, one in parts]
+        return ColdScorer(np.concatenate(scaled, axis=1), phi, setting)
+
+
+def carry_weights(weights: EaseWeights, values: Float32) -> Float32:
+    """B V, (N, m), of the weights of EASE and a matrix V, without B where it is kept by users."""
+    if isinstance(weights, ItemWeights):
+        found: Float32 = weights.weights @ values
+        return found
+    scaled = weights.scale[:, None] * values
+    carried = weights.turned @ (weights.inverse @ np.asarray(weights.graph @ scaled))
+    found = np.asarray(carried, dtype=np.float32) - (weights.scale - 1.0)[:, None] * values
+    return found
+
+
+def solve_smooth(gram: Float64, anchors: Float32, smoothing: float, values: Float32) -> Float32:
+    """(K_w^T K_w + r K_a)^-1 V: kernel ridge regression on anchors."""
+    matrix = gram + smoothing * anchors
+    matrix.flat[:: len(matrix) + 1] += smoothing * NUGGET
+    found: Float32 = linalg.solve(matrix, values.astype(np.float64), assume_a="pos").astype(np.float32)
+    return found
+
+
+def sample_users(interactions: sparse.csr_array) -> Rows:
+    """Rows of at most 2,000 users, evenly over the silo."""
+    users = interactions.shape[0]
+    return np.unique(np.linspace(0, users - 1, min(users, MOST_USERS)).astype(np.int64))
+
+
+def spread(baskets: sparse.csr_array, factors: Float32, features: Float32) -> float:
+    """Standard deviation of x M phi^T over baskets and items; 1 where it is 0."""
+    vectors = np.asarray(baskets @ factors, dtype=np.float64)
+    middle = features - features.mean(axis=0)  # a shift of all items of a user ranks nothing
+    moved = vectors @ (middle.T.astype(np.float64) @ middle) if len(middle) else vectors
+    found = float(np.sqrt(max(np.mean(np.einsum("bp,bp->b", moved, vectors)), 0.0) / max(len(middle), 1)))
+    return found or 1.0
+
+
+def _ridges(shape: tuple[int, int]) -> Sequence[float]:
+    """Of EASE, those that are tried; 0 where none fits."""
+    return [one for one in ridges_for(shape) if one >= LEAST_RIDGE] or [0.0]
+
+
+class _Fold:
+    """Items that are hidden from everybody, and how well settings rank them among themselves."""
+
+    def __init__(self, interactions: sparse.csr_array, features: Float32, generator: np.random.Generator) -> None:
+        hidden = hide_items(interactions, generator)
+        train = hide_columns(interactions, hidden)
+        wanted = sparse.csr_array(interactions[:, hidden]).toarray() > 0
+        self.users: Rows = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0))[:MOST_USERS]
+        self._wanted, self._baskets = wanted[self.users], train[self.users].astype(np.float32)
+        self._train, self._hidden = train, features[hidden]
+        self._warm = _Warm.of(train, features)
+        self._content = cache(self._content_scores)
+        self._weights = lru_cache(maxsize=1)(partial(ease, train, by_users=True))
+        self._likeness = lru_cache(maxsize=1)(self._warm.likeness)
+        self._reached = lru_cache(maxsize=1)(self._carry)
+
+    def gains(self, setting: ColdSetting) -> Float64:
+        """NDCG@10 of each user."""
+        if not len(self.users):
+            return np.zeros(0)
+        scores = np.zeros(self._wanted.shape, np.float32)
+        if setting.content:
+            scores += np.float32(setting.content) * self._content(setting.content_ridge)
+        if setting.content < 1.0:
+            phi, known, gram = self._reached(setting.ridge, setting.reach)
+            near, own = phi.likeness(self._hidden), phi.likeness(phi.anchors)
+            carried = known @ solve_smooth(gram, own, setting.smoothing, near.T)
+            scores += np.float32((1.0 - setting.content) / _deviation(carried)) * carried
+        return mean_gain(scores, self._wanted)
+
+    def _content_scores(self, ridge: float) -> Float32:
+        vectors = np.asarray(self._baskets @ self._warm.table)
+        scores = vectors @ self._warm.content(ridge) @ add_constant(self._hidden).T
+        found: Float32 = (scores / _deviation(scores)).astype(np.float32)
+        return found
+
+    def _carry(self, ridge: float, reach: float) -> tuple[AnchorMap, Float32, Float64]:
+        likeness, gram = self._likeness(reach)
+        carried = carry_weights(self._weights(ridge), likeness)
+        return self._warm.map(reach), np.asarray(self._baskets @ carried), gram
+
+
+def _deviation(scores: NDArray[np.floating]) -> float:
+    return float((scores - scores.mean(axis=1, keepdims=True)).std()) or 1.0
