@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy import linalg, sparse
 
 from client_service.models.closed_form.content import add_constant, content_weights, sum_content
-from client_service.models.closed_form.ease import UserWeights, ease, ridges_for
+from client_service.models.closed_form.ease import ONE_RIDGE_SIDE, OWN_SIDE, USUAL_RIDGE, UserWeights, ease
 from client_service.models.closed_form.part import ItemWeights
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
@@ -35,7 +35,7 @@ SMOOTHINGS = (0.3, 1.0, 3.0)  # r
 CONTENT_SHARES = (0.0, 0.15, 0.3, 0.5, 1.0)  # of content-EASE's scores in the sum
 USUAL_SHARE = 0.3
 CONTENT_RIDGES = (0.03, 0.3)
-LEAST_RIDGE = 100.0  # of EASE: smaller ones were never chosen for items that nobody has
+RIDGES = (100.0, 300.0, 1000.0)  # of EASE
 NUGGET = 0.01  # added to K_a's diagonal: anchors of the same features leave it singular
 HIDDEN = 0.1  # share of the warm items that validation hides
 FOLDS = 2  # draws of hidden items
@@ -127,7 +127,7 @@ def choose_cold_setting(interactions: sparse.csr_array, features: Float32, seed:
     The usual setting where no user has both a hidden item and another one.
     """
     ridges = _ridges(interactions.shape)
-    chosen = ColdSetting(1.0 if ridges == [0.0] else 0.0, ridge=ridges[len(ridges) // 2])
+    chosen = ColdSetting(1.0 if ridges == (0.0,) else 0.0, ridge=ridges[len(ridges) // 2])
     folds = [_Fold(interactions, features, np.random.default_rng([seed, fold])) for fold in range(FOLDS)]
     if not sum(len(fold.users) for fold in folds):
         return replace(chosen, content=1.0 if chosen.content else USUAL_SHARE)
@@ -264,8 +264,9 @@ def spread(baskets: sparse.csr_array, factors: Float32, features: Float32) -> fl
 
 
 def _ridges(shape: tuple[int, int]) -> Sequence[float]:
-    """Of EASE, those that are tried; 0 where none fits."""
-    return [one for one in ridges_for(shape) if one >= LEAST_RIDGE] or [0.0]
+    """Of EASE, those that are tried; 0 where an inverse takes too long."""
+    side = min(shape)
+    return RIDGES if side <= OWN_SIDE else (USUAL_RIDGE,) if side <= ONE_RIDGE_SIDE else (0.0,)
 
 
 class _Fold:
