@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,10 @@ from client_service.data.id_columns import match_ids, normalise_ids
 from client_service.data.interactions import Shard, build_shard
 from client_service.data.ratings import choose_least_rating
 from client_service.event_log.database import AbsorbedBatch, LogSnapshot
+from client_service.event_log.messages import ItemIn
 from client_service.event_log.store import EventStore
+
+CATEGORIES = frozenset(("category", "categories", "genre", "genres"))  # features that hold an item's categories
 
 
 def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataFrame | None = None) -> Shard:
@@ -87,6 +90,15 @@ def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
     return replace(built, rating=shard.rating, feature_file=shard.feature_file)
 
 
+def add_items(shard: Shard, items: pl.DataFrame) -> Shard:
+    """The shard with further items in its catalogue, which nobody has: item, title, and features of the shard's."""
+    where = f"shard {shard.name!r}"
+    catalogue = pl.concat([shard.items_with_ids(), items], how="diagonal_relaxed")
+    events, counted = clean_events(shard.all_events_with_ids(), where)
+    built = build_shard(shard.name, events, catalogue, (*shard.notes, *counted))
+    return replace(built, rating=shard.rating)
+
+
 LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}
 
 
@@ -117,7 +129,8 @@ def merge_log_into_shard(
     item the latest counts. A liking joins the training pairs, one of an item that is not among those `listed` waits
     in the log (None: any item joins the catalogue). A lower rating joins what was met, and takes a liking back that is
     no later; it also stays in the log while there is room, for processes that answer from an earlier shard. Done again
-    before the log is forgotten, it changes nothing. DataError where nobody would be left.
+    before the log is forgotten, it changes nothing. Items of which a text was told join the catalogue, liked or not. DataError
+    where nobody would be left.
     """
     least_rating = choose_least_rating(least_rating, before.rating)
     handed = store.hand_over()
@@ -127,7 +140,8 @@ def merge_log_into_shard(
     liked, waiting, low = (latest.filter(which) for which in (likes & known, likes & ~known, ~likes))
     gone = _erased(before, handed.told)
     forgotten = erase_users(before, gone) if gone else before
-    after = _with_met(_with_liked(forgotten, liked, handed.told, store.path), low, store.path)
+    told = _with_told(_with_liked(forgotten, liked, handed.told, store.path), handed.told, listed)
+    after = _with_met(told, low, store.path)
     kept, dropped = _keep(waiting, low, store.room_to_keep)
     if after.digest != before.digest:  # before the shard is another one: who forgets what either gave must find it
         store.note_stale(before.digest, after.digest)
@@ -152,9 +166,50 @@ def _erased(shard: Shard, told: LogSnapshot) -> list[str]:
 def _with_liked(shard: Shard, liked: pl.DataFrame, told: LogSnapshot, where: Path) -> Shard:
     if liked.is_empty():
         return shard
-    titles = {"item": list(told.items), "title": [facts.title for facts in told.items.values()]}
-    items = pl.DataFrame(titles, schema={"item": pl.String, "title": pl.String})
+    items = _told_table(shard, told.items)
     return append_events(shard, liked.drop("sequence"), where, items if len(items) else None)
+
+
+def _with_told(shard: Shard, told: LogSnapshot, listed: Collection[str] | None) -> Shard:
+    """The shard with the items of which a text was told, in a silo that knows its items by texts.
+
+    Hidden ones stay out, and those that are not among the `listed` ones.
+    """
+    if shard.titles is None and shard.features is None:
+        return shard
+    allowed = None if listed is None else frozenset(listed)
+    new = {
+        item: facts
+        for item, facts in told.items.items()
+        if not facts.hidden
+        and (facts.title or facts.categories or facts.attributes)
+        and (allowed is None or item in allowed)
+        and shard.item_row(item) is None
+    }
+    return add_items(shard, _told_table(shard, new)) if new else shard
+
+
+def _told_table(shard: Shard, told: Mapping[str, ItemIn]) -> pl.DataFrame:
+    """What was told of items as rows of a shard's catalogue: item, title, and those of its features that were told.
+
+    Categories are told by a feature of this name.
+    """
+    known = {} if shard.features is None else dict(shard.features.schema)
+    columns = {"item": list(told), "title": [facts.title for facts in told.values()]}
+    for name, kind in known.items():
+        columns[name] = [_told_value(facts, name, texts=kind == pl.String) for facts in told.values()]
+    return pl.DataFrame(columns, schema={"item": pl.String, "title": pl.String, **known})
+
+
+def _told_value(facts: ItemIn, name: str, *, texts: bool) -> str | float | None:
+    value = facts.attributes.get(name)
+    if value is None and texts and facts.categories and name.lower() in CATEGORIES:
+        return "|".join(facts.categories)
+    if isinstance(value, bool):
+        return str(value).lower() if texts else None
+    if isinstance(value, str) is texts:
+        return value
+    return str(value) if texts and value is not None else None
 
 
 def _with_met(shard: Shard, low: pl.DataFrame, where: Path) -> Shard:

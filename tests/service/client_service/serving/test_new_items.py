@@ -17,7 +17,7 @@ from client_service.serving.ranking import Basket, ListRequest
 from client_service.serving.recommender import Recommender, open_recommender
 from client_service.settings import ClientSettings
 from shared.errors import NotFoundError
-from tests.support.kept import keep_first_model
+from tests.support.kept import absorb_and_forget, keep_first_model
 from tests.support.new_items import write_shop
 from tests.support.small import small_client
 
@@ -210,3 +210,44 @@ def test_a_hidden_or_retitled_new_item(shop: tuple[Recommender, EventStore]) -> 
     tell(store, "new-novel-0", ItemIn(title="Brown boots of red", attributes={"kind": "boots"}))
     found = ids(recommender.for_user(BUYER, ListRequest(4, only_new=True)).items)
     assert "new-novel-0" in found, "what an application says of an item holds at once"
+
+
+def test_a_refresh_takes_a_posted_item_into_the_catalogue(tmp_path: Path) -> None:
+    """There it stays new until somebody has it."""
+    settings, _ = open_shop(tmp_path)
+    store = EventStore(settings.state_directory)
+    tell(store, "posted", ItemIn(title="Black boots of green", categories=("fancy",), attributes={"kind": "boots"}))
+    tell(store, "gone", ItemIn(title="Black boots of green", hidden=True))
+    tell(store, "nameless", ItemIn())
+    shard = absorb_and_forget(settings, store).after
+    assert "posted" in shard.item_ids and not {"gone", "nameless"} & set(shard.item_ids)
+    assert shard.titles is not None and shard.features is not None
+    row = shard.item_row("posted")
+    assert row is not None and shard.titles[row] == "Black boots of green" and shard.features["kind"][row] == "boots"
+    assert absorb_and_forget(settings, store).after.lists_digest == shard.lists_digest, "nothing is added twice"
+    assert "posted" in new_items_of(settings, store)
+    for user in ("user-02", "user-04", "user-06"):
+        store.append([InteractionIn(event=user, user=user, item="posted")])
+    assert "posted" in new_items_of(settings, store), "until the refresh it is new for those who have not met it"
+    assert absorb_and_forget(settings, store).after.train[:, [row]].sum() == 3
+    assert "posted" not in new_items_of(settings, store)
+    store.close()
+
+
+def new_items_of(settings: ClientSettings, store: EventStore) -> list[str]:
+    """Those for one user, from what is compiled of the shard now."""
+    keep_first_model(settings, published=True)
+    serving = settings.state_directory / SERVING
+    published = read_publication(serving)
+    assert published is not None
+    recommender = open_recommender(serving, published, None)
+    recommender.overlay.attach_store(store)
+    return ids(recommender.for_user(BUYER, ListRequest(40, only_new=True)).items)
+
+
+def test_a_silo_without_texts_keeps_its_catalogue(tmp_path: Path) -> None:
+    settings, _ = open_shop(tmp_path, titled=False)
+    store = EventStore(settings.state_directory)
+    tell(store, "posted", WHITE)
+    assert "posted" not in absorb_and_forget(settings, store).after.item_ids
+    store.close()
