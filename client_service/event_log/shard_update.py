@@ -129,8 +129,8 @@ def merge_log_into_shard(
     item the latest counts. A liking joins the training pairs, one of an item that is not among those `listed` waits
     in the log (None: any item joins the catalogue). A lower rating joins what was met, and takes a liking back that is
     no later; it also stays in the log while there is room, for processes that answer from an earlier shard. Done again
-    before the log is forgotten, it changes nothing. Items of which a text was told join the catalogue, liked or not. DataError
-    where nobody would be left.
+    before the log is forgotten, it changes nothing. Items of which a text was told join the catalogue, liked or not.
+    DataError where nobody would be left.
     """
     least_rating = choose_least_rating(least_rating, before.rating)
     handed = store.hand_over()
