@@ -26,6 +26,7 @@ from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task, require_mean
 from shared.sums import find_part, is_basis, list_sums
 from shared.sums.common_items import ITEMS
+from shared.sums.content import CONTENT
 from shared.sums.item_basis import USUAL_EXACT, USUAL_PLACES, USUAL_WORDS, choose_basis
 from shared.sums.transitions import TRANSITIONS
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
@@ -265,6 +266,8 @@ class AggregatorSettings(Listening, EnvironmentSettings):
         if part == ITEMS and self.share is not None:
             return "which hashed ids silos have in common, because there is no list of items (--catalogue)"
         usual, why = choose_basis(method.catalogue)
+        if part == CONTENT:
+            usual, why = {"kind": kind}, "how features of items go together, because silos describe their items alike"
         if kind == TRANSITIONS.name:
             usual, why = {"kind": kind}, "what visits of all silos have clicked after what, because silos hold visits"
         if self.share is not None and kind == usual["kind"]:

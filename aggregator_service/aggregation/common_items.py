@@ -13,7 +13,7 @@ from shared.errors import ProtocolError
 from shared.method.declaration import TRAINING
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.schemas import RunIn
-from shared.sums import is_basis, list_sums, method_of_part
+from shared.sums import is_basis, is_listed, list_sums, method_of_part
 from shared.sums.common_items import ITEMS, MATCH_HINT, CommonCount, count_common
 from shared.sums.item_basis import choose_basis
 from shared.sums.sum import BASIS
@@ -38,7 +38,7 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
     list. ProtocolError where nothing is common, or no list is summed yet.
     """
     sums = list_sums(declared)
-    if ITEMS not in sums or request.part == ITEMS:
+    if ITEMS not in sums or (request.part in sums and not is_listed(sums[request.part])):
         return request.model_copy(update={"items": None})
     given = "basis" in request.method.model_fields_set and (request.part != BASIS or is_basis(request.method.basis))
     if request.part == TRAINING and given and not is_basis(request.method.basis):

@@ -56,6 +56,12 @@ class Policy(Message):
         " silos or more have? secure: under masks alone. Whoever guesses an id can test it against the sum; in the open"
         " the aggregator tests this silo's own",
     )
+    content: SumConsent = Field(
+        "no",
+        description="may sums of how features of the silo's items go together in users be added to the others'? secure:"
+        " under masks alone. They have no ids of items or users; in the open the aggregator sees this silo's own, which"
+        " tell the profiles of few users",
+    )
     transitions: SumConsent = Field(
         "no",
         description="may what the silo's visits click after what be summed with the others'? secure: under masks alone."

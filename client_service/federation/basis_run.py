@@ -149,7 +149,10 @@ class BasisRun:
 
     def _round(self, number: int) -> SumRound:
         place = self.place
-        return SumRound(self._counted, place.method, place.seed, self._clients, number, self._sums, self._federation)
+        included = has_mark(self._folder, INCLUDED, place.run)
+        return SumRound(
+            self._counted, place.method, place.seed, self._clients, number, self._sums, self._federation, included
+        )
 
     def skip_round(self, received: Parameters, number: int) -> None:
         """Take over the sums of round `number`. They are durable when this returns."""

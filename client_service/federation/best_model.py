@@ -62,6 +62,7 @@ class BestModel:
             "start": training.start,
             "recipe": training.recipe,
             "basis": training.basis,
+            "content": training.content,
         }
 
     def judge(self, costs: RoundCosts, **learnt: Any) -> None:
@@ -100,8 +101,8 @@ class BestModel:
     def take_up(self) -> bool:
         """Fill the model with the best one of this run that was kept, and serve it. False where there is none."""
         place, head = self.place, find_version_of_run(self.place.folder, self.place.run)
-        own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis)
-        if head is None or (head.shard, head.run, head.method, head.kind, head.basis) != own:
+        own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis, self._training.content)
+        if head is None or (head.shard, head.run, head.method, head.kind, head.basis, head.content) != own:
             return False
         if not load_parameters(place.folder, head, self._training.model):
             return False

@@ -42,6 +42,7 @@ class Owner(Message):
     start: Filter | None
     recipe: Recipe | None
     basis: str = ""
+    content: str = ""
 
 
 class TrainingHead(Message):

@@ -130,8 +130,8 @@ def _require_as_careful(own: BasisSettings, asked: BasisSettings, steady: tuple[
     """
     for name in steady:
         if (got := getattr(asked, name)) != (ours := getattr(own, name)):
-            words = f"expected a run with basis.{name} = {ours:g}, as in this client's settings"
-            raise PrivacyError(f"{words} (method.basis.{name}), got {got:g}")
+            words = f"expected a run with basis.{name} = {ours}, as in this client's settings"
+            raise PrivacyError(f"{words} (method.basis.{name}), got {got}")
     for name in ("least_pairs", "least_silos"):
         if (got := getattr(asked, name)) < (least := getattr(own, name)):
             words = f"expected a run with basis.{name} = {least} or more, as in this client's settings"
@@ -162,7 +162,8 @@ def open_basis_run(
     if basis.places is not None:  # only sums of shards with items have places
         found = require_list(items, basis.places).place(cast(Shard, counted), basis.places)
         counted, hidden = found.shard, found.hidden
-    folder, counts_all = basis_folder(settings), chosen.digests(whole).training
+    folder, of_all = basis_folder(settings), chosen.digests(whole)
+    counts_all = of_all.everything or of_all.training
     summed = SummedDigests(chosen.digests(shard).training, chosen.digests(counted).catalogue, counts_all)
     numbers = chosen.count(counted, place.method)
     more: dict[str, Any] = {"federation": federation, "items": items, "hidden": hidden, "everything": everything}

@@ -16,6 +16,7 @@ from client_service.privacy.settings import PrivacySettings
 from client_service.runtime.interruption import RoundDeadline
 from client_service.settings import ClientSettings
 from client_service.sums.common_items import CommonItems
+from client_service.sums.content import ContentStatistics
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from client_service.sums.storage import load_basis, load_basis_head
@@ -28,8 +29,9 @@ from shared.protocol.schemas import RunOut
 from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.server_optimisers import magnitudes_for
 from shared.strategies.strategy import Strategy
-from shared.sums import find_part, find_sum, is_basis, method_of_part
+from shared.sums import find_part, find_sum, is_basis, list_sums, method_of_part
 from shared.sums.common_items import ITEMS
+from shared.sums.content import CONTENT
 
 QUARANTINED = "the aggregator has quarantined this client and takes nothing of it: ask its operator why"
 
@@ -103,7 +105,7 @@ class RunOpening:
         silo, items = self._silo, await self._common_items(state)
         method = self._agree(state, TRAINING, items)
         basis = None if state.basis is None else await self._statistics(state, method, state.basis)
-        place = replace(self._place(state, run, method), basis=basis)
+        place = replace(self._place(state, run, method), basis=basis, content=await self._content())
         return await self._in_worker(
             TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
         )
@@ -114,6 +116,14 @@ class RunOpening:
         federation = "" if silo.masking is None else silo.masking.aggregator
         opened = (silo.settings, silo.task, silo.shard, place, state.joined, federation, items)
         return await self._in_worker(open_basis_run, *opened)
+
+    async def _content(self) -> ContentStatistics | None:
+        """The newest content sums that are kept; None in a federation that declares none."""
+        if CONTENT not in list_sums(self._silo.settings.method):
+            return None
+        head = load_basis_head(self._basis_folder, CONTENT)
+        found = None if head is None else await self._in_worker(load_basis, self._basis_folder, head.digest)
+        return found if isinstance(found, ContentStatistics) else None
 
     async def _common_items(self, state: RunOut) -> CommonItems | None:
         """The list of common items that a run sums over, or whose sums it uses: the one that is kept, or made from the
@@ -151,7 +161,7 @@ class RunOpening:
     async def open_model(self, summed: BasisRun) -> TrainingRun:
         """What makes the silo's model of these sums alone; nothing of it leaves."""
         silo = self._silo
-        place = replace(summed.place, basis=summed.basis)
+        place = replace(summed.place, basis=summed.basis, content=await self._content())
         return await self._in_worker(
             TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
         )

@@ -87,10 +87,10 @@ class ModelHead(MeasureValues, Message):
     """Description of a stored model, and of what it was trained with.
 
     A model fits only the shard, the start, the settings and the common basis that it was trained with. basis: digest of
-    the common basis, "" without one. chosen_for: number of training pairs of the shard when start and recipe were
-    chosen. number: tells its version from another of the same run and round, see `GivenNumbers`; 0: none. carried:
-    were parameters that a run had trained taken over from another shard? kept_at: UTC, ISO 8601; "" in files of earlier
-    versions, which have no `relevance`.
+    the common basis, content: of the content sums, "" without them. chosen_for: number of training pairs of the shard
+    when start and recipe were chosen. number: tells its version from another of the same run and round, see
+    `GivenNumbers`; 0: none. carried: were parameters that a run had trained taken over from another shard? kept_at:
+    UTC, ISO 8601; "" in files of earlier versions, which have no `relevance`.
     """
 
     format: str = FORMAT
@@ -102,6 +102,7 @@ class ModelHead(MeasureValues, Message):
     start: Filter | None
     recipe: Recipe | None = None
     basis: str = ""
+    content: str = ""
     chosen_for: int = 0
     number: int = 0
     carried: bool = False

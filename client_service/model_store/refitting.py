@@ -18,6 +18,7 @@ from client_service.model_store.model_files import ModelHead, Served, freeze
 from client_service.models.initial_filter import start_at
 from client_service.models.parameter_transfer import MatchedRows, are_alike
 from client_service.runtime.logs import LOGGER
+from client_service.sums.content import ContentStatistics
 from client_service.sums.silo_sum import Statistics
 from client_service.sums.storage import FOLDER, load_basis
 from client_service.training.item_trainer import ItemTrainer
@@ -38,6 +39,17 @@ def load_model_basis(folder: Path, head: ModelHead) -> Statistics | None:
     if head.basis and basis is None:
         raise DataError(f"{folder}: expected the common basis {head.basis[:SHORT]} of the kept model, there is none")
     return basis
+
+
+def load_model_content(folder: Path, head: ModelHead) -> ContentStatistics | None:
+    """Loads the content sums of a kept model; None for a model without them.
+
+    folder: the folder of models. DataError for missing ones, without which the model would rank otherwise.
+    """
+    found = load_basis(folder.parent / FOLDER, head.content) if head.content else None
+    if head.content and not isinstance(found, ContentStatistics):
+        raise DataError(f"{folder}: expected the content sums {head.content[:SHORT]} of the kept model, there are none")
+    return found if isinstance(found, ContentStatistics) else None
 
 
 class Refit:
@@ -93,6 +105,7 @@ class Refit:
                 kind=head.kind,
                 recipe=head.recipe,
                 basis=load_model_basis(self._folder, head),
+                content=load_model_content(self._folder, head),
             )
             known = self._begun = (head, training, training.model.encoder.embedding.detach().clone())
         return known[1:]
@@ -113,8 +126,11 @@ class Refit:
         return found
 
 
+CHOICES = ("method", "kind", "start", "recipe", "basis", "content")
+
+
 def _have_same_choices(one: ModelHead, other: ModelHead) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in ("method", "kind", "start", "recipe", "basis"))
+    return all(getattr(one, name) == getattr(other, name) for name in CHOICES)
 
 
 def _all_rows(embedding: Tensor) -> MatchedRows:

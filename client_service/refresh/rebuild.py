@@ -19,6 +19,7 @@ from client_service.federation.client_run import RebuildResult, RefreshResult, S
 from client_service.model_store.model_files import ModelHead, load_head, load_rows, load_tensors
 from client_service.model_store.model_server import FrozenModel
 from client_service.model_store.model_versions import next_number, save_version
+from client_service.model_store.refitting import load_model_content
 from client_service.refresh.cleanup import delete_outdated_files
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
@@ -93,7 +94,8 @@ class ModelRenewal:
             return
         anew = erased or abs(pairs - before.chosen_for) > CHANGED * before.chosen_for
         training = self._begin_anew(before) if anew else self._rebuild(head)
-        chosen = {"start": training.start, "recipe": training.recipe, "basis": training.basis, "chosen_for": pairs}
+        sums = {"basis": training.basis, "content": training.content}
+        chosen = {"start": training.start, "recipe": training.recipe, "chosen_for": pairs, **sums}
         yield self._at_start(training, head.model_copy(update=chosen) if anew else head)
         if before.is_trained and not erased:
             yield self._carry(before, self._rebuild(head) if anew else training, head)
@@ -125,7 +127,8 @@ class ModelRenewal:
         settings = self.settings
         basis = load_basis(basis_folder(settings), before.basis) if before.basis else None
         folder, cache = settings.models_directory, settings.cache_directory
-        place = RunContext(settings.name, REFRESH, SEED, before.method, folder, before.kind, cache, basis)
+        content = load_model_content(folder, before)
+        place = RunContext(settings.name, REFRESH, SEED, before.method, folder, before.kind, cache, basis, content)
         training: Training = self.task.begin(place, self.shard, self.device, self.interrupt)[0]
         return training
 

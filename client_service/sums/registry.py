@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client_service.sums.common_items import COMMON_ITEMS_SUM
+from client_service.sums.content import CONTENT_SILO_SUM
 from client_service.sums.item_sums import EXACT_SUM, ITERATED_SUM
 from client_service.sums.silo_sum import SiloSum
 from client_service.sums.transitions import TRANSITIONS_SUM
@@ -11,7 +12,7 @@ from shared.method.settings import MethodSettings
 from shared.sums import find_sum
 
 SILO_SUMS: dict[str, SiloSum] = {
-    one.declared.name: one for one in (COMMON_ITEMS_SUM, EXACT_SUM, ITERATED_SUM, TRANSITIONS_SUM)
+    one.declared.name: one for one in (COMMON_ITEMS_SUM, CONTENT_SILO_SUM, EXACT_SUM, ITERATED_SUM, TRANSITIONS_SUM)
 }
 
 

@@ -27,7 +27,8 @@ FIXED_BYTES = 40e6  # of code that the first run of a sum loads
 
 class SummedDigests(NamedTuple):
     """Of what a silo adds to a sum. training: of its training data, the same as long as they are; catalogue: of the
-    list over which they are counted, the same in all silos. everything: of all its data, where some sums count these.
+    list over which they are counted, the same in all silos. everything: of all its data, where some sums count these,
+    and of whatever else the sum follows from; "": the training digest of all its data.
     """
 
     training: str
@@ -87,7 +88,7 @@ class SumRound(NamedTuple):
 
     counted: what `SiloSum.count` has made of the shard. seed: of the run. clients: so many parts a sum has room for.
     number: of the round at hand. sums: of rounds before, by their number; of the last rounds at the end of a run.
-    federation: the key of its aggregator, which all silos pin.
+    federation: the key of its aggregator, which all silos pin. included: does the run's sum hold this silo's part?
     """
 
     counted: Any
@@ -97,6 +98,7 @@ class SumRound(NamedTuple):
     number: int
     sums: Mapping[int, Sums]
     federation: str = ""
+    included: bool = True
 
 
 def never(method: MethodSettings) -> bool:

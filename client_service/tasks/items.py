@@ -24,7 +24,7 @@ from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import open_log
 from client_service.joining_value.comparison import compare_with_alone
 from client_service.model_store.model_files import ModelHead, Served, freeze
-from client_service.model_store.refitting import Refit, load_model_basis
+from client_service.model_store.refitting import Refit, load_model_basis, load_model_content
 from client_service.models.closed_form.full_spectrum import COMPONENTS, EXPONENT, FILTER
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import Interrupt
@@ -98,7 +98,9 @@ def begin_training(
     beside = filter_spectrum(method, place.kind, recipe)
     spectrum = cached_spectrum(shard, method.cutoff, folder, spectrum_accuracy(place.run), beside)
     seconds = time.perf_counter() - began
-    training = ItemTrainer(shard, spectrum, method, device, known.start, interrupt, place.kind, recipe, place.basis)
+    training = ItemTrainer(
+        shard, spectrum, method, device, known.start, interrupt, place.kind, recipe, place.basis, place.content
+    )
     choice = Choice(start=training.start or known.start, recipe=training.recipe or known.recipe)
     if choice != known:
         save_choice(shard, method.cutoff, folder, choice, basis)
@@ -106,10 +108,11 @@ def begin_training(
 
 
 def _choice_basis(place: RunContext) -> str:
-    """What choices are kept under beside the shard: the basis, and whether the model begins in it."""
+    """What choices are kept under beside the shard: the sums, and whether the model begins in those of the items."""
+    content = "" if place.content is None else f"content-{place.content.digest[:16]}"
     if place.basis is None:
-        return ""
-    return place.basis.digest[:16] + ("-common-2" if place.method.start == "common" else "")
+        return content
+    return place.basis.digest[:16] + ("-common-2" if place.method.start == "common" else "") + content
 
 
 def count_judged(shard: Shard) -> int:
@@ -128,11 +131,19 @@ def rebuild_training(head: ModelHead, shard: Shard, folder: Path, device: torch.
 
     Raises DataError where the basis is missing: without it the model ranks otherwise.
     """
-    basis = load_model_basis(folder, head)
+    basis, content = load_model_basis(folder, head), load_model_content(folder, head)
     beside = None if head.recipe is None else filter_spectrum(head.method, head.kind, head.recipe)
     spectrum = cached_spectrum(shard, head.method.cutoff, folder, spectrum_accuracy(head.run), beside)
     return ItemTrainer(
-        shard, spectrum, head.method, device, head.start, kind=head.kind, recipe=head.recipe, basis=basis
+        shard,
+        spectrum,
+        head.method,
+        device,
+        head.start,
+        kind=head.kind,
+        recipe=head.recipe,
+        basis=basis,
+        content=content,
     )
 
 

@@ -25,6 +25,7 @@ from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
 from client_service.serving.model_server import ModelServer
 from client_service.settings import ClientSettings
+from client_service.sums.content import ContentStatistics
 from client_service.sums.silo_sum import Statistics
 from client_service.tasks.page_texts import Nouns, Question, Trial
 from client_service.training.trainer import Figures
@@ -43,9 +44,10 @@ class RunContext:
     """Where a training run belongs: the client's name, the run with its seed and settings, the folder of its models.
 
     kind: the strategy's model, "" the one of the settings. cache: for what the shard alone gives; None: the folder.
-    basis: the common basis that the run uses. versions: models of how many runs are kept. number: that they bear
-    beside the run and their round, see `numbers.number_of_run`; 0: none. fit_everything: is what answers fitted again
-    on all of the silo's data? broadcasts: names of the tensors that come beside the model's (`Strategy.broadcasts`).
+    basis: the common basis that the run uses. content: the content sums that the silo keeps. versions: models of how
+    many runs are kept. number: that they bear beside the run and their round, see `numbers.number_of_run`; 0: none.
+    fit_everything: is what answers fitted again on all of the silo's data? broadcasts: names of the tensors that come
+    beside the model's (`Strategy.broadcasts`).
     """
 
     client: str
@@ -56,6 +58,7 @@ class RunContext:
     kind: str = ""
     cache: Path | None = None
     basis: Statistics | None = None
+    content: ContentStatistics | None = None
     versions: int = 3
     number: int = 0
     fit_everything: bool = False
@@ -76,7 +79,7 @@ class Training(LocalClient, Protocol):
     """A model in training on a shard: the verbs of a strategy, and what a restart needs.
 
     `start` and `recipe` are the choices that validation made before the first round, if there were any; `basis` is the
-    digest of the common basis, "" where there is none.
+    digest of the common basis, and `content` that of the content sums, "" where there are none.
     """
 
     moment: RoundContext
@@ -85,6 +88,7 @@ class Training(LocalClient, Protocol):
     start: Filter | None
     recipe: Recipe | None
     basis: str
+    content: str
 
     @property
     def model(self) -> nn.Module: ...

@@ -29,6 +29,7 @@ from client_service.models.popularity_angle import PopularityTables
 from client_service.models.ranker import Rows
 from client_service.models.score_fusion import Recipe
 from client_service.runtime.interruption import NEVER, Interrupt
+from client_service.sums.content import ContentStatistics
 from client_service.sums.silo_sum import Statistics
 from client_service.training.client_measures import MEASURES, compared_kernels, more_active
 from client_service.training.losses import bce, bpr, contrastive
@@ -93,7 +94,8 @@ class ItemTrainer(Trainer):
 
     An exact start is at `start`, or where none is given at the filter that the shard's validation data prefer;
     likewise `recipe` says what is fused with the trained score, with the scorers of a common basis `basis` among it;
-    the attribute `basis` is its digest, "" where there is none.
+    the attribute `basis` is its digest, "" where there is none. content: what the other silos have added to the content
+    sums; the attribute `content` is the digest.
     """
 
     task = "items"
@@ -112,15 +114,19 @@ class ItemTrainer(Trainer):
         kind: str = "",
         recipe: Recipe | None = None,
         basis: Statistics | None = None,
+        content: ContentStatistics | None = None,
     ) -> None:
         self.spectrum, self._given, self._basis = spectrum, Choice(start=start, recipe=recipe), basis
+        self._content = content
         super().__init__(shard, method, device, interrupt, kind)
         self._basis = None  # which is large; the model has what it needs of it
 
     def build_model(self) -> Model:
         """A model that begins at the choices given, or at those that validation makes now. Slow."""
         shard, method = self.shard, self.method
-        begun = begin_model(shard, self.spectrum, method, self.kind, self._given, self.interrupt, self._basis)
+        others = None if self._content is None else self._content.sums
+        self.content = "" if self._content is None else self._content.digest
+        begun = begin_model(shard, self.spectrum, method, self.kind, self._given, self.interrupt, self._basis, others)
         self.basis = self._basis.digest if self._basis is not None else ""
         self.start, self.recipe, self.fusion, self.codes = begun.start, begun.recipe, begun.fusion, begun.codes
         self.cold = begun.cold

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from client_service.data.interactions import Shard
-from client_service.models.closed_form.content import ColdItemScorer, known_features
+from client_service.models.closed_form.content import ColdItemScorer, ContentSums, known_features
 from client_service.models.closed_form.part import Scorer
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import CommonSpectrum, Filter, start_at
@@ -70,11 +70,12 @@ def begin_model(
     chosen: Choice,
     interrupt: Interrupt,
     basis: Statistics | None = None,
+    others: ContentSums | None = None,
 ) -> TrainingStart:
     """The named model. Only one that begins at a filter (`start` = exact or common) is fused with closed-form scores,
-    and with those of a common basis where there is one."""
+    and with those of a common basis where there is one. others: the content sums of the other silos."""
     start = recipe = began = None
-    made = ClosedFormScorers.of_shard(shard, spectrum)
+    made = ClosedFormScorers.of_shard(shard, spectrum, others)
     common: tuple[Scorer, ...] = ()
     if method.start != "random" and EXCHANGES[name].starts_at_filter:
         began = common_start(basis, shard, method)

@@ -70,7 +70,8 @@ class Trainer(ABC):
     each round. Slow work ends with Interrupted once `interrupt` is set.
 
     tables: private parameters beside the model's. start, recipe: choices that validation made before the first round.
-    basis: the digest of the common basis, "" without one. exchanged: tensors that clients with this model can exchange.
+    basis, content: digests of the common basis and of the content sums, "" without. exchanged: tensors that clients
+    with this model can exchange.
     """
 
     task: ClassVar[str]
@@ -80,6 +81,7 @@ class Trainer(ABC):
     start: Filter | None = None
     recipe: Recipe | None = None
     basis = ""
+    content = ""
 
     def __init__(
         self,

@@ -68,8 +68,11 @@ class AnchorSettings(Message):
     every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
 
 
-SumName = Literal["off", "items", "exact", "iterated", "transitions"]
+SumName = Literal["off", "items", "content", "exact", "iterated", "transitions"]
 """What is summed over the silos before a training run: nothing, or a sum of `shared.sums.SUMS`."""
+
+
+USUAL_ENCODER = "projection/64/1"
 
 
 class BasisSettings(Message):
@@ -77,8 +80,9 @@ class BasisSettings(Message):
 
     kind: SumName = Field(
         "off",
-        description="nothing; which hashed ids of items silos have; degrees and pairs of all items; the lowest"
-        " frequencies of the items' graph; or, for silos of visits, what was clicked after what",
+        description="nothing; which hashed ids of items silos have; how features of items go together; degrees and"
+        " pairs of all items; the lowest frequencies of the items' graph; or, for silos of visits, what was clicked"
+        " after what",
     )
     rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
     rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
@@ -113,6 +117,13 @@ class BasisSettings(Message):
         le=1 << 24,
         description="items: buckets of hashed ids in each of two tables: ten for each id that somebody has, or more",
         exclude_if=lambda buckets: buckets == 1 << 20,
+    )
+    encoder: str = Field(
+        USUAL_ENCODER,
+        max_length=80,
+        description="content: the encoder of all silos' items, kind/width/version; a silo that encodes them otherwise"
+        " refuses",
+        exclude_if=lambda encoder: encoder == USUAL_ENCODER,
     )
     least_pairs: int = Field(
         3, ge=1, le=1000, description="exact, transitions: k; pairs of items that fewer users or visits have count as 0"

@@ -9,11 +9,12 @@ from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.sums.common_items import COMMON_ITEMS
+from shared.sums.content import CONTENT_SUM
 from shared.sums.item_basis import EXACT, ITERATED
 from shared.sums.sum import BASIS, Sum
 from shared.sums.transitions import TRANSITIONS
 
-SUMS: dict[str, Sum] = {one.name: one for one in (COMMON_ITEMS, EXACT, ITERATED, TRANSITIONS)}
+SUMS: dict[str, Sum] = {one.name: one for one in (COMMON_ITEMS, CONTENT_SUM, EXACT, ITERATED, TRANSITIONS)}
 WORDS = frozenset(one.word for one in SUMS.values())
 NOISED = frozenset(one.noise.tensor for one in SUMS.values() if one.noise is not None)
 """Tensors that leave with noise alone, and under masks."""
@@ -50,6 +51,16 @@ def find_part(basis: BasisSettings) -> Part:
 def is_basis(basis: BasisSettings) -> bool:
     """Is it a sum that training runs use?"""
     return basis.kind != "off" and SUMS[basis.kind].part == BASIS
+
+
+def is_listed(basis: BasisSettings) -> bool:
+    """Is it a sum over a list of items?"""
+    return basis.kind != "off" and SUMS[basis.kind].listed
+
+
+def needs_list(method: MethodSettings) -> bool:
+    """Has each silo to know a list of items that all have, for the sums that are declared?"""
+    return any(is_listed(one) and one.places is None for one in list_sums(method).values())
 
 
 def method_of_part(method: MethodSettings, part: Part) -> MethodSettings:

@@ -102,6 +102,7 @@ COMMON_ITEMS = Sum(
     sizes=held_sizes,
     hand_out=hide_rare_buckets,
     part=ITEMS,
+    listed=False,
     words={HELD: "which items it has, as hashed ids", TRAINED: "how many interactions it trains with"},
     learnt=describe_guesses,
 )

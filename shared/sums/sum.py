@@ -78,7 +78,8 @@ class Sum:
     tensors that hold real numbers (`encode_fixed`). sizes: shapes of a declaration -> the settings that follow from
     them. rounds: of a run. sums_needed: so many of the last rounds have to stay available. hand_out: (settings, sums)
     -> what silos are given, for example without rare counts. steady: settings of `basis` with which no two sums over
-    the same data may differ. noise: None where it is never noised.
+    the same data may differ. noise: None where it is never noised. listed: is it
+    over a list of items, which all silos have or have summed?
     """
 
     name: str
@@ -95,6 +96,7 @@ class Sum:
     steady: tuple[str, ...] = ()
     noise: SumNoise | None = None
     part: Part = BASIS
+    listed: bool = True
     words: Mapping[str, str] = field(default_factory=dict)
     learnt: Callable[[BasisSettings], str] = describe_sum_alone
 

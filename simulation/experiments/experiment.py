@@ -23,7 +23,7 @@ from shared.protocol.signing.enrolment import KeyFiles, enrol, kept_pair
 from shared.protocol.signing.members import write_registry
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
-from shared.sums import SUMS, list_sums
+from shared.sums import SUMS, list_sums, needs_list
 from shared.timeouts import ANSWER_SECONDS
 from simulation.partitioning.catalogue import write_catalogue
 
@@ -98,7 +98,7 @@ class Experiment:
     def catalogue(self) -> Path | None:
         """The list of the items of all clients that are there when the run begins, where the strategy shares items, or
         statistics of items are summed."""
-        shared = self._shares_items or bool(list_sums(self.method))
+        shared = self._shares_items or needs_list(self.method)
         return write_catalogue(self.punctual, self.folder, self.matches) if shared else None
 
     @property

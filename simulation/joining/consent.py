@@ -12,7 +12,7 @@ from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.strategies.strategy import Strategy
-from shared.sums import find_sum, list_sums, method_of_part
+from shared.sums import find_sum, list_sums, method_of_part, needs_list
 from shared.sums.common_items import ITEMS
 from shared.web.pages import size
 from shared.words import count_noun
@@ -32,7 +32,8 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
     for less in [one for one in learnt if any(other != one and other.startswith(one) for other in learnt)]:
         learnt.remove(less)
         learnt.append("in iterated sums also pairs of items that few users have")
-    over = "items that silos have in common, by their ids" if ITEMS in chosen else f"{method.catalogue:,} listed items"
+    listed = f"{method.catalogue:,} listed items" if needs_list(method) else "what is known of their items"
+    over = "items that silos have in common, by their ids" if ITEMS in chosen else listed
     return (
         f"{name}: this federation of silos sums statistics of {over}. With --accept sums",
         *(f"- leaves this silo: {one}" for one in sums),

@@ -20,8 +20,7 @@ from shared.protocol.lengths import least_update
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import SHARES_ITEMS, build_strategy
 from shared.strategies.agreement import declare_federation
-from shared.sums import WORDS, find_sum, list_sums, method_of_part
-from shared.sums.common_items import ITEMS
+from shared.sums import WORDS, find_sum, list_sums, method_of_part, needs_list
 
 COMMENT = "# Written by `lpsfed join`. It is yours: the README lists what else a client can be told.\n"
 
@@ -54,8 +53,7 @@ class AgreedSettings:
         """Has the silo to know the list of items that all silos share?"""
         method = self.federation.method
         shares = build_strategy(self.federation.strategy, method).shares_items(method)
-        over_list = any(one.places is None and part != ITEMS for part, one in list_sums(method).items())
-        return shares or over_list or self.federation.task == "sessions"
+        return shares or needs_list(method) or self.federation.task == "sessions"
 
 
 def parse_policy(pairs: Mapping[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,11 +28,13 @@ from shared.strategies.sum_strategy import declare_sums, sum_strategy
 from shared.sums import NOISED, SUMS, find_declared
 from shared.sums.common_items import HELD, count_common
 from shared.sums.common_items import ITEMS as ITEM_LIST
+from shared.sums.content import CONTENT, decode_wide
 from shared.sums.sum import LIMIT, Sum, decode_fixed, encode_fixed
 
 ITEMS, SILOS = 24, 3
 CASES: dict[str, dict[str, Any]] = {  # settings of `basis`; each sum is here at least once
     "items": {"kind": "items", "buckets": 1 << 12},
+    "content": {"kind": "content"},
     "exact": {"kind": "exact", "least_pairs": 2},
     "exact, noised": {"kind": "exact", "epsilon": 8.0},
     "iterated": {"kind": "iterated", "rank": 4, "rounds": 3},
@@ -48,7 +51,8 @@ def item_shards() -> tuple[list[Shard], Shard]:
     def shard(name: str, train: sparse.csr_array) -> Shard:
         none = sparse.csr_array(train.shape)
         users, items = ([f"{place:03}" for place in range(size)] for size in train.shape)
-        return shard_of_matrices(name, users, items, (train, none, none), np.arange(ITEMS))
+        found = shard_of_matrices(name, users, items, (train, none, none), np.arange(ITEMS))
+        return replace(found, titles=tuple(f"the {one} of kind {place % 5}" for place, one in enumerate(items)))
 
     parts = [shard(f"silo-{place}", matrix) for place, matrix in enumerate(drawn)]
     return parts, shard("pooled", sparse.csr_array(sparse.vstack(drawn)))
@@ -146,8 +150,8 @@ def test_what_is_declared_follows_from_the_sizes_and_says_them(given: Given) -> 
     assert declared.scalars == () and all(spec.dtype == "U32" for spec in declared.tensors)
     shapes = {spec.name: spec.shape for spec in declared.tensors}
     sizes = given.sum.sizes(given.method.basis.model_copy(), shapes)
-    if given.sum.part == ITEM_LIST:
-        assert sizes == {}, "the buckets are the usual ones, or asked for by name"
+    if not given.sum.listed:
+        assert sizes == {}, "buckets and encoder are the usual ones, or asked for by name"
         return
     assert sizes["catalogue"] == ITEMS
     with pytest.raises(SettingsError, match=r"^catalogue: expected the size"):
@@ -175,6 +179,9 @@ def test_parts_add_up_to_what_one_silo_with_all_data_would_add(given: Given) -> 
         if name == HELD:  # not one silo but several hold a bucket
             np.testing.assert_array_equal(np.minimum(total[name], 1), pooled)
             continue
+        if given.sum.part == CONTENT:
+            np.testing.assert_allclose(decode_wide(total[name]), decode_wide(pooled), rtol=1e-8, atol=2e-6)
+            continue
         off = np.abs((total[name] - pooled).view(np.int32))  # each part is rounded by half a step
         assert off.max() <= ((SILOS + 1) / 2 if name in given.sum.fraction_bits else 0)
 
@@ -183,7 +190,7 @@ def test_statistics_are_finite_alike_everywhere_and_the_same_from_the_disk(given
     sums = given.run()
     found = given.finish(sums)
     common = count_common(sums[max(sums)]).items if given.sum.part == ITEM_LIST else ITEMS
-    assert found.size == common > 0 and found.arrays()
+    assert found.size == (65 if given.sum.part == CONTENT else common) > 0 and found.arrays()
     assert all(np.isfinite(value).all() for value in found.arrays().values())
     others = given.silo_sum.finish(given.at(given.parts[1], max(sums), sums))
     save_basis(tmp_path, "run-1", found)

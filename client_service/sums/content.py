@@ -1,0 +1,173 @@
+"""The content sums at a silo: what it adds by the features of its items, and what the others have added."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from client_service.data.interactions import Shard
+from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
+from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
+from client_service.sums.statistics import training_digest
+from shared.errors import DataError, ProtocolError
+from shared.method.declaration import Counts
+from shared.method.graph import Float64
+from shared.method.run_memory import SPARSE, Cost
+from shared.method.settings import MethodSettings
+from shared.sums.content import (
+    CONTENT_SUM,
+    PAIRS,
+    PROFILES,
+    count_features,
+    decode_wide,
+    encode_wide,
+)
+
+SLACK = 1e-6  # of the largest eigenvalue, by which rounding may leave one below 0
+
+
+@dataclass(frozen=True, eq=False)
+class ContentStatistics(Statistics):
+    """What the other silos have added: A and D without this silo's own part, so that its own data are never kept here.
+
+    encoder: of the features. summed: sha256 over the sums of all silos, which is the digest, alike in every silo.
+    """
+
+    encoder: str
+    summed: str
+    profiles: Float64
+    pairs: Float64
+
+    @property
+    def sums(self) -> ContentSums:
+        """The others' A and D."""
+        return ContentSums(self.profiles, self.pairs)
+
+    def described(self) -> dict[str, str]:
+        """The encoder, and what the sums of all were; check: sha256 over the arrays, for the file."""
+        check = hashlib.sha256(self.profiles.tobytes() + self.pairs.tobytes()).hexdigest()
+        return {"kind": self.kind, "encoder": self.encoder, "summed": self.summed, "check": check}
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the encoder and the sums of all silos."""
+        return hashlib.sha256(f"{self.kind} {self.encoder} {self.summed}".encode()).hexdigest()
+
+
+def count_content(shard: Shard, method: MethodSettings) -> ContentSums:
+    """A and D of the training pairs. DataError for items of which nothing is known, or by another encoder."""
+    features, agreed = known_features(shard), method.basis.encoder
+    if features is None:
+        words = "expected items with titles or attributes for the content sums, got none"
+        raise DataError(f"{words}: add a title or attributes to the items, or leave out sums.content")
+    if features.encoder != agreed:
+        words = f"expected features of the encoder {agreed!r}, as the federation has agreed (sums.content.encoder)"
+        raise DataError(f"{words}, got {features.encoder!r}: encode the items by {agreed!r}, nothing is sent")
+    return sum_content(sparse.csr_array(shard.train), add_constant(features.values))
+
+
+def digest_content(shard: Shard) -> SummedDigests:
+    """Of the training pairs, as for other sums; of the encoder, which all silos have; and of the pairs with features.
+
+    The last one changes where titles do: sums before and after would tell of this silo alone.
+    """
+    features, pairs = known_features(shard), training_digest(shard)
+    encoder, digest = ("", "") if features is None else (features.encoder, features.digest)
+    of_encoder, of_both = (hashlib.sha256(text.encode()).hexdigest() for text in (encoder, f"{pairs} {digest}"))
+    return SummedDigests(pairs, of_encoder, of_both)
+
+
+def add_content(at: SumRound) -> Sums:
+    """The upper triangles of A and D in words."""
+    own: ContentSums = at.counted
+    return {name: encode_wide(_upper(one), at.clients, name) for name, one in zip((PROFILES, PAIRS), own, strict=True)}
+
+
+def finish_content(at: SumRound) -> ContentStatistics:
+    """What the others have added. ProtocolError for sums that no data can have."""
+    sums, encoder = at.sums[at.number], at.method.basis.encoder
+    summed = hashlib.sha256(b"".join(np.ascontiguousarray(sums[name]).tobytes() for name in (PROFILES, PAIRS)))
+    total = [decode_wide(sums[name]) for name in (PROFILES, PAIRS)]
+    if at.included:
+        own = add_content(at)
+        total = [one - decode_wide(own[name]) for one, name in zip(total, (PROFILES, PAIRS), strict=True)]
+    profiles, pairs = (_symmetric(one, count_features(encoder)) for one in total)
+    _require_possible(profiles, pairs)
+    return ContentStatistics("content", encoder, summed.hexdigest(), profiles, pairs)
+
+
+def _require_possible(profiles: Float64, pairs: Float64) -> None:
+    """ProtocolError for what is not positive: A, and T^T diag(n) T = A - D. With these W would be no number."""
+    for one in (profiles, profiles - pairs):
+        values = np.linalg.eigvalsh(one)
+        if values[0] < -SLACK * max(float(values[-1]), 1.0):
+            words = "a silo or the aggregator gave false numbers; sum anew, or train without them"
+            raise ProtocolError(f"expected content sums that data can have, got a matrix that is not positive: {words}")
+
+
+def _upper(matrix: Float64) -> Float64:
+    found: Float64 = matrix[np.triu_indices(len(matrix))]
+    return found
+
+
+def _symmetric(upper: Float64, size: int) -> Float64:
+    matrix = np.zeros((size, size))
+    matrix[np.triu_indices(size)] = upper
+    return matrix + np.triu(matrix, 1).T
+
+
+def read_content(arrays: Arrays, described: Mapping[str, str]) -> ContentStatistics:
+    """The same from the disk. ValueError for a file whose arrays have changed."""
+    profiles, pairs = arrays["profiles"], arrays["pairs"]
+    found = ContentStatistics("content", described["encoder"], described["summed"], profiles, pairs)
+    if found.described()["check"] != described["check"]:
+        raise ValueError("other arrays than were kept")
+    return found
+
+
+def can_take_out(method: MethodSettings) -> bool:
+    """Each silo can take its own part out: it is kept without it."""
+    del method
+    return True
+
+
+def cost_content(method: MethodSettings, shard: Counts) -> list[Cost]:
+    """Of the matrices, and of encoding and adding up the silo's items."""
+    size = count_features(method.basis.encoder)
+    words = f"{CONTENT_SUM.tells} ({size:,} columns)"
+    held = 8.0 * size * (2.0 * shard.items + 8192.0) + 200.0 * size**2
+    operations = SPARSE * 2.0 * shard.edges * size + 2.0 * shard.users * size**2 + 1e5 * shard.items
+    return [Cost("the sums", FIXED_BYTES + 16.0 * size**2), Cost(words, held, operations)]
+
+
+def bytes_of_content(method: MethodSettings) -> float:
+    """Of W and what it is solved from."""
+    return 100.0 * count_features(method.basis.encoder) ** 2
+
+
+def warn_of_few_users(method: MethodSettings) -> tuple[str, ...]:
+    """A warning of what the sums tell where the others have few users."""
+    size = count_features(method.basis.encoder)
+    return (
+        f"the content sums are products of users' features in {size:,} columns: from the sum over fewer users than"
+        " columns, all silos together, their profiles can be computed but for a rotation",
+    )
+
+
+CONTENT_SILO_SUM = SiloSum(
+    declared=CONTENT_SUM,
+    task="items",
+    count=count_content,
+    digests=digest_content,
+    add=add_content,
+    finish=finish_content,
+    load=read_content,
+    everything=can_take_out,
+    costs=cost_content,
+    use_bytes=bytes_of_content,
+    warnings=warn_of_few_users,
+)

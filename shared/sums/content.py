@@ -1,0 +1,108 @@
+"""Content sums: how features of items go together in users, as one small matrix pair without item ids.
+
+A silo encodes its items by the one function that the federation has agreed on, the encoder, as T (N, d) with a last
+column of ones. With P = X T it sends A = P^T P and D = A - T^T diag(n) T, n the users of each item: d (d + 1) numbers
+(client_service.models.closed_form.content). No item needs to be in common, and there is no list of items.
+
+A number has LIMBS words of 32 bits, because words are added modulo 2^32: two of 16 bits, whose sums have room for
+2^16 silos, and one with its sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.errors import ProtocolError, SettingsError
+from shared.method.declaration import Part
+from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.tensors import Tensor
+from shared.sums.sum import Float64, Shapes, Sum, UInt32
+
+WORD = "content"
+CONTENT: Part = "content"
+"""The part of a run that sums how features of items go together."""
+PROFILES, PAIRS = "content.profiles", "content.pairs"
+LIMBS, LIMB_BITS = 3, 16
+FRACTION_BITS = 20
+WIDE_LIMIT = 2.0 ** (31 + LIMB_BITS * (LIMBS - 1) - FRACTION_BITS)  # a sum of this size or more has no place
+MOST_SILOS = 1 << LIMB_BITS
+MOST_WIDTH = 1024
+
+
+def count_features(encoder: str) -> int:
+    """The columns of T of an encoder "kind/width/version": its width, and the column of ones. SettingsError for another
+    name."""
+    width = encoder.split("/")[1] if encoder.count("/") == 2 else ""
+    if not (width.isdecimal() and 1 <= int(width) <= MOST_WIDTH):
+        expected = f"expected the name of an encoder, kind/width/version with a width up to {MOST_WIDTH:,}"
+        raise SettingsError(f"sums.content.encoder: {expected}, got {encoder!r}")
+    return int(width) + 1
+
+
+def content_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
+    """The upper triangles of A and D, (LIMBS, d (d + 1) / 2) each. SettingsError for an encoder without a width."""
+    size = count_features(method.basis.encoder)
+    shape = (LIMBS, size * (size + 1) // 2)
+    return tuple(Tensor(name, shape, "zeros", dtype="U32") for name in (PROFILES, PAIRS))
+
+
+def content_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
+    """None: the settings name the encoder, from which all sizes follow."""
+    del basis, shapes
+    return {}
+
+
+def encode_wide(values: Float64, clients: int, name: str) -> UInt32:
+    """Nearest multiples of 2^-FRACTION_BITS as words, (LIMBS, n), lowest first.
+
+    ProtocolError, without the values, where `clients` of that size could overflow a sum, or where one is not finite.
+    name: of the tensor, for the error.
+    """
+    if clients > MOST_SILOS:
+        raise ProtocolError(f"{name}: expected at most {MOST_SILOS:,} silos in a sum, got {clients:,}")
+    bound = WIDE_LIMIT / max(1, clients)
+    if outside := int(np.count_nonzero(~(np.abs(values) < bound))):
+        raise ProtocolError(f"{name}: expected values below {bound:g} in size, got {outside} others")
+    whole = np.rint(values * 2.0**FRACTION_BITS).astype(np.int64)
+    low = [(whole >> (LIMB_BITS * place)) & (MOST_SILOS - 1) for place in range(LIMBS - 1)]
+    return np.stack([*low, whole >> (LIMB_BITS * (LIMBS - 1))]).astype(np.uint32)
+
+
+def decode_wide(words: NDArray[np.uint32]) -> Float64:
+    """The real numbers of a sum, (n,)."""
+    *low, high = np.asarray(words)
+    whole = np.ascontiguousarray(high).view(np.int32).astype(np.int64) << (LIMB_BITS * (LIMBS - 1))
+    for place, one in enumerate(low):
+        whole += one.astype(np.int64) << (LIMB_BITS * place)
+    return whole.astype(np.float64) * 2.0**-FRACTION_BITS
+
+
+def describe_features(basis: BasisSettings) -> str:
+    """What all silos learn by content sums."""
+    return (
+        "which words, categories and years go together in what users have, in"
+        f" {count_features(basis.encoder):,} mixed columns; of few users in all silos, what these have"
+    )
+
+
+CONTENT_SUM = Sum(
+    name="content",
+    word=WORD,
+    title="the content sums",
+    tells="how features of its items go together in users",
+    tensors=content_tensors,
+    own_names=frozenset({PROFILES, PAIRS}),
+    sizes=content_sizes,
+    fraction_bits={PROFILES: FRACTION_BITS, PAIRS: FRACTION_BITS},
+    steady=("encoder",),
+    part=CONTENT,
+    listed=False,
+    words={
+        PROFILES: "how features of its users' items go together, summed over users",
+        PAIRS: "how features of two different items of a user go together, summed over users",
+    },
+    learnt=describe_features,
+)
