@@ -7,12 +7,13 @@ from aggregator_service.rounds.secure_run import BasisPledge
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.run_store import run_documents
 from shared.errors import ProtocolError
-from shared.method.declaration import TRAINING
+from shared.method.declaration import TRAINING, Part
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
 from shared.strategies.strategy import Strategy
 from shared.sums import SUMS, find_sum, is_basis, method_of_part
 from shared.sums.common_items import ITEMS
+from shared.sums.content import CONTENT
 
 BROKEN_OFF = ("failed", "cancelled")
 
@@ -24,7 +25,12 @@ def finished_basis_runs(database: Database) -> list[Run]:
 
 def newest_list(database: Database) -> Run | None:
     """The newest run that has summed the list of common items; None where there is none."""
-    found = [run for run in _finished_sum_runs(database) if run.request.part == ITEMS]
+    return newest_of_part(database, ITEMS)
+
+
+def newest_of_part(database: Database, part: Part) -> Run | None:
+    """The newest run of a part that sums that has finished; None where there is none."""
+    found = [run for run in _finished_sum_runs(database) if run.request.part == part]
     return found[-1] if found else None
 
 
@@ -61,11 +67,14 @@ def require_training(declared: Strategy, request: RunIn) -> None:
 
 
 def settle_request(database: Database, request: RunIn) -> RunIn:
-    """The request with what follows from its part: of a run that sums its rounds, of a training run its basis run.
+    """The request with what follows from its part: of a run that sums its rounds, of a training run its basis run; of
+    both the content sums that models are made with.
 
     ProtocolError for a training run with a basis where none has finished, or not the named one.
     """
     basis = request.method.basis
+    found = newest_of_part(database, CONTENT) if request.part == TRAINING or is_basis(basis) else None
+    request = request.model_copy(update={"content": None if found is None else found.name})
     if request.part != TRAINING:
         return request.model_copy(update={"rounds": find_sum(request.method).rounds(basis), "basis": None})
     if basis.kind == "off":
@@ -112,7 +121,7 @@ def find_served_run(database: Database) -> Run | None:
 
 def _serves(run: Run, kept: frozenset[str]) -> bool:
     if run.request.part == TRAINING:
-        return run.request.basis in kept
+        return run.request.basis in kept or run.request.content in kept
     return is_basis(run.request.method.basis) and run.name in kept
 
 

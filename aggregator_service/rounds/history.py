@@ -210,6 +210,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
         part=run.request.part,
         basis=run.request.basis,
         items=run.request.items,
+        content=run.request.content,
     )
 
 

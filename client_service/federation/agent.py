@@ -29,7 +29,7 @@ from shared.errors import FederationError, UnavailableError
 from shared.method.declaration import TRAINING, Declaration
 from shared.method.graph import Float64
 from shared.method.parameters import Parameters
-from shared.protocol.schemas import ENDED, Phase, RunOut
+from shared.protocol.schemas import ENDED, RunOut
 from shared.strategies import strategy_of_part
 
 P = ParamSpec("P")
@@ -217,7 +217,7 @@ class Agent:
         if state.phase == "open" and state.standing in TAKES_PART and part.applied < state.round:
             await self._round(part, state, state.round)
         elif over:
-            await self._finish(part, state.phase)
+            await self._finish(part, state)
 
     def _is_given_up(self, run: str) -> bool:
         """Has this run been given up? An earlier one that was is of no more interest."""
@@ -238,7 +238,8 @@ class Agent:
 
         It takes them over, with what the run has trained, and judges both by its own data. It sends nothing.
         """
-        if state.phase != "finished" or state.basis is None or state.standing == "quarantined":
+        uses_sums = state.basis is not None or state.content is not None
+        if state.phase != "finished" or not uses_sums or state.standing == "quarantined":
             return False
         quality = self._earlier_quality()
         return run != quality.run and all(run != one.run for one in quality.earlier)
@@ -325,20 +326,21 @@ class Agent:
         self._set_status(phase="waiting for the round")
         return await self._opening.personalised(part, number)
 
-    async def _finish(self, part: ClientRun, phase: Phase | None) -> None:
+    async def _finish(self, part: ClientRun, state: RunOut) -> None:
+        phase = state.phase
         self._set_status(phase="evaluating")
         self._sending.forget()
         await self._work(part.finish, FAILURES.get(phase or "failed"))
         if isinstance(part, BasisRun) and part.finished and self._opening.makes_model(part.place.method):
-            await self._make_model(part)
+            await self._make_model(part, state)
         self._set_status(phase=phase or "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.
         self._part, self.training_run, self._done, self._amid = None, None, part.place.run, False
         await self._in_worker(return_free_memory)
 
-    async def _make_model(self, summed: BasisRun) -> None:
+    async def _make_model(self, summed: BasisRun, state: RunOut) -> None:
         """Make, judge and serve the model that follows from the sums: no run trains one."""
-        self.training_run = await self._opening.open_model(summed)
+        self.training_run = await self._opening.open_model(summed, state)
         await self._work(self.training_run.begin, Parameters({}), 0)
         await self._work(self.training_run.finish)
         self._set_status(shared_digest=self.training_run.shared_digest)

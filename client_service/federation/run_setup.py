@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from client_service.boundary.aggregator_api import Aggregator
+from client_service.data.interactions import Shard
 from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun, Silo, agree_method, basis_folder, open_basis_run, place_run
 from client_service.federation.run_cost import require_affordable
 from client_service.federation.training_run import TrainingRun
+from client_service.models.closed_form.content import known_features
 from client_service.privacy.settings import PrivacySettings
 from client_service.runtime.interruption import RoundDeadline
 from client_service.settings import ClientSettings
@@ -105,7 +107,7 @@ class RunOpening:
         silo, items = self._silo, await self._common_items(state)
         method = self._agree(state, TRAINING, items)
         basis = None if state.basis is None else await self._statistics(state, method, state.basis)
-        place = replace(self._place(state, run, method), basis=basis, content=await self._content())
+        place = replace(self._place(state, run, method), basis=basis, content=await self._content(state))
         return await self._in_worker(
             TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
         )
@@ -117,12 +119,19 @@ class RunOpening:
         opened = (silo.settings, silo.task, silo.shard, place, state.joined, federation, items)
         return await self._in_worker(open_basis_run, *opened)
 
-    async def _content(self) -> ContentStatistics | None:
-        """The newest content sums that are kept; None in a federation that declares none."""
-        if CONTENT not in list_sums(self._silo.settings.method):
+    async def _content(self, state: RunOut) -> ContentStatistics | None:
+        """The content sums of a run: those that are kept, or made from its sums.
+
+        None where there are none, and in a silo that has declared none or knows nothing of its items by their encoder.
+        """
+        silo, run = self._silo, state.content
+        if run is None or CONTENT not in list_sums(silo.settings.method) or silo.settings.task != "items":
             return None
-        head = load_basis_head(self._basis_folder, CONTENT)
-        found = None if head is None else await self._in_worker(load_basis, self._basis_folder, head.digest)
+        method = method_of_part(silo.settings.method, CONTENT)
+        features = await self._in_worker(known_features, cast(Shard, silo.shard))
+        if features is None or features.encoder != method.basis.encoder:
+            return None
+        found = await self._statistics(state, method, run)
         return found if isinstance(found, ContentStatistics) else None
 
     async def _common_items(self, state: RunOut) -> CommonItems | None:
@@ -158,10 +167,10 @@ class RunOpening:
         summed = method is not None and is_basis(method.basis)
         return summed and build_strategy(settings.strategy, settings.method).sums_alone
 
-    async def open_model(self, summed: BasisRun) -> TrainingRun:
+    async def open_model(self, summed: BasisRun, state: RunOut) -> TrainingRun:
         """What makes the silo's model of these sums alone; nothing of it leaves."""
         silo = self._silo
-        place = replace(summed.place, basis=summed.basis, content=await self._content())
+        place = replace(summed.place, basis=summed.basis, content=await self._content(state))
         return await self._in_worker(
             TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
         )

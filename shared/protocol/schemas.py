@@ -92,6 +92,12 @@ class RunIn(Message):
         " default the newest that has finished",
         exclude_if=lambda name: name is None,
     )
+    content: RunName | None = Field(
+        None,
+        description="the run of content sums that a training run uses, or what makes a model of sums alone: the newest"
+        " that has finished, whatever is asked for",
+        exclude_if=lambda name: name is None,
+    )
 
 
 Phase = Literal["waiting", "open", "aggregated", "finished", "failed", "cancelled"]
@@ -129,6 +135,9 @@ class RunOut(Message):
         None,
         description="the run that has summed the list of common items, where there is none that all have",
         exclude_if=lambda name: name is None,
+    )
+    content: RunName | None = Field(
+        None, description="the run of content sums that this one uses", exclude_if=lambda name: name is None
     )
 
 

@@ -1,0 +1,114 @@
+"""Shops without a common item sum how features of their items go together, and each makes its model with that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+from scipy import sparse
+
+from client_service.data.interaction_files import load_shard, save_shard
+from client_service.data.interactions import shard_of_matrices
+from client_service.model_store.model_files import load_head
+from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
+from client_service.sums.content import ContentStatistics
+from client_service.sums.storage import load_basis, load_basis_head
+from shared.method.settings import BasisSettings
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import Outcome, admit_late_clients, conduct_run, ignore_progress
+from simulation.experiments.in_process import open_federation
+from tests.support.small import SMALL
+
+WORDS = ("space rocket", "river forest", "kitchen soup", "football goal", "castle ghost")
+METHOD = SMALL.model_copy(update={"sums": {"content": BasisSettings(kind="content")}})
+
+
+def write_shop(folder: Path, place: int) -> Path:
+    """A shop whose items and users are its own."""
+    generator = np.random.default_rng(place)
+    kinds, drawn = np.arange(15) % 5, generator.random((3, 20, 15))
+    train = drawn[0] < np.where(kinds == np.arange(20)[:, None] % 5, 0.7, 0.15)
+    train[:, 0] = True
+    valid = (drawn[1] < 0.2) & ~train
+    test = (drawn[2] < 0.2) & ~train & ~valid
+    ids = [[f"{kind}{place}-{one:02}" for one in range(size)] for kind, size in (("u", 20), ("i", 15))]
+    made = shard_of_matrices(folder.name, *ids, [sparse.csr_array(one.astype(float)) for one in (train, valid, test)])
+    words = tuple(f"{WORDS[kind]} {place} {one}" for one, kind in enumerate(kinds))
+    save_shard(folder, replace(made, titles=words))
+    return folder
+
+
+def describe(folder: Path, *, secure: bool, late: bool = False) -> Experiment:
+    shards = [write_shop(folder / "shards" / f"client-{one}", one) for one in range(1, 5)]
+    later = (shards[-1],) if late else ()
+    return Experiment(tuple(shards), folder / "run", METHOD, rounds=1, device="cpu", secure=secure, late=later)
+
+
+def conduct(described: Experiment) -> Outcome:
+    async def both() -> Outcome:
+        async with open_federation(described) as federation:
+            held = await conduct_run(federation, described.run_request(), ignore_progress)
+            return held if not described.late else await admit_late_clients(federation, held, ignore_progress)
+
+    return anyio.run(both)
+
+
+def kept(described: Experiment, shard: Path) -> ContentStatistics:
+    folder = described.state_of(shard) / "basis"
+    head = load_basis_head(folder, "content")
+    assert head is not None
+    found = load_basis(folder, head.digest)
+    assert isinstance(found, ContentStatistics)
+    return found
+
+
+def pooled(shards: Sequence[Path]) -> ContentSums:
+    parts = []
+    for path in shards:
+        shard = load_shard(path)
+        features = known_features(shard)
+        assert features is not None
+        parts.append(sum_content(shard.train, add_constant(features.values)))
+    return ContentSums(*(np.sum(one, axis=0) for one in zip(*parts, strict=True)))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Experiment]:
+    found = {}
+    for secure in (False, True):
+        found[secure] = describe(tmp_path_factory.mktemp("shops"), secure=secure)
+        conduct(found[secure])
+    return found
+
+
+def test_what_the_services_sum_is_the_sum_of_the_others_data_masked_or_not(runs: dict[bool, Experiment]) -> None:
+    for place in range(4):
+        opened, masked = (kept(one, one.shards[place]) for one in runs.values())
+        assert opened.digest == masked.digest == kept(runs[True], runs[True].shards[0]).digest
+        others = pooled([shard for number, shard in enumerate(runs[True].shards) if number != place])
+        for one, two, whole in zip(opened.sums, masked.sums, others, strict=True):
+            np.testing.assert_array_equal(one, two)
+            assert np.abs(two - whole).max() < 1e-8 * np.abs(whole).max()
+
+
+def test_models_are_made_with_the_sums_and_the_ledger_names_what_left(runs: dict[bool, Experiment]) -> None:
+    described = runs[True]
+    shard = described.shards[0]
+    head = load_head(described.make_client_settings(shard, aggregator_url="http://127.0.0.1").models_directory)
+    assert head is not None and head.content == kept(described, shard).digest and head.recipe is not None
+    assert head.recipe.setting("content") is not None and "content" in {part.name for part in head.recipe.parts}
+    ledger = (described.state_of(shard) / "ledger.jsonl").read_text("utf-8")
+    assert "content.profiles" in ledger and "content.pairs" in ledger
+
+
+def test_a_shop_that_joins_after_the_run_has_the_sums_of_all_that_were_there(tmp_path: Path) -> None:
+    described = describe(tmp_path, secure=True, late=True)
+    outcome = conduct(described)
+    late = kept(described, described.shards[-1])
+    assert not late.included and outcome.qualities["client-4"].finished
+    for found, whole in zip(late.sums, pooled(described.shards[:3]), strict=True):
+        assert np.abs(found - whole).max() < 1e-8 * np.abs(whole).max()
