@@ -115,6 +115,12 @@ class ProjectionEncoder:
         """Kind, width and version: encoders of one name give the same features of the same item."""
         return f"projection/{self.width}/{VERSION}"
 
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Counts the coordinates of words with categories, and of years."""
+        years = min(MOST_YEARS, self.width // 3)
+        return self.width - years, years
+
     def encode(self, titles: Sequence[str | None], columns: Mapping[str, Values] | None = None) -> Float32:
         """Computes the features of items, (N, width), each row of length one, or zero if nothing is known."""
         return self.encode_table(make_text_table(titles, columns or {}))
@@ -125,8 +131,8 @@ class ProjectionEncoder:
         Years have coordinates of their own: the last `MOST_YEARS`, or a third of a small width. Words, categories and
         numbers share the others; words weigh little in an item whose categories are known.
         """
-        years = min(MOST_YEARS, self.width // 3)
-        rest = replace(self, width=self.width - years)
+        shared, years = self.blocks
+        rest = replace(self, width=shared)
         labels = join_labels(table.categories, len(table.titles))
         labelled = np.array([[bool(one)] for one in labels])
         words = rest.sum_words(table.titles)

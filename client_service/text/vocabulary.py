@@ -62,6 +62,11 @@ class SvdEncoder:
         """Counts the columns of the words."""
         return int(self.directions.shape[1])
 
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Counts the columns of words, categories, years and numbers."""
+        return self.width, len(self.labels), MOST_YEARS, len(self.numbers)
+
     @cached_property
     def name(self) -> str:
         """Kind, width of the words, version, and the digest of the state, without which it is another function."""
