@@ -66,11 +66,19 @@ class CatalogueItem:
 
 
 @dataclass(frozen=True)
+class NearItem(CatalogueItem):
+    """An item that resembles what was searched. found_by: "typing" or "meaning"."""
+
+    found_by: str = ""
+
+
+@dataclass(frozen=True)
 class CataloguePage:
-    """A page of the catalogue, by id; total: items on all pages."""
+    """A page of the catalogue, by id; total: items on all pages. near: after the last, others that resemble them."""
 
     total: int
     items: tuple[CatalogueItem, ...]
+    near: tuple[NearItem, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from client_service.compiled.shard import KIND, NO_TIME, CompiledHead, CompiledS
 from client_service.compiled.texts import compose, id_arrays, search_arrays, text_arrays
 from client_service.data.events import row_numbers
 from client_service.data.interactions import Shard
+from client_service.text.item_features import attribute_columns, item_features
+from client_service.text.search import feature_arrays
+from client_service.text.search import search_arrays as index_titles
 from shared.method.graph import degrees
 from shared.method.parameters import Float32
 
@@ -64,9 +67,17 @@ def _compile(shard: Shard) -> tuple[CompiledHead, Arrays]:
         arrays["freshness"] = fresh
     if shard.titles is not None:
         arrays |= text_arrays("titles", shard.titles) | search_arrays("folded", shard.titles)
+        arrays |= _search_arrays(shard)
     for place, column in enumerate(features):
         arrays |= _feature_arrays(f"feature-{place}", column)
     return head, arrays
+
+
+def _search_arrays(shard: Shard) -> Arrays:
+    """Makes the arrays by which items are searched that lack a searched word."""
+    assert shard.titles is not None
+    found, features = index_titles(shard.titles, attribute_columns(shard.features)), item_features(shard)
+    return found if features is None else found | feature_arrays(features.values, features.text_encoder)
 
 
 def item_freshness(shard: Shard) -> Float32 | None:

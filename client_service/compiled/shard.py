@@ -119,7 +119,8 @@ class CompiledShard:
     Large arrays are mapped. Processes share them, and no process writes them. train: training items of each user.
     known_pairs: all items that a user has met, liked or not. met: items that a user has met and does not like.
     popularity: (N,), number of users who have an item in training. freshness: (N,) in [0, 1], None without times.
-    met_only_users: users who have met items, like none and have no row.
+    met_only_users: users who have met items, like none and have no row. search_arrays: of the index of titles and
+    features, see `client_service.text.search`; none in a silo without titles.
     """
 
     def __init__(self, head: CompiledHead, arrays: Arrays) -> None:
@@ -140,6 +141,7 @@ class CompiledShard:
         self.freshness: Float32 | None = arrays["freshness"] if head.freshness else None
         self.titles = Texts(arrays, "titles") if head.titles else None
         self.features = {name: Feature(arrays, place, kind) for place, (name, kind) in enumerate(head.features)}
+        self.search_arrays = {name: array for name, array in arrays.items() if name.startswith("search-")}
         self._folded = FoldedTexts(arrays, "folded") if head.titles else None
         sizes = (len(self.user_ids), len(self.item_ids), len(self.popularity))
         if sizes != (head.users, head.items, head.items) or (self.titles and len(self.titles) != head.items):

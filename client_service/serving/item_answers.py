@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +14,16 @@ from client_service.compiled.shard import CompiledShard, Float32, Rows
 from client_service.compiled.texts import FoldedTexts, fold
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import ChangedTitles, Overlay, Titles
-from client_service.serving.messages import MOST_REASONS, CatalogueItemOut, ItemOut, ItemsOut, ReasonOut
+from client_service.serving.messages import (
+    MOST_REASONS,
+    CatalogueItemOut,
+    ItemOut,
+    ItemsOut,
+    NearItemOut,
+    ReasonOut,
+)
 from client_service.serving.ranking import ListRequest
+from client_service.text.search import Found, TitleSearch, search_arrays
 from shared.errors import NotFoundError, ProtocolError
 
 
@@ -165,6 +174,8 @@ def best_rows(scores: Float32, k: int) -> tuple[Rows, Float32]:
 
 
 NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
+MOST_NEAR = 100  # items that resemble a query, on all pages
+MOST_CHANGED = 512  # titles that applications have told, which are searched for words with typing errors
 
 
 class Catalogue:
@@ -173,13 +184,22 @@ class Catalogue:
     def __init__(self, shard: CompiledShard, overlay: Overlay) -> None:
         self._shard, self._overlay = shard, overlay
         self._changed: tuple[Titles, Rows, FoldedTexts] = None, NO_ROWS, FoldedTexts.of(())
+        self._near: tuple[Titles, Rows, TitleSearch | None] = None, NO_ROWS, None
 
     def search(self, words: str, offset: int, k: int) -> ItemsOut:
-        """Items whose titles hold all of the words, as `fold` compares text; without words all items."""
+        """Items whose titles hold all of the words, as `fold` compares text; without words all items.
+
+        After the last of them come items that resemble the words.
+        """
         self._overlay.follow()
         rows = self._find_rows(fold(words).split())
-        ids = self._shard.item_ids
-        return ItemsOut(total=len(rows), items=tuple(self.read(ids[row]) for row in rows[offset : offset + k].tolist()))
+        ids, first, last = self._shard.item_ids, offset - len(rows), offset + k - len(rows)
+        near = self._find_near(words, rows)[max(0, first) : last] if words.strip() and last > 0 else []
+        return ItemsOut(
+            total=len(rows),
+            items=tuple(self.read(ids[row]) for row in rows[offset : offset + k].tolist()),
+            near=tuple(NearItemOut(**dict(self.read(ids[row])), found_by=way) for row, way in near) or None,
+        )
 
     def read(self, item: str) -> CatalogueItemOut:
         """NotFoundError for an item of which neither the shard nor an application knows."""
@@ -202,6 +222,33 @@ class Catalogue:
         for word in words:
             found &= self._holding(word)
         return np.flatnonzero(found)
+
+    def _find_near(self, words: str, exact: Rows) -> Found:
+        """Finds items that resemble the words, of which `exact` lack none; a changed title takes the shard's place."""
+        shown: NDArray[np.bool_] = np.ones(len(self._shard.item_ids), dtype=bool)
+        shown[exact] = False
+        if self._overlay.hidden is not None:
+            shown &= ~self._overlay.hidden
+        changed, titles = self._search_changed()
+        told = [] if titles is None else [(int(changed[row]), way) for row, way in titles.find(words, shown[changed])]
+        shown[changed] = False
+        found = [] if self._search is None else self._search.find(words, shown)
+        return sorted([*told, *found], key=lambda one: one[1] == "meaning")[:MOST_NEAR]
+
+    @cached_property
+    def _search(self) -> TitleSearch | None:
+        return TitleSearch(self._shard.search_arrays) if self._shard.search_arrays else None
+
+    def _search_changed(self) -> tuple[Rows, TitleSearch | None]:
+        """Indexes the titles that have changed last: their rows, and an index of them."""
+        titles = self._overlay.titles
+        if not isinstance(titles, ChangedTitles):
+            return NO_ROWS, None
+        if self._near[0] is not titles:
+            last = list(titles.changed.items())[-MOST_CHANGED:]
+            index = TitleSearch(search_arrays([title for _, title in last], {})) if last else None
+            self._near = titles, np.array([row for row, _ in last], dtype=np.int64), index
+        return self._near[1:]
 
     def _holding(self, word: str) -> NDArray[np.bool_]:
         """Marks the items (N,) whose titles hold a folded word."""

@@ -156,11 +156,22 @@ class CatalogueItemOut(Message):
     )
 
 
+class NearItemOut(CatalogueItemOut):
+    """An item that lacks a searched word and resembles what was searched."""
+
+    found_by: Literal["typing", "meaning"] = Field(
+        description="`typing`: by words with one or two other letters, or without accents; `meaning`: by its features"
+    )
+
+
 class ItemsOut(Message):
     """A page of the catalogue, in the order of the ids; hidden items are left out."""
 
-    total: int = Field(ge=0, description="items on all pages")
+    total: int = Field(ge=0, description="items on all pages that have all words")
     items: tuple[CatalogueItemOut, ...] = Field(description="at most k")
+    near: tuple[NearItemOut, ...] | None = Field(
+        None, description="after the last of the items, others that resemble them, best first; with these at most k"
+    )
 
 
 class ModelOut(Message):

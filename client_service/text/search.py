@@ -64,7 +64,9 @@ def search_arrays(titles: Sequence[str | None], columns: Mapping[str, Values]) -
         **_list_arrays("rows", np.array(pairs, dtype=np.int64).reshape(-1, 2), len(words)),
         "gram-keys": keys,
         "gram-counts": np.array([len(_split_pairs(word)) for word in words], dtype=np.int32),
-        **_list_arrays("grams", np.column_stack([gram_places, [word for _, word in grams]]).astype(np.int64), len(keys)),
+        **_list_arrays(
+            "grams", np.column_stack([gram_places, [word for _, word in grams]]).astype(np.int64), len(keys)
+        ),
         "lengths": np.array([len(one) for one in held], dtype=np.int32),
     }
     return {f"{PREFIX}{name}": array for name, array in found.items()}
@@ -76,7 +78,10 @@ def feature_arrays(values: Float32, encoder: TextEncoder | None) -> dict[str, ND
         return {}
     state = {} if isinstance(encoder, ProjectionEncoder) else encoder.state
     blocks = _unit_blocks(values, encoder)
-    named = {"encoder": np.frombuffer(encoder.name.encode(), dtype=np.uint8), "features": blocks}
+    named: dict[str, NDArray[Any]] = {
+        "encoder": np.frombuffer(encoder.name.encode(), dtype=np.uint8),
+        "features": blocks,
+    }
     named |= {f"state-{name}": array for name, array in state.items()}
     return {f"{PREFIX}{name}": array for name, array in named.items()}
 
@@ -86,9 +91,7 @@ class TitleSearch:
 
     def __init__(self, arrays: Arrays) -> None:
         """Takes the arrays of `search_arrays` and `feature_arrays`; others are passed over."""
-        self._arrays = {
-            name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)
-        }
+        self._arrays = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
         self._words, self._labels = Texts(self._arrays, "words"), Texts(self._arrays, "labels")
         self._lengths: NDArray[np.int32] = self._arrays["lengths"]
 
@@ -149,7 +152,8 @@ class TitleSearch:
         years = np.array([float(year[1]) if year else np.nan])
         table = TextTable([title], {"category": ["|".join(known)]}, years, {})
         found = _unit_blocks(encoder.encode_table(table), encoder)[0]
-        return found / np.float32(max(1.0, np.square(found).sum()))  # the mean over the blocks that the text names
+        named: Float32 = found / np.float32(max(1.0, np.square(found).sum()))  # the mean over the blocks that are named
+        return named
 
     def _like(self, word: str) -> dict[int, float]:
         """Finds the words of the vocabulary that a searched word can mean, each with its likeness in (0, 1]."""
@@ -163,9 +167,10 @@ class TitleSearch:
             return found
         most = 2 if len(word) >= TWO_ERRORS_FROM and not found else 1
         for place in self._candidates(word):
-            errors = 0 if place in found else count_errors(word, self._words[place] or "", most)
+            other = self._words[place] or ""
+            errors = 0 if place in found else count_errors(word, other, most)
             if 0 < errors <= most:
-                found[place] = 1.0 - errors / len(word)
+                found[place] = 1.0 - errors / max(len(word), len(other))
         return found
 
     def _candidates(self, word: str) -> list[int]:
@@ -173,13 +178,15 @@ class TitleSearch:
         keys: NDArray[np.uint32] = self._arrays["gram-keys"]
         grams = np.unique(np.array([crc32(gram.encode()) for gram in _split_pairs(word)], dtype=np.uint32))
         places = np.searchsorted(keys, grams)
-        known = [int(place) for place, gram in zip(places, grams, strict=True) if place < len(keys) and keys[place] == gram]
+        known = [
+            int(place) for place, gram in zip(places, grams, strict=True) if place < len(keys) and keys[place] == gram
+        ]
         if not known:
             return []
         counts = np.bincount(np.concatenate([self._list("grams", place) for place in known]))
         held = np.flatnonzero(counts >= LEAST_SHARED * len(grams))
         shares = 2.0 * counts[held] / (self._arrays["gram-counts"][held] + len(grams))  # Dice's coefficient
-        return held[np.argsort(-shares, kind="stable")][:MOST_CANDIDATES].tolist()
+        return [int(place) for place in held[np.argsort(-shares, kind="stable")][:MOST_CANDIDATES]]
 
     @staticmethod
     def _place(texts: Texts, text: str) -> int | None:

@@ -311,10 +311,14 @@ async def test_items_are_found_by_all_words_of_their_titles_in_any_case(asked: h
     found = (await asked.get("/v1/items", params={"query": "äpfel  second"})).json()
     facts = {"title": "The Second  ÄPFEL", "categories": ["film"], "attributes": {"genre": "Comedy"}}
     rest = {"hidden": False, "in_catalogue": True}
+    near = found.pop("near", [])
     assert found == {"total": 1, "items": [{"item": "item-08", **facts, **rest}]}
+    assert "item-08" not in [one["item"] for one in near]
     everything = (await asked.get("/v1/items?query=TITLE")).json()
     assert ids(everything) == [item for item in shard.item_ids if item != "item-08"] and everything["total"] == 11
-    assert (await asked.get("/v1/items?query=title+nothing")).json() == {"total": 0, "items": []}
+    nothing = (await asked.get("/v1/items?query=title+nothing")).json()
+    assert (nothing["total"], nothing["items"]) == (0, [])
+    assert (await asked.get("/v1/items?query=qqqqqq")).json() == {"total": 0, "items": []}
     assert (await asked.get("/v1/items?query=t.tle")).json()["total"] == 0  # no pattern
 
 
@@ -348,6 +352,27 @@ async def test_a_letter_without_its_accent_is_another(renamed: httpx.AsyncClient
     for title in ("Café", "Cafe\u0301"):
         await renamed.put("/v1/items/item-05", json={"title": title})
         assert (await renamed.get("/v1/items?query=cafe")).json()["total"] == 0
+
+
+@pytest.mark.anyio
+async def test_items_that_resemble_a_query_follow_those_that_hold_its_words(renamed: httpx.AsyncClient) -> None:
+    for item, title in (("item-05", "The Godfather"), ("item-06", "Godfather II"), ("item-07", "Café Godfathers")):
+        await renamed.put(f"/v1/items/{item}", json={"title": title})
+
+    async def search(query: str, k: int = 20, offset: int = 0) -> tuple[int, list[str], list[tuple[str, str]]]:
+        answer = await renamed.get("/v1/items", params={"query": query, "k": k, "offset": offset})
+        found = answer.json()
+        return found["total"], ids(found), [(one["item"], one["found_by"]) for one in found.get("near", [])]
+
+    three = [("item-05", "typing"), ("item-06", "typing"), ("item-07", "typing")]
+    assert await search("godfater") == (0, [], three)
+    assert await search("cafe") == (0, [], [("item-07", "typing")])
+    total, exact, near = await search("godfather ii")
+    assert (total, exact, near[0]) == (1, ["item-06"], ("item-05", "typing"))
+    assert await search("godfather ii", k=1) == (1, ["item-06"], [])
+    assert await search("godfather ii", k=1, offset=1) == (1, [], [("item-05", "typing")])
+    await renamed.delete("/v1/items/item-05")
+    assert await search("godfater") == (0, [], three[1:])
 
 
 WRONG: list[tuple[str, dict[str, Any], set[tuple[str, str]]]] = [
