@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NoReturn
 from client_service.runtime.trainer_process import (
     BAD_SETTINGS,
     FAILED,
-    NICENESS,
     REFUSAL,
     SERVER,
     SETTINGS_FILE,
@@ -25,6 +24,7 @@ from client_service.runtime.trainer_process import (
     TRAINER_FILE,
     client_command,
     end_at_once_with_parent,
+    give_way,
     keep_settings,
     read_kept_settings,
     refusal_code,
@@ -79,14 +79,16 @@ def main() -> int:
     files = [Path(word) for word in words if not word.startswith("--")]
     tether = [word for word in words if word == TETHERED]
     if TRAINER in words:
-        os.nice(NICENESS)
+        give_way()
     try:
         if kept is not None and TRAINER not in words:
-            if tether:
-                end_with_parent() if trainer is not None else end_at_once_with_parent()
             from client_service.http.server_app import serve_kept_settings
 
-            return serve_kept_settings(kept, trainer)
+            def tie() -> None:
+                if tether:
+                    end_with_parent() if trainer is not None else end_at_once_with_parent()
+
+            return serve_kept_settings(kept, trainer, tie)
         from client_service.settings import client_settings
 
         if TRAINER in words:

@@ -315,7 +315,7 @@ def measure_processes(silo: ServedSilo) -> list[ServingRow]:
     assert silo.process is not None
     server, user = measure_memory(silo.process.pid), drawn_users(silo.shard)[0]
     others = {
-        "trainer" if "--trainer" in words else "worker": measure_memory(pid)
+        "trainer" if "--trainer" in words.split() else "worker": measure_memory(pid)
         for pid, words in child_processes(silo.process.pid).items()
     }
     told = "; ".join(f"{name} {one.resident} MB" for name, one in others.items())
@@ -341,9 +341,10 @@ def measure_worker(silo: ServedSilo) -> ServingRow:
             for one in asked:
                 line.ask(one)
     assert silo.process is not None
-    workers = [pid for pid, words in child_processes(silo.process.pid).items() if "--trainer" not in words]
-    private = [measure_memory(pid).private for pid in workers]
-    return ServingRow("a further worker: private", max(private, default=float("nan")), "MB", 40.0)
+    beside = [pid for pid, words in child_processes(silo.process.pid).items() if "--trainer" not in words.split()]
+    private = [measure_memory(worker).private for pid in beside for worker in child_processes(pid)]
+    told = f"the process that forks workers: {sum(measure_memory(pid).private for pid in beside):.1f} MB"
+    return ServingRow("a further worker: private", max(private, default=float("nan")), "MB", 40.0, more=told)
 
 
 async def measure(shard_folder: Path, seconds: int) -> tuple[list[ServingRow], list[Load]]:

@@ -38,7 +38,7 @@ from shared.web.routes import JSON
 NDJSON: Final = "application/x-ndjson"
 WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # of a range in an Accept header
 CHUNK = 100  # users whose lists are in memory at a time
-THREADS = 2  # of all streams of one service
+THREADS = 2  # of all batches and streams of one service: each takes megabytes while it is written
 Compute = Callable[[Sequence[str]], Sequence[RecommendationsOut]]
 
 
@@ -114,7 +114,7 @@ class Answering:
         self._answers: ModelServer | None = None
         self._feedback: EventLog | None = None
         self._following: asyncio.Task[None] | None = None
-        self._stream_threads = CapacityLimiter(THREADS)
+        self._list_threads = CapacityLimiter(THREADS)
         self.baskets = RequestBatcher(self._recommend_baskets)
         self.visits = RequestBatcher(self._answer_visits, weigh=lambda asked: asked.weight, heaviest=MOST_LISTED)
 
@@ -173,15 +173,14 @@ class Answering:
             words = f"expected at most {MOST_LISTED} items in all lists together (users x k) without {NDJSON}"
             raise ProtocolError(f"body.users: {words}, got {listed}")
         recommender = self.model_server(Recommender)
-        return await run_in_threadpool(recommender.for_users, users, await _read_limits(recommender, message))
+        limits = await _read_limits(recommender, message)
+        return await to_thread.run_sync(recommender.for_users, users, limits, limiter=self._list_threads)
 
     async def stream_users(self, message: RecommendationsIn) -> Response:
         """The same, line by line; what is wrong with the message is found before the first line."""
         recommender = self.model_server(Recommender)
         limits = await _read_limits(recommender, message)
-        return stream_lists(
-            message.users or (), lambda users: recommender.for_users(users, limits), self._stream_threads
-        )
+        return stream_lists(message.users or (), lambda users: recommender.for_users(users, limits), self._list_threads)
 
     def _recommend_baskets(self, asked: Sequence[BasketAsked]) -> tuple[RecommendationsOut, ...]:
         """All together, but for those that were read for the shard before a refresh."""

@@ -101,7 +101,7 @@ class Server(Answering):
         DataError or SettingsError: the log of events cannot be used.
         """
         await asyncio.to_thread(self._take_up_published)
-        return_free_memory()  # before anybody asks: what is imported lives as long as the process
+        return_free_memory(frozen=True)  # before anybody asks: what is imported lives as long as the process
         self._following = asyncio.create_task(self._follow())
         try:
             async with run_beside(*(() if self.trainer is None else (self._watch(self.trainer),))):

@@ -5,9 +5,11 @@ The app of a whole client shares much of it. No import of this module loads torc
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Literal, Protocol
 
 import anyio
@@ -19,10 +21,20 @@ from client_service.http.cross_origin import CrossOrigin
 from client_service.http.fast_path import FastPath
 from client_service.http.server import Server, ServerSettings
 from client_service.http.trainer_proxy import BehindServer
+from client_service.runtime.fork_server import ForkServer, Run, start_fork_server
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.memory import keep_freed_memory
-from client_service.runtime.trainer_process import SERVER, TRAINER, ChildProcess, keep_settings, read_kept_settings
-from shared.errors import UnavailableError
+from client_service.runtime.trainer_process import (
+    BAD_SETTINGS,
+    FAILED,
+    SERVER,
+    TRAINER,
+    ChildProcess,
+    keep_settings,
+    read_kept_settings,
+    tell_refusal,
+)
+from shared.errors import FederationError, SettingsError, UnavailableError
 from shared.files import write_privately
 from shared.web import problems
 from shared.web.health import LiveOut, ReadyOut
@@ -113,30 +125,54 @@ def finish_app(app: FrontedApp, settings: AccessSettings, *, behind_server: bool
     return app
 
 
-def serve_kept_settings(kept: int, trainer: int | None) -> int:
+def serve_kept_settings(kept: int, trainer: int | None, begins: Callable[[], None] = lambda: None) -> int:
     """Runs a server until SIGINT or SIGTERM, and returns its exit code.
 
     The server listens at the silo's port. kept: descriptor of a `ServerSettings`. trainer: descriptor of the settings
-    of a trainer to start beside the server. DataError or SettingsError: port, certificate or log cannot be used.
+    of a trainer to start beside the server. begins: called once this process may have threads. DataError or
+    SettingsError: port, certificate or log cannot be used.
     """
     settings = ServerSettings(**read_kept_settings(kept))
     configure("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
     keep_freed_memory()
     with write_privately():
-        return anyio.run(_serve, settings, trainer)
+        forks = None if settings.workers == 1 else start_fork_server(partial(_prepare_worker, settings, trainer))
+        begins()
+        try:
+            return anyio.run(_serve, settings, trainer, forks)
+        finally:
+            if forks is not None:
+                forks.close()
 
 
-async def _serve(settings: ServerSettings, trainer_settings: int | None) -> int:
+def _prepare_worker(settings: ServerSettings, trainer: int | None) -> Run:
+    """Builds the app of the further servers, in the process that they share memory with."""
+    if trainer is not None:
+        os.close(trainer)  # of the first server alone
+    one = _worker_settings(settings)
+    app = create_server(one)
+
+    def run(refusal: int) -> int:
+        try:
+            anyio.run(_serve_app, app, one)
+        except FederationError as error:
+            if not tell_refusal(refusal, error):
+                sys.stderr.write(f"client: {error}\n")
+            return BAD_SETTINGS if isinstance(error, SettingsError) else FAILED
+        return 0
+
+    return run
+
+
+async def _serve(settings: ServerSettings, trainer_settings: int | None, forks: ForkServer | None) -> int:
     trainer = None if trainer_settings is None else ChildProcess("trainer", TRAINER, trainer_settings)
-    workers = [ChildProcess("server", SERVER, keep_settings(one)) for one in _list_workers(settings)]
+    workers = [
+        ChildProcess("server", SERVER, keep_settings(_worker_settings(settings)), forks)
+        for _ in range(settings.workers - 1)
+    ]
     children = [*workers, *(() if trainer is None else (trainer,))]
     app = create_server(settings, trainer)
-    service: Server = app.state.service
-
-    def wind_down() -> None:
-        for child in children:
-            child.end()
 
     def starting() -> str | None:
         """Says why the parent process is not told yet that this one is ready.
@@ -145,6 +181,26 @@ async def _serve(settings: ServerSettings, trainer_settings: int | None) -> int:
         server ends, and its exit code says so.
         """
         return "the trainer is being started" if trainer is not None and not trainer.has_started else None
+
+    await _serve_app(app, settings, children, starting)
+    if trainer is None or trainer.refused is None:
+        return 0
+    sys.stderr.write(f"client: {trainer.reason}\n")  # last of all: the parent process reads the last line
+    return trainer.refused
+
+
+async def _serve_app(
+    app: FrontedApp,
+    settings: ServerSettings,
+    children: Sequence[ChildProcess] = (),
+    starting: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Runs a server's app and the processes beside it until SIGINT or SIGTERM."""
+    service: Server = app.state.service
+
+    def wind_down() -> None:
+        for child in children:
+            child.end()
 
     LOGGER.info("starting", client=settings.name, host=settings.host, port=settings.port)
     await run_server(
@@ -158,19 +214,14 @@ async def _serve(settings: ServerSettings, trainer_settings: int | None) -> int:
         listen=share_port if settings.shares_port else None,
         beside=[child.keep() for child in children],
     )
-    if trainer is None or trainer.refused is None:
-        return 0
-    sys.stderr.write(f"client: {trainer.reason}\n")  # last of all: the parent process reads the last line
-    return trainer.refused
 
 
-def _list_workers(settings: ServerSettings) -> list[ServerSettings]:
-    """Lists the settings of the further servers at the port.
+def _worker_settings(settings: ServerSettings) -> ServerSettings:
+    """Makes the settings of the further servers at the port.
 
     They have no ready file: the first server's stands for all.
     """
-    one = settings.model_copy(update={"workers": 1, "ready_file": None, "cautions_told": ()})
-    return [one] * (settings.workers - 1)
+    return settings.model_copy(update={"workers": 1, "ready_file": None, "cautions_told": ()})
 
 
 @asynccontextmanager

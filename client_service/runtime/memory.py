@@ -10,13 +10,16 @@ KEPT_BYTES = 4 << 20  # of freed memory, and of one array: arrays of an answer a
 TRIM_THRESHOLD, MMAP_THRESHOLD, MOST_ARENAS = -1, -3, -8  # of glibc's mallopt
 
 
-def return_free_memory() -> None:
+def return_free_memory(*, frozen: bool = False) -> None:
     """Tens to hundreds of megabytes after a model was begun, trained or taken up; nothing where libc cannot.
 
     What is left lives long. Python's collector of cycles passes over it until the next call: otherwise it looks through
     all of it while answers of many objects are made, and one in ten batches waits for a tenth of a second.
+
+    frozen: what an earlier call has left is passed over again, and so stays shared with a process that was forked.
     """
-    gc.unfreeze()
+    if not frozen:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
     with suppress(OSError, AttributeError):

@@ -16,13 +16,16 @@ import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, SecretStr
 
 from client_service.runtime.logs import LOGGER
 from shared.errors import FederationError, SettingsError
 from shared.web.health import READY_PIPE, READY_WORD, TETHERED
+
+if TYPE_CHECKING:
+    from client_service.runtime.fork_server import ForkedProcess, ForkServer
 
 TRAINER, SERVER = "--trainer", "--server"
 REFUSAL = "--refusal-descriptor="  # of a pipe: a child writes there why it cannot start
@@ -86,14 +89,29 @@ def tell_refusal(descriptor: int | None, error: FederationError) -> bool:
     return True
 
 
+def give_way() -> None:
+    """Has a server that shares the cores of this process answer first.
+
+    As a batch process, where the system knows them, this one does not push another one from a core when it wakes.
+    """
+    os.nice(NICENESS)
+    with suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def die_with_parent() -> None:
+    """Has Linux kill this process once its parent process is gone; nothing on another system."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+
+
 def end_at_once_with_parent() -> None:
     """Has this process killed once its parent process is gone.
 
     The files on the disk are whole at any moment. Linux kills the process by prctl. On every system it also kills
     itself once the other end of standard input is closed.
     """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    die_with_parent()
 
     def wait() -> None:
         if not os.read(0, 1):
@@ -142,13 +160,14 @@ class ChildProcess:
     """A child process that is started again whenever it ends.
 
     The wait before a start grows while processes end soon. word: stands behind `python -m client_service` in the
-    command line. settings: descriptor of `keep_settings`.
+    command line. settings: descriptor of `keep_settings`. forks: forks the processes, which are of its kind; where it
+    is None or has ended, a new interpreter is started.
     """
 
-    def __init__(self, name: str, word: str, settings: int) -> None:
-        self.name, self._settings = name, settings
+    def __init__(self, name: str, word: str, settings: int, forks: ForkServer | None = None) -> None:
+        self.name, self._settings, self._forks = name, settings, forks
         self._command = client_command(word, f"{SETTINGS_FILE}{settings}", TETHERED)
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | ForkedProcess | None = None
         self._ending = False
         self.is_ready, self.has_started = False, False  # the present process; any process so far
         self.refused: int | None = None  # the exit code of a server whose first trainer cannot start
@@ -206,12 +225,7 @@ class ChildProcess:
         os.set_blocking(ours, False)
         telling = os.dup(theirs)
         try:
-            self._process = process = await asyncio.create_subprocess_exec(
-                *(*self._command, f"{REFUSAL}{telling}"),
-                stdin=asyncio.subprocess.PIPE,
-                pass_fds=(self._settings, theirs, telling),
-                env=os.environ | {READY_PIPE: str(theirs)},
-            )
+            self._process = process = await self._start(theirs, telling)
         except BaseException:
             os.close(ours)
             raise
@@ -230,6 +244,17 @@ class ChildProcess:
             if process.returncode is None:
                 await self._end(process)
 
+    async def _start(self, ready: int, refusal: int) -> asyncio.subprocess.Process | ForkedProcess:
+        """Starts one child process, which inherits these descriptors of pipes."""
+        if self._forks is not None and not self._forks.has_ended:
+            return await self._forks.start(ready, refusal)
+        return await asyncio.create_subprocess_exec(
+            *(*self._command, f"{REFUSAL}{refusal}"),
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=(self._settings, ready, refusal),
+            env=os.environ | {READY_PIPE: str(ready)},
+        )
+
     async def _note_ready(self, pipe: int) -> None:
         """Waits until the child says that it is ready, or why it cannot start."""
         loop, come = asyncio.get_running_loop(), asyncio.Event()
@@ -243,7 +268,7 @@ class ChildProcess:
         self.has_started |= self.is_ready
         self.reason = "" if self.is_ready else said.decode(errors="replace")
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
+    async def _end(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
         self.end()
         try:
             async with asyncio.timeout(GRACE_SECONDS):

@@ -39,7 +39,7 @@ class Running:
 
     def child(self, word: str) -> int | None:
         """The process that was started with this word of a command line."""
-        return next((pid for pid in children(self.process.pid) if word in command_line(pid)), None)
+        return next((pid for pid in children(self.process.pid) if word in command_line(pid).split()), None)
 
     @property
     def trainer(self) -> int:
@@ -217,6 +217,9 @@ def test_a_server_answers_before_there_is_a_trainer_and_maps_no_library_that_tra
         assert "numpy" in mapped(client.process.pid)
         wait_for(client.trains)
         assert "torch" in mapped(client.trainer)
+        assert (
+            os.sched_getscheduler(client.trainer) == os.SCHED_BATCH and os.sched_getscheduler(client.process.pid) == 0
+        )
 
 
 KILLED = """
@@ -334,22 +337,78 @@ def test_a_server_killed_in_a_post_has_kept_all_of_it_or_nothing(
         assert "fallback" not in client.lists("u")
 
 
+def further_servers(client: Running) -> list[int]:
+    """Processes that the client's fork server has forked, and servers that were started without it."""
+    beside = [pid for pid in children(client.process.pid) if "--trainer" not in command_line(pid).split()]
+    forked = [child for pid in beside for child in children(pid)]
+    return forked or [pid for pid in beside if "--refusal-descriptor=" in command_line(pid)]
+
+
+def fork_server(client: Running) -> int:
+    found = [pid for pid in children(client.process.pid) if command_line(pid) == command_line(client.process.pid)]
+    assert len(found) == 1
+    return found[0]
+
+
+def answers_of(client: Running, count: int = 8) -> set[int]:
+    """Statuses of so many requests, each on a connection of its own, which is one process's."""
+    url = f"{client.http.base_url}/v1/status"
+    return {httpx.get(url, trust_env=False, timeout=LONGEST_SECONDS).status_code for _ in range(count)}
+
+
+def started(client: Running, count: int) -> bool:
+    """Have so many servers said that they begin?"""
+    return client.log.read_bytes().count(b'"event": "starting"') >= count
+
+
 def test_servers_share_the_port_and_are_started_again(silo: ClientSettings) -> None:
+    with running(silo, workers=3) as client:
+        wait_for(client.trains)
+        wait_for(lambda: len(further_servers(client)) == 2)
+        first, other = further_servers(client)
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: len({*further_servers(client)} - {first}) == 2 and started(client, 4))
+        assert other in further_servers(client) and b'"event": "server_ended"' in client.log.read_bytes()
+        assert answers_of(client) == {200}
+        left = [*children(client.process.pid), *further_servers(client)]
+        assert len(left) == 4  # the trainer, the fork server, two servers
+        client.process.send_signal(signal.SIGTERM)
+        assert client.process.wait(LONGEST_SECONDS) == 0
+        wait_for(lambda: not any(is_running(pid) for pid in left))
+
+
+def test_a_further_server_shares_the_memory_of_what_all_have_loaded(silo: ClientSettings) -> None:
     with running(silo, workers=2) as client:
         wait_for(client.trains)
-        wait_for(lambda: client.child("--server"))
-        first = client.child("--server")
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        wait_for(lambda: client.child("--server") not in (first, None))
-        assert b'"event": "server_ended"' in client.log.read_bytes()
-        for _ in range(8):  # each connection is one process's
-            answer = httpx.get(f"{client.http.base_url}/v1/status", trust_env=False, timeout=LONGEST_SECONDS)
-            assert answer.json()["client"] == silo.name
-        left = children(client.process.pid)
-        assert len(left) == 2
-        client.process.send_signal(signal.SIGTERM)
-        client.process.wait(LONGEST_SECONDS)
+        wait_for(lambda: len(further_servers(client)) == 1 and started(client, 2))
+        assert answers_of(client) == {200}
+        told = (Path("/proc") / str(further_servers(client)[0]) / "smaps_rollup").read_text(encoding="ascii")
+        sizes = {line.split()[0]: int(line.split()[1]) for line in told.splitlines()[1:]}
+        assert sizes["Private_Dirty:"] < 0.6 * sizes["Anonymous:"]
+
+
+def test_a_killed_fork_server_takes_its_servers_along_and_others_are_started_without_it(silo: ClientSettings) -> None:
+    with running(silo, workers=2) as client:
+        wait_for(client.trains)
+        wait_for(lambda: len(further_servers(client)) == 1)
+        (first,), forking = further_servers(client), fork_server(client)
+        os.kill(forking, signal.SIGKILL)
+        wait_for(lambda: not is_running(first) and not is_running(forking))
+        wait_for(lambda: further_servers(client) and started(client, 3))
+        assert answers_of(client) == {200} and first not in further_servers(client)
+        again = further_servers(client)[0]
+        os.kill(again, signal.SIGKILL)
+        wait_for(lambda: {*further_servers(client)} - {again})
+        assert client.trains()
+
+
+def test_a_killed_server_takes_its_fork_server_and_all_servers_along(silo: ClientSettings) -> None:
+    with running(silo, workers=2) as client:
+        wait_for(client.trains)
+        wait_for(lambda: len(further_servers(client)) == 1)
+        left = [*children(client.process.pid), *further_servers(client)]
+        assert len(left) == 3
+        client.process.kill()
         wait_for(lambda: not any(is_running(pid) for pid in left))
 
 

@@ -1,0 +1,45 @@
+"""Passes bytes and open descriptors between two processes of this machine, one of which has forked the other."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+MOST_DESCRIPTORS = 8  # in one piece
+
+
+class DescriptorLine:
+    """One end of a line between two processes; selectors and event loops take it as a file."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def fileno(self) -> int:
+        """Returns the descriptor of this end."""
+        return self._end.fileno()
+
+    def set_blocking(self, blocking: bool) -> None:
+        """Sets whether reading waits for the other end; BlockingIOError where it does not."""
+        self._end.setblocking(blocking)
+
+    def send(self, content: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Sends bytes, with copies of open descriptors; OSError where the other end is closed."""
+        if descriptors:
+            socket.send_fds(self._end, [content], descriptors)
+        else:
+            self._end.sendall(content)
+
+    def receive(self, most: int) -> tuple[bytes, list[int]]:
+        """Receives at most so many bytes, and the descriptors beside them; no bytes once the other end is closed."""
+        content, descriptors, _, _ = socket.recv_fds(self._end, most, MOST_DESCRIPTORS)
+        return content, list(descriptors)
+
+    def close(self) -> None:
+        """Closes this end."""
+        self._end.close()
+
+
+def open_line() -> tuple[DescriptorLine, DescriptorLine]:
+    """Opens both ends of a line."""
+    first, second = socket.socketpair()
+    return DescriptorLine(first), DescriptorLine(second)
