@@ -40,10 +40,14 @@ class ChosenPart:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What validation chose: parts of the silo's own graph, and the loudness of each scorer of a common basis."""
+    """What validation chose: parts of the silo's own graph, and the loudness of each scorer of a common basis.
+
+    cold: of content-EASE for items that nobody has; None where nothing is known of the items.
+    """
 
     parts: tuple[ChosenPart, ...] = ()
     common_loudness: float = 0.0
+    cold: ContentSetting | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -5,7 +5,7 @@ What a shard's validation data choose for that is kept beside its spectrum, so t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +87,9 @@ def begin_model(
         recipe = chosen.recipe or best_recipe(
             shard, spectrum, start, interrupt, common, began, directions, told_share, made
         )
+    cold = made.choose_cold() if recipe is None or recipe.cold is None else recipe.cold
+    if recipe is not None:
+        recipe = replace(recipe, cold=cold)
     if recipe is not None and chosen.recipe is None and shard.train.shape[1] >= KEPT_ITEMS:
         return_free_memory()  # of the choice, before the model is built: some 200 MB
     frequencies = began or spectrum
@@ -94,7 +97,7 @@ def begin_model(
     text = text_rows(shard, method, name)
     model = build_model(name, Ingredients(frequencies, shard.train, origin, shard.places, method, text))
     fusion = fuse(recipe, shard.train, spectrum, common, made)
-    return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train), made.make_cold())
+    return TrainingStart(model, start, recipe, fusion, fusion.encoded(shard.train), made.make_cold(cold))
 
 
 def text_rows(shard: Shard, method: MethodSettings, name: str) -> Float32 | None:

@@ -13,7 +13,15 @@ from typing import Any
 from scipy import sparse
 
 from client_service.data.interactions import Shard
-from client_service.models.closed_form.content import CONTENT, ColdItemScorer, ContentSums, cold_scorer, known_features
+from client_service.models.closed_form.content import (
+    CONTENT,
+    ColdItemScorer,
+    ContentSetting,
+    ContentSums,
+    choose_cold_setting,
+    cold_scorer,
+    known_features,
+)
 from client_service.models.closed_form.ease import EASE
 from client_service.models.closed_form.edlae import EDLAE
 from client_service.models.closed_form.frequency import FREQUENCY
@@ -85,10 +93,13 @@ class ClosedFormScorers:
         made: Scorer = find_part(name).make(self.graph, setting) if kept is None else kept
         return made
 
-    def make_cold(self) -> ColdItemScorer | None:
+    def choose_cold(self) -> ContentSetting | None:
+        """The setting that ranks hidden items best; None where nothing is known of the items."""
+        return choose_cold_setting(self.graph) if CONTENT.settings(self.graph) else None
+
+    def make_cold(self, setting: ContentSetting | None) -> ColdItemScorer | None:
         """What scores items that nobody has; None where nothing is known of the items."""
-        settings = CONTENT.settings(self.graph)
-        return cold_scorer(self.graph, settings[0]) if settings else None
+        return None if setting is None else cold_scorer(self.graph, setting)
 
     def make_each(self, name: str, settings: Sequence[Any]) -> list[Scorer]:
         """With each of several settings at once."""

@@ -185,3 +185,31 @@ def test_a_compiled_model_has_what_scores_items_that_nobody_has(told: Shard) -> 
     np.testing.assert_allclose(found, served.cold.scores(row, some)[0], rtol=1e-4)
     np.testing.assert_allclose(features[basket] @ weights, left[basket], rtol=1e-3, atol=1e-5)
     assert digest_model(served) != digest_model(replace(served, cold=None)) == digest_ranker(ranker)
+
+
+def test_the_setting_for_items_that_nobody_has_is_that_which_ranks_hidden_items_unless_the_usual_one_does(
+    told: Shard,
+) -> None:
+    """Sums of other silos that say the contrary are left out; those that say the same are taken."""
+    spectrum, features = low_spectrum(told.train, 12), known_features(told)
+    assert features is not None
+    own = sum_content(told.train, add_constant(features.values))
+    alone = ClosedFormScorers.of_shard(told, spectrum).choose_cold()
+    assert alone is not None and alone.others == 0.0
+    friendly = ClosedFormScorers.of_shard(told, spectrum, ContentSums(50 * own.profiles, 50 * own.pairs)).choose_cold()
+    assert friendly is not None and friendly.others == 1.0
+    contrary = ContentSums(50 * own.profiles, -50 * own.pairs)
+    hostile = ClosedFormScorers.of_shard(told, spectrum, contrary)
+    assert hostile.choose_cold() is not None and hostile.choose_cold().others == 0.0  # type: ignore[union-attr]
+    chosen = best_recipe(told, spectrum, START, made=hostile)
+    assert chosen.cold is None, "it is chosen where the model begins"
+
+
+def test_the_setting_for_items_that_nobody_has_is_kept_with_the_recipe(told: Shard) -> None:
+    method = MethodSettings(width=8, layers=2, cutoff=8, catalogue=40)
+    recipe = Recipe((ChosenPart("ease", 30.0, 1.0),), cold=ContentSetting(0.3))
+    begun = begin_model(told, low_spectrum(told.train, 8), method, "lgcn", Choice(start=START, recipe=recipe), NEVER)
+    assert begun.recipe is not None and begun.recipe.cold == ContentSetting(0.3)
+    adapter = TypeAdapter(Recipe)
+    assert adapter.validate_json(adapter.dump_json(begun.recipe)) == begun.recipe
+    assert adapter.validate_python({"parts": [], "common_loudness": 0.0}).cold is None
