@@ -14,18 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client_service.compiled.cold_items import LISTED, ColdHead, ColdItems
+from client_service.compiled.cold_items import LISTED, STATE, ColdHead, ColdItems
 from client_service.compiled.model import Relevance
 from client_service.compiled.top_items import top_columns
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served
-from client_service.models.closed_form.content import ColdItemScorer, ContentWeights, known_features
+from client_service.models.closed_form.content import ContentWeights
+from client_service.models.closed_form.ease import UserWeights
+from client_service.models.closed_form.part import ItemWeights
+from client_service.models.cold_items import EaseWeights, fit_cold_items, usual_setting
 from client_service.models.ranker import Rows
 from client_service.runtime.interruption import Interrupt
+from client_service.text.item_features import item_features
+from client_service.text.vocabulary import SvdEncoder
 from client_service.training.relevance_fit import fit_relevance
 from shared.method.graph import degrees
 from shared.method.parameters import Float32
 
+WIDTH, SAMPLE = 128, 4096  # of the compiled factors; items whose products tell what is left out of them
+BLOCK = 4096  # items whose likeness to anchors is computed at a time
+SMALLEST = 1e-8  # variance that every direction of phi has at least, as a share of the largest
 TELLING_USERS = 256  # users by whose scores it is seen what the parts know of an item
 Mask = NDArray[np.bool_]
 
@@ -40,15 +48,16 @@ class CompiledCold(NamedTuple):
 
 @dataclass(frozen=True)
 class _ColdScorer:
-    """Scorer of known users by content alone."""
+    """Scorer of known users by content alone. left, right: (N, r) each."""
 
-    scorer: ColdItemScorer
+    left: Float32
+    right: Float32
     train: sparse.csr_array
 
     def scores(self, rows: Rows, columns: Rows) -> Float32:
         """Scores some items (B, n) for each of the users in `rows` (B,)."""
-        profiles = self.train[rows] @ self.scorer.left
-        scores: Float32 = np.einsum("bd,bnd->bn", profiles, self.scorer.features[columns]).astype(np.float32)
+        profiles = self.train[rows] @ self.left
+        scores: Float32 = np.einsum("br,bnr->bn", profiles, self.right[columns]).astype(np.float32)
         return scores
 
 
@@ -59,21 +68,55 @@ def compile_cold_items(
 
     judged: the shard whose validation items give scores a meaning, if `shard` uses all data for training.
     """
-    features, scorer = known_features(shard), served.cold
-    if features is None or scorer is None:
+    features = item_features(shard)
+    if features is None or served.cold is None:
         return None
+    weights = _loudest_weights(served)
+    setting, content = usual_setting(shard.train.shape), served.cold.weights.astype(np.float64)
+    scorer = fit_cold_items(shard.train, features.values, setting, weights=weights, content=content)
+    interrupt.check()
+    texts = features.values
+    sample = texts[np.linspace(0, len(texts) - 1, min(len(texts), SAMPLE)).astype(np.int64)]
+    left, narrow = compress_factors(scorer.factors, scorer.map.of(sample), WIDTH)
+    blocks = (texts[first : first + BLOCK] for first in range(0, len(texts), BLOCK))
+    right = np.concatenate([scorer.map.of(block) @ narrow for block in blocks])
     judge, popularity = judged or shard, degrees(shard.train)[1].astype(np.float32)
-    relevance = fit_relevance(judge, _ColdScorer(scorer, sparse.csr_array(judge.train.astype(np.float32))), interrupt)
+    judging = _ColdScorer(left, right, sparse.csr_array(judge.train.astype(np.float32)))
     cold = find_cold_items(served, shard)
-    told = cold & scorer.features[:, :-1].any(axis=1)
+    told = cold & texts.any(axis=1)
     arrays: dict[str, NDArray[Any]] = {
-        **scorer.arrays(),
-        "cold-table": scorer.features[told],
+        "content-features": served.cold.features,
+        "cold-left": left,
+        "cold-anchors": scorer.map.anchors,
+        "cold-map": narrow,
+        "cold-table": right[told],
         "cold-rows": np.flatnonzero(told).astype(np.int64),
         "cold-mask": cold,
-        "cold-mean": popularity @ scorer.left / np.float32(len(shard.user_ids)),
+        "cold-mean": popularity @ left / np.float32(len(shard.user_ids)),
     }
-    return CompiledCold(ColdHead(items=int(told.sum()), encoder=features.encoder), relevance, arrays)
+    if isinstance(features.text_encoder, SvdEncoder):
+        arrays |= {f"{STATE}{name}": array for name, array in features.text_encoder.state.items()}
+    head = ColdHead(items=int(told.sum()), encoder=features.encoder, reach=scorer.map.reach)
+    return CompiledCold(head, fit_relevance(judge, judging, interrupt), arrays)
+
+
+def _loudest_weights(served: Served) -> EaseWeights | None:
+    """The weights between items that count most in the model's score; None without any."""
+    parts = [(one, part) for one, part in served.ranker.fusion.parts if isinstance(part, ItemWeights | UserWeights)]
+    return max(parts, key=lambda one: one[0])[1] if parts else None
+
+
+def compress_factors(factors: Float32, known: Float32, width: int) -> tuple[Float32, Float32]:
+    """Finds narrow matrices whose product is nearly that of the factors and phi of any items.
+
+    factors: M, (N, p). known: phi of some items, by which a direction's part in the scores is measured, (n, p). Returns
+    L (N, r) and V (p, r), r the width or less: x M phi^T = x L (phi V)^T, without the directions of the least part.
+    """
+    values, vectors = np.linalg.eigh(known.T.astype(np.float64) @ known / len(known))
+    sizes = np.sqrt(np.maximum(values, 0.0) + SMALLEST * values[-1])
+    wide = factors @ (vectors * sizes)
+    turned = np.linalg.eigh(wide.T @ wide)[1][:, ::-1][:, :width]
+    return (wide @ turned).astype(np.float32), (vectors / sizes @ turned).astype(np.float32)
 
 
 def find_cold_items(served: Served, shard: Shard) -> Mask:

@@ -1,20 +1,23 @@
 """Scores a silo's cold items: items with a text that no user has in training.
 
-A model of items with titles or attributes has these arrays. The score of an item is the product of the basket's
-profile, a sum over its items, and the item's features.
+The score of an item is the product of the basket's profile, a sum over its items, and phi(t) V of the item's features
+t. phi(t) holds the features, a constant, and the likeness to some anchors. A model of items with titles or attributes
+has these arrays:
 
-- content-features.npy, (N, d): of each item; the last column is 1.
-- content-left.npy, (N, d): what each item adds to the profile of a basket that has it.
-- content-weights.npy, (d, d): T W of an item that came later, T its features and 1, is what it adds.
-- cold-mask.npy, (N,): marks the cold items; cold-rows.npy, (C,): those that have a text; cold-table.npy, (C, d): their
-  features.
-- cold-mean.npy, (d,): the usual user's profile.
+- content-features.npy, (N, d): features of each item, and a column of ones.
+- cold-left.npy, (N, r): what each item adds to the profile of a basket that has it.
+- cold-anchors.npy, (m, d): features of the anchors; cold-map.npy, (d + 1 + m, r): V.
+- cold-mask.npy, (N,): marks the cold items; cold-rows.npy, (C,): those that have a text; cold-table.npy, (C, r): their
+  phi(t) V.
+- cold-mean.npy, (r,): the usual user's profile.
+- encoder-*.npy: the state of the encoder that makes features of texts, where it has one.
 
-Shapes: N items, C cold items, d features and a constant, n items of a basket.
+Shapes: N items, C cold items, n items of a basket.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,18 +28,50 @@ from client_service.compiled.arrays import Arrays
 from shared.method.parameters import Float32
 
 LISTED: Final = 20  # cold items of a known user's list: some are left when the met, hidden and forbidden ones are out
+STATE: Final = "encoder-"  # begins the names of the arrays of an encoder's state
 Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AnchorMap:
+    """phi: the features of any items -> (n, p): features, a constant, and the likeness to each anchor.
+
+    anchors: (m, d). reach: h, in squared distance. Needs numpy alone.
+    """
+
+    anchors: Float32
+    reach: float
+
+    def of(self, features: Float32) -> Float32:
+        """phi of each row of features (n, d), (n, d + 1 + m)."""
+        likeness = self.likeness(features)
+        return np.concatenate([features, np.ones((len(features), 1), np.float32), likeness], axis=1, dtype=np.float32)
+
+    def likeness(self, features: Float32) -> Float32:
+        """1 + exp(-|t - a|^2 / (2 h)) of each row and anchor, (n, m)."""
+        squares = squared_distances(features, self.anchors)
+        found: Float32 = 1.0 + np.exp(squares / np.float32(-2.0 * self.reach))
+        return found
+
+
+def squared_distances(first: Float32, second: Float32) -> Float32:
+    """|a - b|^2 of each row of the first and of the second."""
+    ours, theirs = (np.einsum("nd,nd->n", one, one) for one in (first, second))
+    found: Float32 = np.maximum(ours[:, None] + theirs[None, :] - 2.0 * (first @ second.T), 0.0)
+    return found
 
 
 class ColdHead(BaseModel):
     """Description of the arrays by which cold items are scored.
 
-    items: number of cold items that have a text. encoder: name of the encoder that made the items' features.
+    items: number of cold items that have a text. encoder: name of the encoder that made the items' features. reach: of
+    the likeness to anchors, in squared distance.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     items: int
     encoder: str
+    reach: float
 
 
 class ColdItems:
@@ -49,15 +84,19 @@ class ColdItems:
     def __init__(self, arrays: Arrays, head: ColdHead, items: int) -> None:
         """Takes the arrays of a compiled model. ValueError for others."""
         self.head, self.encoder = head, head.encoder
-        self.left, self._features = arrays["content-left"], arrays["content-features"]
+        self.left, self._features = arrays["cold-left"], arrays["content-features"]
         self.rows: Rows = arrays["cold-rows"]
         self.mean: Float32 = arrays["cold-mean"]
-        width = len(self.mean)
-        if self.left.shape != (items, width) or self._features.shape != (items, width):
-            raise ValueError(f"features of {items:,} items, got others")
         self._table: Float32 = arrays["cold-table"]
+        self._map, self._anchors = arrays["cold-map"], AnchorMap(arrays["cold-anchors"], head.reach)
+        self.encoder_state = {
+            name.removeprefix(STATE): array for name, array in arrays.items() if name.startswith(STATE)
+        }
+        width = len(self.mean)
+        if self.left.shape != (items, width) or len(self._features) != items or self._map.shape[1] != width:
+            raise ValueError(f"factors of {items:,} items, got others")
         if self._table.shape != (len(self.rows), width):
-            raise ValueError(f"features of {len(self.rows):,} cold items, got others")
+            raise ValueError(f"factors of {len(self.rows):,} cold items, got others")
         self.is_cold: NDArray[np.bool_] = arrays["cold-mask"]
         if len(self.is_cold) != items:
             raise ValueError(f"a mask of {items:,} items, got another")
@@ -74,9 +113,14 @@ class ColdItems:
         found: Float32 = np.add.reduce(self.left[basket], axis=0)
         return found
 
-    def features_of(self, rows: NDArray[np.integer]) -> Float32:
+    def texts_of(self, rows: NDArray[np.integer]) -> Float32:
         """Reads the features of some items, (n, d)."""
-        found: Float32 = self._features[rows]
+        found: Float32 = self._features[rows, :-1]
+        return found
+
+    def map(self, texts: Float32) -> Float32:
+        """Computes phi(t) V of features (n, d), (n, r)."""
+        found: Float32 = self._anchors.of(texts) @ self._map
         return found
 
     def scores(self, profile: Float32) -> Float32:
@@ -84,18 +128,15 @@ class ColdItems:
         found: Float32 = self._table @ profile
         return found
 
-    def contributions(self, basket: Rows, features: Float32) -> Float32:
-        """Computes what each item of a basket adds to the scores of items with these features, (n, c)."""
-        found: Float32 = self.left[basket] @ features.T
+    def contributions(self, basket: Rows, texts: Float32) -> Float32:
+        """Computes what each item of a basket adds to the scores of items with these features (c, d), (n, c)."""
+        found: Float32 = self.left[basket] @ self.map(texts).T
         return found
 
-    def likeness(self, features: Float32) -> Float32:
-        """Computes the cosine of an item's features (d,) with those of all items, (N,); the constant does not count.
-
-        An item without features has 0.
-        """
-        wanted = features[:-1] * np.float32(1.0 / max(float(np.linalg.norm(features[:-1])), 1e-12))
-        found, step = np.empty(len(self._features), dtype=np.float32), 1 << 12
+    def cosines(self, text: Float32) -> Float32:
+        """Computes the cosine of features (d,) with those of all items, (N,); 0 for an item without features."""
+        wanted, step = text / np.float32(max(float(np.linalg.norm(text)), 1e-12)), 1 << 12
+        found = np.empty(len(self._features), dtype=np.float32)
         for first in range(0, len(found), step):
             block = self._features[first : first + step, :-1]
             lengths = np.linalg.norm(block, axis=1)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
 
+from client_service.compiled.cold_items import AnchorMap
 from client_service.models.closed_form.content import add_constant, content_weights, sum_content
 from client_service.models.closed_form.ease import ONE_RIDGE_SIDE, OWN_SIDE, USUAL_RIDGE, UserWeights, ease
 from client_service.models.closed_form.part import ItemWeights
@@ -54,35 +55,6 @@ class ColdSetting:
     smoothing: float = 1.0
     ridge: float = 300.0
     content_ridge: float = 0.03
-
-
-@dataclass(frozen=True)
-class AnchorMap:
-    """phi: the features of any items -> (n, p): features, a constant, and the likeness to each anchor.
-
-    anchors: (m, d). reach: h, in squared distance. Needs numpy alone.
-    """
-
-    anchors: Float32
-    reach: float
-
-    def of(self, features: Float32) -> Float32:
-        """phi of each row of features (n, d), (n, d + 1 + m)."""
-        likeness = self.likeness(features)
-        return np.concatenate([features, np.ones((len(features), 1), np.float32), likeness], axis=1, dtype=np.float32)
-
-    def likeness(self, features: Float32) -> Float32:
-        """1 + exp(-|t - a|^2 / (2 h)) of each row and anchor, (n, m)."""
-        squares = squared_distances(features, self.anchors)
-        found: Float32 = 1.0 + np.exp(squares / np.float32(-2.0 * self.reach))
-        return found
-
-
-def squared_distances(first: Float32, second: Float32) -> Float32:
-    """|a - b|^2 of each row of the first and of the second."""
-    ours, theirs = (np.einsum("nd,nd->n", one, one) for one in (first, second))
-    found: Float32 = np.maximum(ours[:, None] + theirs[None, :] - 2.0 * (first @ second.T), 0.0)
-    return found
 
 
 @dataclass(frozen=True)
@@ -119,6 +91,12 @@ def fit_cold_items(
     if weights is None and setting.ridge:
         weights = ease(interactions, setting.ridge, by_users=True)
     return part.combine(setting, weights, content)
+
+
+def usual_setting(shape: tuple[int, int]) -> ColdSetting:
+    """The setting of a graph of (M, N) that nothing was chosen for."""
+    ridges = _ridges(shape)
+    return ColdSetting(ridge=ridges[len(ridges) // 2])
 
 
 def choose_cold_setting(interactions: sparse.csr_array, features: Float32, seed: int) -> ColdSetting:

@@ -21,7 +21,8 @@ from client_service.event_log.overlay import Overlay
 from client_service.serving.item_answers import Answers, order_by_variety, stretch
 from client_service.serving.messages import ItemOut
 from client_service.serving.ranking import POOL, ListRequest, Mask
-from client_service.text.projection import ProjectionEncoder, Values
+from client_service.text.feature_file import TextEncoder, make_encoder
+from client_service.text.projection import Values
 
 PLACE, OTHER_PLACE = 10, 5  # of one new item in a list, and of the other where there are two
 LEAST_LENGTH: Final = 5  # of a list with a place for a new item
@@ -46,27 +47,28 @@ def reserved_places(count: int, k: int) -> tuple[int, ...]:
 class NewItem(NamedTuple):
     """A new item and its score by content.
 
-    row: -1 outside the catalogue. features: (d,) of a told item; None: those of the compiled catalogue.
+    row: -1 outside the catalogue. text: features (d,) of a told item; None: those of the compiled catalogue.
     """
 
     item: str
     title: str | None
     score: float
     row: int
-    features: Float32 | None = None
+    text: Float32 | None = None
 
 
 class ToldItems(NamedTuple):
     """Items of which applications have told a text, and which nobody has in training.
 
-    rows: (E,), -1 outside the catalogue. features: (E, d). replaced: rows of the catalogue whose compiled features they
-    take the place of.
+    rows: (E,), -1 outside the catalogue. texts: features (E, d). factors: by which they are scored, (E, r). replaced:
+    rows of the catalogue whose compiled features they take the place of.
     """
 
     ids: tuple[str, ...]
     titles: tuple[str | None, ...]
     rows: Rows
-    features: Float32
+    texts: Float32
+    factors: Float32
     replaced: frozenset[int]
 
 
@@ -110,12 +112,12 @@ class NewItems:
         self._lock = threading.Lock()
         self._facts: dict[str, ItemIn] = {}
         self._features: dict[str, Float32] = {}
-        self._told: tuple[str, ToldItems | None] = ("", None)
+        self._told: tuple[ColdItems | None, ToldItems | None] = (None, None)
 
     def find_told(self, cold: ColdItems) -> ToldItems | None:
         """Collects the told items with features, which the encoder of the model makes; None without any."""
         newly = self._overlay.take_newly_told()
-        if newly or self._told[0] != cold.encoder:
+        if newly or self._told[0] is not cold:
             with self._lock:
                 self._take_up(newly, cold)
         return self._told[1]
@@ -149,19 +151,17 @@ class NewItems:
         ]
         if not limits.explain or not items or not len(asker.facts.basket) or (cold := model.cold) is None:
             return found
-        features = features_of(cold, items)
-        return list(
-            self._answers.add_reasons(found, cold.contributions(asker.facts.basket, features), asker.facts.basket)
-        )
+        counted = cold.contributions(asker.facts.basket, texts_of(cold, items))
+        return list(self._answers.add_reasons(found, counted, asker.facts.basket))
 
     def find_features(self, cold: ColdItems, item: str) -> Float32 | None:
         """Looks up the features of a new item, (d,); None for an item that is not new, or that has no text."""
         told = self.find_told(cold)
         if told is not None and item in told.ids:
-            found: Float32 = told.features[told.ids.index(item)]
+            found: Float32 = told.texts[told.ids.index(item)]
             return found
         row = self._shard.item_row(item)
-        return cold.features_of(np.array([row]))[0] if row is not None and cold.has(row) else None
+        return cold.texts_of(np.array([row]))[0] if row is not None and cold.has(row) else None
 
     def _look_up(
         self, model: CompiledModel, asker: Asker, limits: ListRequest, count: int, told: ToldItems | None
@@ -229,7 +229,7 @@ class NewItems:
     def _allowed_told(
         self, profile: Float32, asker: Asker, limits: ListRequest, count: int, told: ToldItems
     ) -> list[NewItem]:
-        scores, found = told.features @ profile, list[NewItem]()
+        scores, found = told.factors @ profile, list[NewItem]()
         met = (
             frozenset(row for rows in asker.facts.met for row in rows.tolist()) if limits.exclude_seen else frozenset()
         )
@@ -244,17 +244,17 @@ class NewItems:
                     continue
             elif not limits.allows_outside(item):
                 continue
-            found.append(NewItem(item, told.titles[place], float(scores[place]), row, told.features[place]))
+            found.append(NewItem(item, told.titles[place], float(scores[place]), row, told.texts[place]))
             if len(found) == count:
                 break
         return found
 
     def _take_up(self, newly: Mapping[str, ItemIn], cold: ColdItems) -> None:
         """Encodes what was newly told, and puts it beside what is known."""
-        if self._told[0] != cold.encoder:
+        if self._told[0] is not cold:
             newly = {**self._facts, **newly}
             self._features.clear()
-        encoder = encoder_named(cold.encoder)
+        encoder = make_encoder(cold.encoder, cold.encoder_state)
         for item, said in newly.items():
             self._facts.pop(item, None)
             self._features.pop(item, None)
@@ -264,10 +264,10 @@ class NewItems:
             self._facts[item] = said
             facts = self._overlay.facts.of(item)
             if encoder is not None and facts is not None and (encoded := encode_facts(encoder, facts)).any():
-                self._features[item] = np.append(encoded, np.float32(1.0))
-        self._told = cold.encoder, self._collect()
+                self._features[item] = encoded
+        self._told = cold, self._collect(cold)
 
-    def _collect(self) -> ToldItems | None:
+    def _collect(self, cold: ColdItems) -> ToldItems | None:
         if not self._features:
             return None
         ids = tuple(self._features)
@@ -278,40 +278,29 @@ class NewItems:
             ids,
             titles,
             np.array([-1 if row is None else row for row in rows], dtype=np.int64),
-            np.stack([self._features[item] for item in ids]),
+            (texts := np.stack([self._features[item] for item in ids])),
+            cold.map(texts),
             frozenset(row for row in rows if row is not None),
         )
 
 
-def features_of(cold: ColdItems, items: Sequence[NewItem]) -> Float32:
+def texts_of(cold: ColdItems, items: Sequence[NewItem]) -> Float32:
     """Collects the features of new items, (n, d)."""
-    return np.stack(
-        [cold.features_of(np.array([one.row]))[0] if one.features is None else one.features for one in items]
-    )
+    return np.stack([cold.texts_of(np.array([one.row]))[0] if one.text is None else one.text for one in items])
 
 
 def _vary(cold: ColdItems, pool: list[NewItem], weight: float, count: int) -> list[NewItem]:
     """Orders the best new items by variety, as lists are."""
     if not pool:
         return pool
-    features = features_of(cold, pool)[:, :-1]
+    features = texts_of(cold, pool)
     directions = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), np.float32(1e-12))
     values = stretch(np.array([one.score for one in pool], dtype=np.float32))
     order = order_by_variety(values, directions, weight, min(count, len(pool)))
     return [pool[place] for place in order.tolist()]
 
 
-def encoder_named(name: str) -> ProjectionEncoder | None:
-    """Makes the projection of a name; None for an encoder that a server does not have."""
-    kind, _, width = name.partition("/")
-    size = width.partition("/")[0]
-    if kind != "projection" or not size.isdigit():
-        return None
-    encoder = ProjectionEncoder(int(size))
-    return encoder if encoder.name == name else None
-
-
-def encode_facts(encoder: ProjectionEncoder, facts: ItemIn) -> NDArray[np.float32]:
+def encode_facts(encoder: TextEncoder, facts: ItemIn) -> NDArray[np.float32]:
     """Encodes what is known of one item, (d,); zeros where nothing is."""
     columns: dict[str, Values] = {"category": ["|".join(facts.categories)]}
     for key, value in facts.attributes.items():

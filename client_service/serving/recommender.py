@@ -193,7 +193,7 @@ class Recommender(ModelServer):
         if model is None:
             return SimilarOut(item=item, items=())
         if cold is not None and features is not None:
-            scores = cold.likeness(features)
+            scores = cold.cosines(features)
         else:
             scores = model.directions @ model.directions[row]
         if row is not None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from client_service.compiled.cold_items import squared_distances
 from client_service.models.closed_form.ease import ease
 from client_service.models.closed_form.part import ItemWeights
 from client_service.models.cold_items import (
@@ -17,7 +18,6 @@ from client_service.models.cold_items import (
     hide_items,
     mean_gain,
     solve_smooth,
-    squared_distances,
 )
 from shared.method.parameters import Float32
 

@@ -14,12 +14,10 @@ from client_service.compilation.item_model import (
     EXACT,
     FormBuilder,
     Option,
-    _describe,
-    choose_form,
     digest_model,
     digest_ranker,
 )
-from client_service.compiled.model import BasketRanker, Relevance
+from client_service.compiled.model import BasketRanker
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.model_store.model_files import Served
 from client_service.models.closed_form.content import (
@@ -175,15 +173,14 @@ def test_a_compiled_model_has_what_scores_items_that_nobody_has(told: Shard) -> 
     begun.model.encoder.prepare_inference()
     ranker = begun.model.freeze().fused(begun.fusion, begun.codes)
     served = Served("run-1.2", begun.model, ranker=ranker, cold=begun.cold)
-    builder = FormBuilder(served, told)
-    _, arrays = _describe(builder, choose_form(builder), Relevance(1.0, 0.0))
-    features, left, weights = (arrays[f"content-{name}"] for name in ("features", "left", "weights"))
-    basket, some = np.array([1, 2, 5]), np.array([9, 19, 29])
     assert served.cold is not None
+    basket, some = np.array([1, 2, 5]), np.array([9, 19, 29])
     row = sparse.csr_array((np.ones(3), ([0, 0, 0], basket)), (1, 40))
-    found = left[basket].sum(0) @ features[some].T
+    found = served.cold.left[basket].sum(0) @ served.cold.features[some].T
     np.testing.assert_allclose(found, served.cold.scores(row, some)[0], rtol=1e-4)
-    np.testing.assert_allclose(features[basket] @ weights, left[basket], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        served.cold.features[basket] @ served.cold.weights, served.cold.left[basket], rtol=1e-3, atol=1e-5
+    )
     assert digest_model(served) != digest_model(replace(served, cold=None)) == digest_ranker(ranker)
 
 

@@ -1,0 +1,104 @@
+"""Measures what reserved places for new items cost the others, and what they bring.
+
+A list is EASE's of warm items, 20 long; the places are those that a silo's answers reserve. A fifth of each user's warm
+records is held out, and every record of the hidden items. Lists without a place are the base.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from benchmarks.cold.methods import ColdTask, Rows
+from client_service.models.closed_form.ease import ease
+from client_service.serving.new_items import reserved_places
+from shared.method.graph import Float64
+
+LENGTH, SHOWN = 20, 10
+HELD_OUT = 0.2
+RIDGE = 300.0  # of EASE
+BLOCK = 1024  # users whose lists are ranked at a time
+
+
+@dataclass(frozen=True)
+class PlacesMeasure:
+    """Figures of lists with so many reserved places.
+
+    warm: NDCG@20 of held-out warm items, of each user who has one. cold: share of a user's hidden items among the first
+    10, of each user who has one.
+    """
+
+    warm: Float64
+    cold: Float64
+
+    def to_json(self, base: PlacesMeasure) -> dict[str, float]:
+        """The figures, beside lists without a place."""
+        figures = {
+            "warm_ndcg@20": self.warm.mean(),
+            "warm_ratio": self.warm.mean() / base.warm.mean(),
+            "cold_recall@10": self.cold.mean(),
+            "users_with_a_hit": (self.cold > 0).mean(),
+        }
+        return {name: round(float(value), 4) for name, value in figures.items()}
+
+
+def hold_out(train: sparse.csr_array, generator: np.random.Generator) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """Splits the records of a matrix: what is left, and a fifth that is held out."""
+    coo = train.tocoo()
+    out = generator.random(coo.nnz) < HELD_OUT
+    left, held = (
+        sparse.csr_array((coo.data[part], (coo.row[part], coo.col[part])), shape=train.shape) for part in (~out, out)
+    )
+    return left, held
+
+
+def measure_places(
+    task: ColdTask, wanted: NDArray[np.bool_], score: Any, counts: tuple[int, ...] = (0, 1, 2)
+) -> dict[int, PlacesMeasure]:
+    """Lists with 0, 1 and 2 places. wanted: hidden items of the task's users, (B, C). score: (train, baskets, cold
+    features) -> scores (B, C)."""
+    left, held = hold_out(task.train, np.random.default_rng([3000, task.seed]))
+    weights = ease(left, RIDGE, by_users=False)
+    found: dict[int, tuple[list[Float64], list[Float64]]] = {count: ([], []) for count in counts}
+    for first in range(0, len(task.users), BLOCK):
+        part = slice(first, first + BLOCK)
+        users = task.users[part]
+        baskets = left[users].astype(np.float32)
+        scores = np.asarray(weights.decode(weights.encode(baskets)))
+        scores[baskets.toarray() > 0] = -np.inf
+        scores[:, task.cold] = -np.inf
+        warm = np.argsort(-scores, axis=1, kind="stable")[:, :LENGTH]
+        best = task.cold[np.argsort(-score(left, baskets, task.features[task.cold]), axis=1, kind="stable")[:, :2]]
+        hidden = np.zeros(scores.shape, dtype=bool)
+        hidden[:, task.cold] = wanted[part]
+        for count, (gains, recalls) in found.items():
+            lists = insert_items(warm, best, reserved_places(count, LENGTH))
+            gains.append(_ndcg(lists, held[users].toarray() > 0))
+            recalls.append(_recall(lists[:, :SHOWN], hidden))
+    return {count: PlacesMeasure(np.concatenate(one), np.concatenate(two)) for count, (one, two) in found.items()}
+
+
+def insert_items(lists: Rows, items: Rows, places: tuple[int, ...]) -> Rows:
+    """Puts items at places of each list (B, L), as answers have them; the others move down."""
+    found = lists
+    for at, place in enumerate(places):
+        found = np.insert(found, place, items[:, at], axis=1)
+    return found[:, : lists.shape[1]]
+
+
+def _ndcg(lists: Rows, wanted: NDArray[np.bool_]) -> Float64:
+    hits = np.take_along_axis(wanted, lists, 1)
+    discounts = 1.0 / np.log2(np.arange(2, lists.shape[1] + 2))
+    counts = np.minimum(wanted.sum(axis=1), lists.shape[1])
+    found: Float64 = (hits @ discounts)[counts > 0] / np.cumsum(discounts)[counts[counts > 0] - 1]
+    return found
+
+
+def _recall(lists: Rows, hidden: NDArray[np.bool_]) -> Float64:
+    counts = hidden.sum(axis=1)
+    found: Float64 = np.take_along_axis(hidden, lists, 1).sum(axis=1)[counts > 0] / counts[counts > 0]
+    return found
