@@ -219,8 +219,10 @@ class Catalogue:
         hidden, found = self._overlay.hidden, np.ones(len(self._shard.item_ids), dtype=bool)
         if hidden is not None:
             found &= ~hidden
-        for word in words:
+        for word in sorted(set(words), key=len, reverse=True):  # long words are rare, and end the search soonest
             found &= self._holding(word)
+            if not found.any():
+                break
         return np.flatnonzero(found)
 
     def _find_near(self, words: str, exact: Rows) -> Found:

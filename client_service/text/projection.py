@@ -25,9 +25,13 @@ SEED: Final = 0x5EED
 SEPARATORS: Final = re.compile(r"[|;]")
 YEAR_IN_TITLE: Final = re.compile(r"[(\[（]\s*(1[89]\d\d|20\d\d)(?:\s*[-–]\s*(?:\d{4})?)?\s*[)\]）]")
 YEAR_NAMES: Final = frozenset({"year", "release_year", "publication_year", "jahr", "erscheinungsjahr", "年份"})
-BEHAVIOUR: Final = re.compile(
-    r"(^|[_\s])(user_?)?(tags?|ratings?|views?|clicks?|sales|sold|likes?|votes?|popularity)([_\s]|$)"
+_BEHAVIOUR = (
+    "tags? ratings? rated stars scores? reviews? views? viewed clicks? clicked plays? listens downloads? sales sold purchases? "
+    "purchased orders? ordered likes? liked votes? favou?rites? wishlists? popularity bestseller bewertungen bewertung "
+    "verkäufe 评分 标签 销量"
 )
+BEHAVIOUR: Final = re.compile(rf"(?:^|[\W_])(?:{'|'.join(_BEHAVIOUR.split())})(?:[\W_]|$)")
+WORD_ENDS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 """Names of columns that users make by what they do. A new item cannot have them, so they are no features."""
 FIRST_YEAR, LAST_YEAR, MOST_YEARS = 1935.0, 2030.0, 20  # of the bumps on which years lie, five years apart
 NUMBERS_APART: Final = 0.5
@@ -86,7 +90,7 @@ def make_text_table(titles: Sequence[str | None], columns: Mapping[str, Values])
 
 def is_behaviour(name: str) -> bool:
     """Checks if a column holds what users do, by its name."""
-    return BEHAVIOUR.search(name.lower()) is not None
+    return BEHAVIOUR.search(WORD_ENDS.sub("_", name).lower()) is not None
 
 
 def _parse_years(values: Sequence[str | None]) -> NDArray[np.float64]:

@@ -33,8 +33,9 @@ from client_service.text.projection import (
 
 PREFIX: Final = "search-"  # of the names of all arrays
 MOST_WORDS, LONGEST_WORD = 12, 32  # of a query; the rest is not looked at
-MOST_CANDIDATES: Final = 48  # words of the vocabulary that are compared with a word letter by letter
-LEAST_SHARED: Final = 0.3  # share of a word's n-grams that a candidate has
+MOST_CANDIDATES: Final = 32  # words of the vocabulary that are compared with a word letter by letter
+LEAST_SHARED: Final = 0.3  # share of a word's pairs of letters that a candidate has
+PAIRS_OF_ERROR: Final = 3  # pairs of letters that one error changes at most
 BEGINNING: Final = 0.9  # likeness of a word that begins with the searched one
 FEWEST_LETTERS: Final = 3  # of a word that may have a typing error, or be the beginning of another
 TWO_ERRORS_FROM: Final = 6  # letters
@@ -44,6 +45,8 @@ MOST_LIKE: Final = 50  # items found by features
 YEAR: Final = re.compile(r"\b(1[89]\d\d|20\d\d)\b")
 Arrays = Mapping[str, NDArray[Any]]
 Rows = NDArray[np.int64]
+Likely = dict[str, dict[int, float]]
+"""Words of a query, each with the words of the vocabulary that it can mean and their likeness."""
 Found = list[tuple[int, Literal["typing", "meaning"]]]
 """Rows of items, the best first, each with the way in which it was found."""
 
@@ -97,30 +100,30 @@ class TitleSearch:
 
     def find(self, text: str, shown: NDArray[np.bool_]) -> Found:
         """Finds items for a text among those shown, (N,): by words with typing errors, then by features."""
-        spelled = [int(row) for row in self.find_by_words(text) if shown[row]]
+        likely = {word: self._like(word) for word in _query_words(text)}
+        spelled = [int(row) for row in self._find_by_words(likely) if shown[row]]
         known = set(spelled)
-        like = [int(row) for row in self.find_by_features(text) if shown[row] and int(row) not in known]
+        like = [int(row) for row in self._find_by_features(text, likely) if shown[row] and int(row) not in known]
         return [*((row, "typing") for row in spelled), *((row, "meaning") for row in like)]
 
-    def find_by_words(self, text: str) -> Rows:
+    def _find_by_words(self, likely: Likely) -> Rows:
         """Finds items that hold most of the words, or words with one or two other letters; the best first."""
-        words = list(dict.fromkeys(word[:LONGEST_WORD] for word in split_words(text)))[:MOST_WORDS]
-        if not words:
+        if not likely:
             return np.zeros(0, dtype=np.int64)
-        weights = [len(word) * (COMMON_WEIGHT if word in COMMON_WORDS else 1.0) for word in words]
+        weights = [len(word) * (COMMON_WEIGHT if word in COMMON_WORDS else 1.0) for word in likely]
         covered = np.zeros(len(self._lengths), dtype=np.float64)
-        for word, weight in zip(words, weights, strict=True):
+        for places, weight in zip(likely.values(), weights, strict=True):
             best = np.zeros(len(self._lengths), dtype=np.float64)
-            for place, likeness in sorted(self._like(word).items(), key=lambda pair: pair[1]):
+            for place, likeness in sorted(places.items(), key=lambda pair: pair[1]):
                 best[self._list("rows", place)] = likeness
             covered += weight * best
         rows = np.flatnonzero(covered >= LEAST_COVERED * sum(weights))
         found: Rows = rows[np.lexsort((rows, self._lengths[rows], -covered[rows]))]
         return found
 
-    def find_by_features(self, text: str) -> Rows:
+    def _find_by_features(self, text: str, likely: Likely) -> Rows:
         """Finds items whose features have a large cosine with those of the text; the best first."""
-        query = None if self._encoder is None else self._encode_query(self._encoder, text)
+        query = None if self._encoder is None else self._encode_query(self._encoder, text, likely)
         if query is None or not query.any():
             return np.zeros(0, dtype=np.int64)
         cosines = self._arrays["features"] @ query
@@ -135,20 +138,19 @@ class TitleSearch:
         state = {name.removeprefix("state-"): one for name, one in self._arrays.items() if name.startswith("state-")}
         return make_encoder(bytes(self._arrays["encoder"]).decode(), state)
 
-    def _encode_query(self, encoder: TextEncoder, text: str) -> Float32 | None:
+    def _encode_query(self, encoder: TextEncoder, text: str, likely: Likely) -> Float32:
         """Encodes the categories and the year that a text names, and its words, without their typing errors.
 
         Words of no title take no part. The projection of words is noise beside categories: it takes part where items
         have no categories.
         """
-        words = split_words(text)[:MOST_WORDS]
-        parts = [*words, *map(" ".join, pairwise(words))]
+        parts = [*likely, *map(" ".join, pairwise(likely))]
         known = [part for part in parts if self._place(self._labels, part) is not None]
         year = YEAR.search(text)
         title = ""
         if not isinstance(encoder, ProjectionEncoder) or not len(self._labels):
-            likely = [max(like, key=lambda place: like[place]) for word in words if (like := self._like(word))]
-            title = YEAR.sub(" ", " ".join(self._words[place] or "" for place in likely))
+            best = [max(places, key=lambda place: places[place]) for places in likely.values() if places]
+            title = YEAR.sub(" ", " ".join(self._words[place] or "" for place in best))
         years = np.array([float(year[1]) if year else np.nan])
         table = TextTable([title], {"category": ["|".join(known)]}, years, {})
         found = _unit_blocks(encoder.encode_table(table), encoder)[0]
@@ -166,15 +168,15 @@ class TitleSearch:
         if len(word) < FEWEST_LETTERS or word.isdigit():
             return found
         most = 2 if len(word) >= TWO_ERRORS_FROM and not found else 1
-        for place in self._candidates(word):
+        for place in self._candidates(word, most):
             other = self._words[place] or ""
             errors = 0 if place in found else count_errors(word, other, most)
             if 0 < errors <= most:
                 found[place] = 1.0 - errors / max(len(word), len(other))
         return found
 
-    def _candidates(self, word: str) -> list[int]:
-        """Lists the words that share most n-grams with one."""
+    def _candidates(self, word: str, most: int) -> list[int]:
+        """Lists the words that share most pairs of letters with one, and may differ by `most` errors."""
         keys: NDArray[np.uint32] = self._arrays["gram-keys"]
         grams = np.unique(np.array([crc32(gram.encode()) for gram in _split_pairs(word)], dtype=np.uint32))
         places = np.searchsorted(keys, grams)
@@ -184,8 +186,10 @@ class TitleSearch:
         if not known:
             return []
         counts = np.bincount(np.concatenate([self._list("grams", place) for place in known]))
-        held = np.flatnonzero(counts >= LEAST_SHARED * len(grams))
-        shares = 2.0 * counts[held] / (self._arrays["gram-counts"][held] + len(grams))  # Dice's coefficient
+        sizes: NDArray[np.int32] = self._arrays["gram-counts"]
+        held = np.flatnonzero(counts >= max(LEAST_SHARED * len(grams), len(grams) - PAIRS_OF_ERROR * most))
+        held = held[np.abs(sizes[held] - len(grams)) <= most + 1]
+        shares = 2.0 * counts[held] / (sizes[held] + len(grams))  # Dice's coefficient
         return [int(place) for place in held[np.argsort(-shares, kind="stable")][:MOST_CANDIDATES]]
 
     @staticmethod
@@ -212,6 +216,12 @@ def count_errors(one: str, other: str, most: int) -> int:
     """
     if abs(len(one) - len(other)) > most:
         return most + 1
+    begin = 0
+    while begin < min(len(one), len(other)) and one[begin] == other[begin]:
+        begin += 1
+    one, other = one[begin:], other[begin:]
+    while one and other and one[-1] == other[-1]:
+        one, other = one[:-1], other[:-1]
     before: list[int] = []
     row = list(range(len(other) + 1))
     for place, letter in enumerate(one, 1):
@@ -224,6 +234,10 @@ def count_errors(one: str, other: str, most: int) -> int:
         if min(row) > most:
             return most + 1
     return row[-1]
+
+
+def _query_words(text: str) -> list[str]:
+    return list(dict.fromkeys(word[:LONGEST_WORD] for word in split_words(text)))[:MOST_WORDS]
 
 
 def _split_pairs(word: str) -> set[str]:

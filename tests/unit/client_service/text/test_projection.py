@@ -61,7 +61,9 @@ def test_near_numbers_are_near() -> None:
     assert cosine(found[0], found[1]) > 0.9 > 0.6 > cosine(found[0], found[2])
 
 
-@pytest.mark.parametrize("name", ["tags", "tag", "user_tags", "rating", "avg_rating", "Views", "popularity"])
+@pytest.mark.parametrize(
+    "name", ["tags", "tag", "user_tags", "avg_rating", "ratingCount", "Views", "n-sold", "popularity", "销量"]
+)
 def test_what_users_did_is_no_feature(name: str) -> None:
     plain = item_features(shard_with(title=["One", "Two", "Three"]))
     more = item_features(shard_with(title=["One", "Two", "Three"], **{name: ["funny", "sad|long", "funny"]}))

@@ -98,8 +98,8 @@ def test_the_vocabulary_finds_titles_by_words_of_the_same_items() -> None:
     ] * 3
     encoder = SvdEncoder.fit(make_text_table(titles, {}), 2)
     arrays = search_arrays(titles, {}) | feature_arrays(encoder.encode(titles), encoder)
-    found = TitleSearch(arrays).find_by_features("space")
-    assert set(found.tolist()) == {row for row, title in enumerate(titles) if title == "space war"}
+    found = TitleSearch(arrays).find("peace spac", np.ones(len(titles), dtype=bool))
+    assert set(found) == {(row, "meaning") for row, title in enumerate(titles) if title == "space war"}
 
 
 def test_an_encoder_that_a_server_cannot_run_is_left_out() -> None:
