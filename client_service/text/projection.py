@@ -26,9 +26,9 @@ SEPARATORS: Final = re.compile(r"[|;]")
 YEAR_IN_TITLE: Final = re.compile(r"[(\[（]\s*(1[89]\d\d|20\d\d)(?:\s*[-–]\s*(?:\d{4})?)?\s*[)\]）]")
 YEAR_NAMES: Final = frozenset({"year", "release_year", "publication_year", "jahr", "erscheinungsjahr", "年份"})
 _BEHAVIOUR = (
-    "tags? ratings? rated stars scores? reviews? views? viewed clicks? clicked plays? listens downloads? sales sold purchases? "
-    "purchased orders? ordered likes? liked votes? favou?rites? wishlists? popularity bestseller bewertungen bewertung "
-    "verkäufe 评分 标签 销量"
+    "tags? ratings? rated stars scores? reviews? views? viewed clicks? clicked plays? listens downloads? sales sold "
+    "purchases? purchased orders? ordered likes? liked votes? favou?rites? wishlists? popularity bestseller bewertung "
+    "bewertungen verkäufe 评分 标签 销量"
 )
 BEHAVIOUR: Final = re.compile(rf"(?:^|[\W_])(?:{'|'.join(_BEHAVIOUR.split())})(?:[\W_]|$)")
 WORD_ENDS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
