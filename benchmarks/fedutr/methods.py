@@ -1,0 +1,144 @@
+"""The rows of FedUTR's tables: what needs no training, strategies with an item table, and FedUTR's ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from benchmarks.fedutr.sets import LeaveOneOut, Scores, judge_scores
+from client_service.data.interactions import Shard
+from client_service.model_store.model_files import freeze
+from client_service.training.item_trainer import ItemTrainer
+from client_service.training.training_state import RoundContext
+from shared.method.settings import MethodSettings, method_settings
+from shared.method.spectrum import low_spectrum
+from shared.strategies import build_strategy
+from shared.strategies.local_client import LocalClient
+from simulation.experiments.devices import DevicePlan, train_devices
+
+CPU = torch.device("cpu")
+RIDGES = (30.0, 100.0, 300.0, 1000.0)  # of EASE; validation chooses
+LOUDNESS = (0.0, 0.1, 0.3, 1.0)  # of popularity beside EASE
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedmf": ("fedmf", {}),
+    "fedmf+text": ("fedmf", {"item_start": "text"}),
+    "fedrap": ("fedrap", {}),
+    "fedrap+text": ("fedrap", {"item_start": "text"}),
+    "pfedrec": ("pfedrec", {}),
+    "pfedrec+text": ("pfedrec", {"item_start": "text"}),
+    "fedutr": ("fedutr", {}),
+    "fedutr_sar": ("fedutr_sar", {}),
+    "fedutr-urm": ("fedutr", {"item_start": "random"}),
+    "fedutr-cifm": ("fedutr", {"strategy.fusion": False}),
+    "fedutr-lam": ("fedutr", {"strategy.adaptation": False}),
+    "fedutr-l1": ("fedutr", {"strategy.sparsity": 0.0}),
+    "fedutr-layernorm": ("fedutr", {"strategy.normalise": False}),
+    "fedutr_sar-layernorm": ("fedutr_sar", {"strategy.normalise": False}),
+    "fedutr+noise.1": ("fedutr", {"strategy.noise_scale": 0.1}),
+    "fedutr+noise.5": ("fedutr", {"strategy.noise_scale": 0.5}),
+}
+"""Name -> strategy and what is changed: Tables III to VI, and LayerNorm by itself."""
+Figures = dict[str, float]
+
+
+def popularity(found: LeaveOneOut) -> Scores:
+    """How many users have an item, in all silos."""
+    counts = found.whole.train.sum(0).astype(np.float32)
+    return np.broadcast_to(counts, found.whole.train.shape)
+
+
+def ease(found: LeaveOneOut) -> Scores:
+    """EASE on all silos' users, beside popularity; validation chooses the ridge and how loud popularity is."""
+    train = found.whole.train
+    gram, counts = (train.T @ train).toarray(), np.log1p(train.sum(0))
+    best: tuple[float, Scores] = (-1.0, popularity(found))
+    for ridge in RIDGES:
+        inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
+        weights = -inverse / np.diag(inverse)
+        np.fill_diagonal(weights, 0.0)
+        scores = np.asarray(train @ weights)
+        for loudness in LOUDNESS:
+            both = (scores / scores.std() + loudness * counts / counts.std()).astype(np.float32)
+            value = judge_scores(found, both, "valid")["ndcg10_all"]
+            best = max(best, (value, both), key=lambda pair: pair[0])
+    return best[1]
+
+
+def fusion_of(shards: Sequence[Shard]) -> Callable[[LeaveOneOut], Scores]:
+    """LPSFed's closed-form start of each of these shards on its own, fused as its validation items say."""
+
+    def score(found: LeaveOneOut) -> Scores:
+        rows = found.silos if len(shards) > 1 else (np.arange(len(found.whole.user_ids)),)
+        scores = np.empty(found.whole.train.shape, np.float32)
+        for place, shard in zip(rows, shards, strict=True):
+            method = method_settings(catalogue=len(shard.item_ids))
+            served = freeze("start", ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, CPU))
+            scores[place] = all_scores(served.ranker, shard)
+        return scores
+
+    return score
+
+
+def all_scores(ranker: Any, shard: Shard) -> Scores:
+    """f of every user with every item, (M, N)."""
+    every = np.arange(len(shard.user_ids))
+    columns = np.broadcast_to(np.arange(len(shard.item_ids)), shard.train.shape)
+    found: Scores = ranker.scores(every, columns)
+    return found
+
+
+class LastingClients:
+    """Silos, or users' devices, that keep their private parameters and optimisers between rounds."""
+
+    def __init__(self, shards: Sequence[Shard], method: MethodSettings, kind: str) -> None:
+        spectrum = low_spectrum(sparse.csr_array(np.eye(2)), 1)  # no model with an item table reads it
+        self.trainers = {one.name: ItemTrainer(one, spectrum, method, CPU, kind=kind) for one in shards}
+        self.names: Sequence[str] = tuple(self.trainers)
+
+    def visit(self, device: str, moment: RoundContext) -> LocalClient:
+        """That client's own model."""
+        self.trainers[device].moment = moment
+        return self.trainers[device]
+
+    def scores(self, found: LeaveOneOut) -> Scores:
+        """Of all users, each by the model of his client, (M, N)."""
+        scores = np.empty(found.whole.train.shape, np.float32)
+        for rows, trainer in zip(found.silos, self.trainers.values(), strict=True):
+            ranker = trainer.model.freeze()
+            scores[rows] = ranker.users.embedding @ ranker.items.embedding.T
+        return scores
+
+
+def loss_of(client: LocalClient) -> float:
+    """The mean loss of the round that was trained last."""
+    assert isinstance(client, ItemTrainer)
+    return client.figures.loss
+
+
+class Judged(NamedTuple):
+    """A round by validation, and the test figures of its models."""
+
+    number: int
+    valid: Figures
+    test: Figures
+
+
+def train_rounds(
+    found: LeaveOneOut, strategy: str, changes: Mapping[str, Any], rounds: int, seed: int, sample: int = 0
+) -> Iterator[Judged]:
+    """Each round as clients rank after it: with what the aggregator answers, and their private parameters."""
+    method = method_settings(**{"catalogue": len(found.whole.item_ids), **changes})
+    built = build_strategy(strategy, method)
+    shards = found.shards()
+    crew = LastingClients(shards, method, built.model)
+    plan = DevicePlan(strategy, method, rounds, sample or len(shards), seed)
+    for one in train_devices(plan, crew, loss_of):
+        received = built.personalise(one.state, None)
+        for trainer in crew.trainers.values():
+            trainer.load(received)
+        scores = crew.scores(found)
+        yield Judged(one.number, judge_scores(found, scores, "valid"), judge_scores(found, scores, "test"))
