@@ -25,7 +25,7 @@ STEPS = 2 + 2 * (2 + 2) + 2  # two clients: begin, twice fit and apply, finish
 FURTHER = [pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "fedper", "fedrap", "fedpergnn")]
 
 
-@pytest.mark.parametrize("strategy", ["lpsfed", "fedpub", "f2mf", *FURTHER])
+@pytest.mark.parametrize("strategy", ["lpsfed", "fedpub", "f2mf", "fedutr", *FURTHER])
 def test_an_outcome_is_that_of_the_services(experiment: Described, found: Found, strategy: str) -> None:
     there = simulate_experiment(experiment("services", strategy=strategy), ignore_progress)
     here = conduct_plainly(experiment("plain", strategy=strategy), ignore_progress)
