@@ -32,7 +32,7 @@ CLAIMS = {
     "text lifts PFedRec": ("pfedrec+text", "pfedrec"),
     "noise of .5 costs little": ("fedutr+noise.5", "fedutr"),
 }
-"""Claim of the paper -> the row that is said to be ahead, and the other one; the last one says that it is not behind."""
+"""Claim of the paper -> the row that is said to be ahead, and the other one; of noise, that it is not behind."""
 Cells = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 
