@@ -165,8 +165,13 @@ class ItemPublisher:
 
     def _begin(self, work: _Work) -> None:
         self._interrupt = interrupt = Interrupt()
-        self._job = threading.Thread(target=self._work, args=(work, interrupt), name="lists", daemon=True)
+        self._job = threading.Thread(target=self._work_and_forget, args=([work], interrupt), name="lists", daemon=True)
         self._job.start()
+
+    def _work_and_forget(self, waiting: list[_Work], interrupt: Interrupt) -> None:
+        """Does the work that waits, and returns the memory of its model, which nobody refers to any more."""
+        self._work(waiting.pop(), interrupt)
+        return_free_memory()
 
     def _work(self, work: _Work, interrupt: Interrupt) -> None:
         """Chooses a model's form if that is due, and fills its lists.
@@ -190,7 +195,6 @@ class ItemPublisher:
             return
         except Exception as error:  # users without a list are ranked for when they ask
             LOGGER.error("lists_not_filled", reason=describe_failure(error), at=describe_place(error))
-        return_free_memory()
 
     def _choose_form(self, work: _Work, interrupt: Interrupt) -> tuple[Path, CompiledModelHead]:
         """Publishes the model in the form that validation chooses; returns its folder and head."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -258,3 +259,16 @@ def test_a_form_that_is_chosen_late_takes_nothing_from_the_next_shard(
     later.publish_shard()
     found = read_publication(tmp_path / "serving")
     assert found is not None and open_shard(tmp_path / "serving" / found.shard).head.name == "later"
+
+
+def test_the_memory_of_a_model_is_returned_once_nothing_refers_to_it(
+    publisher: ItemPublisher, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, dropped, gone = [replace(served, version="run-1.1")], threading.Event(), list[bool]()
+    known = weakref.ref(own[0])
+    monkeypatch.setattr(module, "fill_lists", lambda *_: dropped.wait(LONGEST_SECONDS))
+    monkeypatch.setattr(module, "return_free_memory", lambda: gone.append(known() is None))
+    publisher.take_up(own.pop())
+    dropped.set()
+    finish(publisher)
+    assert gone == [True]
