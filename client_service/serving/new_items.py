@@ -5,13 +5,14 @@ They are scored by content alone, and have reserved places in a list.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client_service.compiled.cold_items import ColdItems
 from client_service.compiled.model import CompiledModel
@@ -25,6 +26,7 @@ from client_service.text.feature_file import TextEncoder, make_encoder
 from client_service.text.projection import Values
 
 PLACE, OTHER_PLACE = 10, 5  # of one new item in a list, and of the other where there are two
+AT_ONCE, MORE = 64, 256  # told items that a request encodes at most; that a thread encodes at a time
 LEAST_LENGTH: Final = 5  # of a list with a place for a new item
 NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
 NO_NAMES: Final = frozenset[str]()
@@ -109,15 +111,19 @@ class NewItems:
 
     def __init__(self, shard: CompiledShard, overlay: Overlay, answers: Answers) -> None:
         self._shard, self._overlay, self._answers = shard, overlay, answers
-        self._lock = threading.Lock()
-        self._facts: dict[str, ItemIn] = {}
-        self._features: dict[str, Float32] = {}
+        self._lock, self._encoding = threading.Lock(), threading.Thread()
+        self._said: dict[str, ItemIn] = {}  # of items that are new, or were told after it was last looked
+        self._waiting: dict[str, ItemIn] = {}
+        self._encoded: dict[str, _Encoded] = {}
         self._told: tuple[ColdItems | None, ToldItems | None] = (None, None)
 
     def find_told(self, cold: ColdItems) -> ToldItems | None:
-        """Collects the told items with features, which the encoder of the model makes; None without any."""
+        """Collects the told items with features, which the encoder of the model makes; None without any.
+
+        Of many that are told at once the last ones are there at once, and a thread encodes the others.
+        """
         newly = self._overlay.take_newly_told()
-        if newly or self._told[0] is not cold:
+        if newly or self._told[0] is not cold or self._lock.locked():
             with self._lock:
                 self._take_up(newly, cold)
         return self._told[1]
@@ -143,11 +149,10 @@ class NewItems:
 
     def write(self, model: CompiledModel, asker: Asker, items: Sequence[NewItem], limits: ListRequest) -> list[ItemOut]:
         """Writes new items as a list has them, with reasons if the request wants them."""
-        scores = np.array([one.score for one in items], dtype=np.float32)
-        scale = scores if limits.raw else model.cold_relevance.of(scores)
+        scores = [one.score if limits.raw else rate_new_item(model, one) for one in items]
         found = [
             ItemOut(item=one.item, score=score, title=one.title, reason="new")
-            for one, score in zip(items, scale.tolist(), strict=True)
+            for one, score in zip(items, scores, strict=True)
         ]
         if not limits.explain or not items or not len(asker.facts.basket) or (cold := model.cold) is None:
             return found
@@ -156,10 +161,9 @@ class NewItems:
 
     def find_features(self, cold: ColdItems, item: str) -> Float32 | None:
         """Looks up the features of a new item, (d,); None for an item that is not new, or that has no text."""
-        told = self.find_told(cold)
-        if told is not None and item in told.ids:
-            found: Float32 = told.texts[told.ids.index(item)]
-            return found
+        self.find_told(cold)
+        if (told := self._encoded.get(item)) is not None:
+            return told.text
         row = self._shard.item_row(item)
         return cold.texts_of(np.array([row]))[0] if row is not None and cold.has(row) else None
 
@@ -252,36 +256,84 @@ class NewItems:
     def _take_up(self, newly: Mapping[str, ItemIn], cold: ColdItems) -> None:
         """Encodes what was newly told, and puts it beside what is known."""
         if self._told[0] is not cold:
-            newly = {**self._facts, **newly}
-            self._features.clear()
-        encoder = make_encoder(cold.encoder, cold.encoder_state)
+            self._encoded, self._waiting, self._told = {}, dict(self._said), (cold, None)
         for item, said in newly.items():
-            self._facts.pop(item, None)
-            self._features.pop(item, None)
             row = self._shard.item_row(item)
-            if said.hidden or (row is not None and not cold.is_cold[row]):
-                continue
-            self._facts[item] = said
-            facts = self._overlay.facts.of(item)
-            if encoder is not None and facts is not None and (encoded := encode_facts(encoder, facts)).any():
-                self._features[item] = encoded
-        self._told = cold, self._collect(cold)
+            gone = said.hidden or (row is not None and not cold.is_cold[row])
+            for kept in (self._said, self._waiting, self._encoded):
+                kept.pop(item, None)
+            if not gone:
+                self._said[item] = self._waiting[item] = said
+        last = list(self._waiting)[-AT_ONCE:]
+        self._put({item: self._waiting.pop(item) for item in last}, cold)
+        if self._waiting and not self._encoding.is_alive():
+            self._encoding = threading.Thread(target=self._encode_waiting, args=(cold,), name="new-items", daemon=True)
+            self._encoding.start()
 
-    def _collect(self, cold: ColdItems) -> ToldItems | None:
-        if not self._features:
-            return None
-        ids = tuple(self._features)
-        rows = [self._shard.item_row(item) for item in ids]
-        facts = self._overlay.facts
-        titles = tuple(None if (one := facts.of(item)) is None else one.title for item in ids)
-        return ToldItems(
-            ids,
-            titles,
-            np.array([-1 if row is None else row for row in rows], dtype=np.int64),
-            (texts := np.stack([self._features[item] for item in ids])),
-            cold.map(texts),
-            frozenset(row for row in rows if row is not None),
-        )
+    def _encode_waiting(self, cold: ColdItems) -> None:
+        """Encodes what waits, some items at a time, while requests go on."""
+        while True:
+            with self._lock:
+                some = dict(islice(self._waiting.items(), MORE))
+                if not some or self._told[0] is not cold:
+                    return
+            found = self._encode(some, cold)
+            with self._lock:
+                if self._told[0] is not cold:
+                    return
+                same = [item for item, said in some.items() if self._waiting.get(item) is said]
+                for item in same:
+                    del self._waiting[item]
+                self._encoded.update({item: found[item] for item in same if item in found})
+                self._told = cold, _collect(self._encoded)
+
+    def _put(self, told: Mapping[str, ItemIn], cold: ColdItems) -> None:
+        self._encoded.update(self._encode(told, cold))
+        self._told = cold, _collect(self._encoded)
+
+    def _encode(self, told: Mapping[str, ItemIn], cold: ColdItems) -> dict[str, _Encoded]:
+        """Encodes items of which something is known that the encoder takes."""
+        encoder = make_encoder(cold.encoder, cold.encoder_state)
+        known = {item: facts for item in told if (facts := self._overlay.facts.of(item)) is not None}
+        if encoder is None or not known:
+            return {}
+        texts = encode_facts(encoder, list(known.values()))
+        factors, rows = cold.map(texts), [self._shard.item_row(item) for item in known]
+        found = dict[str, _Encoded]()
+        for (item, facts), row, text, factor in zip(known.items(), rows, texts, factors, strict=True):
+            if text.any():
+                found[item] = _Encoded(facts.title, -1 if row is None else row, text, factor)
+        return found
+
+
+class _Encoded(NamedTuple):
+    """A told item: its row or -1, its features (d,), and the factors by which it is scored (r,)."""
+
+    title: str | None
+    row: int
+    text: Float32
+    factors: Float32
+
+
+def _collect(encoded: Mapping[str, _Encoded]) -> ToldItems | None:
+    if not encoded:
+        return None
+    titles, rows, texts, factors = zip(*encoded.values(), strict=True)
+    return ToldItems(
+        tuple(encoded),
+        titles,
+        np.array(rows, dtype=np.int64),
+        np.stack(texts),
+        np.stack(factors),
+        frozenset(row for row in rows if row >= 0),
+    )
+
+
+def rate_new_item(model: CompiledModel, item: NewItem) -> float:
+    """Computes the relevance of a new item, as `Relevance` does for many."""
+    logit = item.score * model.cold_relevance.slope + model.cold_relevance.intercept
+    small = math.exp(-abs(logit))
+    return (1.0 if logit >= 0.0 else small) / (1.0 + small)
 
 
 def texts_of(cold: ColdItems, items: Sequence[NewItem]) -> Float32:
@@ -300,17 +352,17 @@ def _vary(cold: ColdItems, pool: list[NewItem], weight: float, count: int) -> li
     return [pool[place] for place in order.tolist()]
 
 
-def encode_facts(encoder: TextEncoder, facts: ItemIn) -> NDArray[np.float32]:
-    """Encodes what is known of one item, (d,); zeros where nothing is."""
-    columns: dict[str, Values] = {"category": ["|".join(facts.categories)]}
-    for key, value in facts.attributes.items():
-        if isinstance(value, bool):
-            columns[key] = [f"{key} {str(value).lower()}"]
-        elif isinstance(value, str):
-            columns[key] = [value]
-        else:
-            columns[key] = np.array([float(value)])
-    if isinstance(category := facts.attributes.get("category"), str):  # an attribute of the same name
-        columns["category"] = ["|".join([*facts.categories, category])]
-    found: NDArray[np.float32] = encoder.encode([facts.title], columns)[0]
+def encode_facts(encoder: TextEncoder, facts: Sequence[ItemIn]) -> Float32:
+    """Encodes what is known of items, (n, d); zeros where nothing is."""
+    columns: dict[str, Values] = {"category": ["|".join(one.categories) for one in facts]}
+    for key in dict.fromkeys(key for one in facts for key in one.attributes):
+        values = [one.attributes.get(key) for one in facts]
+        texts = [f"{key} {str(one).lower()}" if isinstance(one, bool) else one for one in values]
+        named = [one if isinstance(one, str) else None for one in texts]
+        numbers = [float("nan") if one is None or isinstance(one, str) else float(one) for one in texts]
+        if any(one is not None for one in named):
+            columns[f"{key} " if key in columns else key] = named
+        if not np.isnan(numbers).all():
+            columns[f"{key} " if key in columns else key] = np.array(numbers)
+    found: Float32 = encoder.encode([one.title for one in facts], columns)
     return found

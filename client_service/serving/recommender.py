@@ -18,7 +18,16 @@ from client_service.event_log.overlay import Overlay
 from client_service.serving.item_answers import Answers, Catalogue, Float64, Query, Ranked, best_rows
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut, SimilarOut
 from client_service.serving.model_server import ModelServer
-from client_service.serving.new_items import NO_NAMES, NO_ROWS, Asker, Known, NewItem, NewItems, reserved_places
+from client_service.serving.new_items import (
+    NO_NAMES,
+    NO_ROWS,
+    Asker,
+    Known,
+    NewItem,
+    NewItems,
+    rate_new_item,
+    reserved_places,
+)
 from client_service.serving.ranking import (
     Basket,
     Exclusions,
@@ -131,22 +140,21 @@ class Recommender(ModelServer):
         model, asked, limits = self.model, self._ask_for(user), ListRequest(k, new=new)
         if model is None or (found := self._find_list(model, asked, limits)) is None:
             return None
-        placed: tuple[PlacedItem, ...] = ()
-        if self._new.are_there(model) and (chosen := self._choose_new(model, self._asker_of(asked), limits)):
-            rows, scores = _leave_out(*found, chosen)
-            at = _places(chosen, limits, len(rows))
-            found = rows[: k - len(at)], scores[: k - len(at)]
-            known = model.cold_relevance.of(np.array([one.score for one in chosen], dtype=np.float32)).tolist()
-            told = zip(at, chosen, known, strict=True)
-            placed = tuple(PlacedItem(place, one.item, score, one.title) for place, one, score in told)
-        return Listed(
-            model.version,
-            found[0].tolist(),
-            model.relevance.of(found[1]).tolist(),
-            self._shard.item_ids,
-            self.overlay.titles,
-            placed,
-        )
+        best, scores, placed = found[0].tolist(), found[1], tuple[PlacedItem, ...]()
+        chosen = self._choose_new(model, self._asker_of(asked), limits) if self._new.are_there(model) else []
+        if chosen:
+            rows = {one.row for one in chosen}
+            if not rows.isdisjoint(best):  # rare: a list holds a new item where its text is a part of the score
+                kept = [place for place, row in enumerate(best) if row not in rows]
+                best, scores = [best[place] for place in kept], scores[kept]
+            places = _places(chosen, limits, len(best))
+            best, scores = best[: k - len(places)], scores[: k - len(places)]
+            placed = tuple(
+                PlacedItem(place, one.item, rate_new_item(model, one), one.title)
+                for place, one in zip(places, chosen, strict=True)
+            )
+        ids, titles = self._shard.item_ids, self.overlay.titles
+        return Listed(model.version, best, model.relevance.of(scores).tolist(), ids, titles, placed)
 
     def for_users(self, users: Sequence[str], limits: ListRequest) -> tuple[RecommendationsOut, ...]:
         """Answers users in this order, by a look-up where their lists are computed."""
@@ -264,8 +272,6 @@ class Recommender(ModelServer):
 
     def _choose_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> list[NewItem]:
         """Chooses the new items for the reserved places of a list."""
-        if not self._new.are_there(model):
-            return []
         return self._new.rank(model, asker, limits, len(reserved_places(limits.new_places, limits.k)))
 
     def _only_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> tuple[ItemOut, ...]:
@@ -358,7 +364,7 @@ class Recommender(ModelServer):
         self, model: CompiledModel | None, ranked: Ranked, limits: ListRequest, asker: Asker, query: Query | None = None
     ) -> tuple[ItemOut, ...]:
         """Writes the asked part of a list, with new items at the reserved places."""
-        chosen = [] if model is None else self._choose_new(model, asker, limits)
+        chosen = [] if model is None or not self._new.are_there(model) else self._choose_new(model, asker, limits)
         if model is None or not chosen:
             return self._answers.write_page(ranked, limits, query)
         rows, scores = _leave_out(ranked.rows, ranked.scores, chosen)

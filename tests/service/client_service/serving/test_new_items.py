@@ -251,3 +251,14 @@ def test_a_silo_without_texts_keeps_its_catalogue(tmp_path: Path) -> None:
     tell(store, "posted", WHITE)
     assert "posted" not in absorb_and_forget(settings, store).after.item_ids
     store.close()
+
+
+def test_very_many_posted_items_are_all_there_soon(shop: tuple[Recommender, EventStore]) -> None:
+    """The last ones at the next request, the others once a thread has encoded them."""
+    recommender, store = shop
+    store.put_each([(f"posted-{number:03}", ItemIn(title=f"Boots {number}")) for number in range(700)])
+    found = ids(recommender.for_user(BUYER, ListRequest(1000, only_new=True)).items)
+    assert "posted-699" in found and len(found) < 700
+    recommender._new._encoding.join()
+    found = ids(recommender.for_user(BUYER, ListRequest(1000, only_new=True)).items)
+    assert sum(item.startswith("posted-") for item in found) == 700
