@@ -41,7 +41,7 @@ TRAIN, VALID = 0.7, 0.8  # up to where a drawn number in [0, 1) makes an interac
 
 
 @dataclass(frozen=True)
-class Task:
+class SiloDraw:
     """Interactions of all users by split, (M, N) each, the features of items, and the users of each silo."""
 
     catalogue: Catalogue
@@ -58,7 +58,7 @@ class Task:
         return shard_of_matrices("silo", [everybody[user] for user in users], items, parts, np.arange(len(items)))
 
 
-def pose(catalogue: Catalogue, size: int, count: int, seed: int) -> Task:
+def pose(catalogue: Catalogue, size: int, count: int, seed: int) -> SiloDraw:
     """Splits the interactions, and draws `count` silos of `size` users."""
     whole, generator = catalogue.interactions, np.random.default_rng([3000, seed])
     order, drawn = generator.permutation(whole.shape[0]), generator.random(whole.nnz)
@@ -69,10 +69,10 @@ def pose(catalogue: Catalogue, size: int, count: int, seed: int) -> Task:
         sparse.csr_array((np.ones(int(one.sum())), (coo.row[one], coo.col[one])), shape=whole.shape) for one in inside
     )
     silos = [np.sort(order[place * size : (place + 1) * size]) for place in range(count)]
-    return Task(catalogue, splits, silos)
+    return SiloDraw(catalogue, splits, silos)
 
 
-def alien_sums(task: Task, users: np.ndarray[Any, Any], table: Any) -> ContentSums:
+def alien_sums(task: SiloDraw, users: np.ndarray[Any, Any], table: Any) -> ContentSums:
     """Sums of the other users over the half of the items that is least like what these users have."""
     liked = np.asarray(task.splits[0][users].sum(axis=0), dtype=np.float64) @ table[:, :-1]
     others = np.setdiff1d(np.arange(task.splits[0].shape[0]), users)
@@ -81,7 +81,7 @@ def alien_sums(task: Task, users: np.ndarray[Any, Any], table: Any) -> ContentSu
     return sum_content(sparse.csr_array(task.splits[0][others] @ sparse.diags_array(far.astype(float))), table)
 
 
-def measure(task: Task, *, basis: bool, apart: bool) -> dict[str, PerUser]:
+def measure(task: SiloDraw, *, basis: bool, apart: bool) -> dict[str, PerUser]:
     """NDCG@20 of each test user, by what the silo knows."""
     table = add_constant(task.catalogue.features)
     total, found = sum_content(task.splits[0], table), dict[str, list[PerUser]]()
