@@ -6,6 +6,7 @@ The projection follows from a seed alone. So it is the same function in every si
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -165,7 +166,8 @@ class ProjectionEncoder:
     def _sum_tokens(self, tokens: Sequence[Sequence[str]], make: Callable[[Sequence[str]], Float32]) -> Float32:
         """Sums the vectors of each item's tokens to a row of length one, (N, width)."""
         places: dict[str, int] = {}
-        numbers = np.array([places.setdefault(one, len(places)) for item in tokens for one in item], dtype=np.int64)
+        met = array("q", (places.setdefault(one, len(places)) for item in tokens for one in item))
+        numbers = np.asarray(met, dtype=np.int64)
         ends = np.cumsum([0, *map(len, tokens)])
         found = np.zeros((len(tokens), self.width), dtype=np.float32)
         if not len(numbers):
@@ -182,9 +184,11 @@ class ProjectionEncoder:
 
     def _word_vectors(self, words: Sequence[str]) -> Float32:
         """Makes the vector of each word: its own one, and with less weight those of its n-grams."""
-        grams = [split_grams(word) for word in words]
         found = self._sign_vectors("word", words)
-        found += np.float32(GRAM_WEIGHT) * self._sum_tokens(grams, partial(self._sign_vectors, "gram"))
+        for begin in range(0, len(words), AT_ONCE):
+            part = slice(begin, begin + AT_ONCE)
+            grams = [split_grams(word) for word in words[part]]
+            found[part] += np.float32(GRAM_WEIGHT) * self._sum_tokens(grams, partial(self._sign_vectors, "gram"))
         weights = np.array([COMMON_WEIGHT if word in COMMON_WORDS else 1.0 for word in words], dtype=np.float32)
         return found * weights[:, None]
 

@@ -6,6 +6,7 @@ The index is plain arrays, which the trainer compiles and the server maps. Shape
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -58,21 +59,21 @@ def search_arrays(titles: Sequence[str | None], columns: Mapping[str, Values]) -
     held = [split_words(title or "") for title in titles]
     words = sorted({word for one in held for word in one})
     places = {word: place for place, word in enumerate(words)}
-    pairs = [(places[word], row) for row, one in enumerate(held) for word in dict.fromkeys(one)]
-    grams = [(crc32(gram.encode()), place) for place, word in enumerate(words) for gram in _split_pairs(word)]
-    keys, gram_places = np.unique(np.array([key for key, _ in grams], dtype=np.uint32), return_inverse=True)
+    found_words = array("q", (places[word] for one in held for word in dict.fromkeys(one)))
+    rows = np.repeat(np.arange(len(held)), [len(set(one)) for one in held])
+    counts = [len(_split_pairs(word)) for word in words]
+    gram_keys = array("I", (crc32(gram.encode()) for word in words for gram in _split_pairs(word)))
+    keys, gram_places = np.unique(np.asarray(gram_keys, dtype=np.uint32), return_inverse=True)
     found: dict[str, NDArray[Any]] = {
         **text_arrays("words", words),
         **text_arrays("labels", labels),
-        **_list_arrays("rows", np.array(pairs, dtype=np.int64).reshape(-1, 2), len(words)),
+        **_list_arrays("rows", np.asarray(found_words, dtype=np.int64), rows, len(words)),
         "gram-keys": keys,
-        "gram-counts": np.array([len(_split_pairs(word)) for word in words], dtype=np.int32),
-        **_list_arrays(
-            "grams", np.column_stack([gram_places, [word for _, word in grams]]).astype(np.int64), len(keys)
-        ),
+        "gram-counts": np.array(counts, dtype=np.int32),
+        **_list_arrays("grams", gram_places, np.repeat(np.arange(len(words)), counts), len(keys)),
         "lengths": np.array([len(one) for one in held], dtype=np.int32),
     }
-    return {f"{PREFIX}{name}": array for name, array in found.items()}
+    return {f"{PREFIX}{name}": one for name, one in found.items()}
 
 
 def feature_arrays(values: Float32, encoder: TextEncoder | None) -> dict[str, NDArray[Any]]:
@@ -85,8 +86,8 @@ def feature_arrays(values: Float32, encoder: TextEncoder | None) -> dict[str, ND
         "encoder": np.frombuffer(encoder.name.encode(), dtype=np.uint8),
         "features": blocks,
     }
-    named |= {f"state-{name}": array for name, array in state.items()}
-    return {f"{PREFIX}{name}": array for name, array in named.items()}
+    named |= {f"state-{name}": one for name, one in state.items()}
+    return {f"{PREFIX}{name}": one for name, one in named.items()}
 
 
 class TitleSearch:
@@ -94,7 +95,7 @@ class TitleSearch:
 
     def __init__(self, arrays: Arrays) -> None:
         """Takes the arrays of `search_arrays` and `feature_arrays`; others are passed over."""
-        self._arrays = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+        self._arrays = {name.removeprefix(PREFIX): one for name, one in arrays.items() if name.startswith(PREFIX)}
         self._words, self._labels = Texts(self._arrays, "words"), Texts(self._arrays, "labels")
         self._lengths: NDArray[np.int32] = self._arrays["lengths"]
 
@@ -246,8 +247,10 @@ def _split_pairs(word: str) -> set[str]:
     return {marked[at : at + 2] for at in range(len(marked) - 1)}
 
 
-def _list_arrays(name: str, pairs: NDArray[np.int64], count: int) -> dict[str, NDArray[Any]]:
+def _list_arrays(
+    name: str, lists: NDArray[np.int64], members: NDArray[np.int64], count: int
+) -> dict[str, NDArray[Any]]:
     """Makes the arrays of lists from pairs of a list's place and a member."""
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=count))]).astype(np.int64)
-    return {f"{name}-indptr": indptr, f"{name}-indices": pairs[order, 1].astype(np.int32)}
+    order = np.lexsort((members, lists))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(lists, minlength=count))]).astype(np.int64)
+    return {f"{name}-indptr": indptr, f"{name}-indices": members[order].astype(np.int32)}

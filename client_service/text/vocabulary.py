@@ -6,6 +6,7 @@ What is fitted is a state of plain arrays. With it the encoder is the same funct
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,8 +72,8 @@ class SvdEncoder:
     def name(self) -> str:
         """Kind, width of the words, version, and the digest of the state, without which it is another function."""
         digest = hashlib.sha256()
-        for name, array in sorted(self.state.items()):
-            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode() + np.ascontiguousarray(array).tobytes())
+        for name, one in sorted(self.state.items()):
+            digest.update(f"{name} {one.dtype.str} {one.shape}\n".encode() + np.ascontiguousarray(one).tobytes())
         return f"svd/{self.width}/1/{digest.hexdigest()[:16]}"
 
     @property
@@ -183,9 +184,11 @@ def _count_tokens(texts: Sequence[str]) -> tuple[sparse.csr_array, list[str]]:
     from scipy import sparse
 
     places: dict[str, int] = {}
-    lists = [[places.setdefault(token, len(places)) for token in _split_tokens(text)] for text in texts]
-    indices = np.array([place for one in lists for place in one], dtype=np.int32)
-    indptr = np.cumsum([0, *map(len, lists)])
+    met, ends = array("i"), array("q", [0])
+    for text in texts:
+        met.extend(places.setdefault(token, len(places)) for token in _split_tokens(text))
+        ends.append(len(met))
+    indices, indptr = np.asarray(met, dtype=np.int32), np.asarray(ends, dtype=np.int64)
     found = sparse.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=(len(texts), len(places)))
     found.sum_duplicates()
     return found, list(places)
