@@ -179,6 +179,7 @@ def features(
 
     if (file is None) != remove:
         raise SettingsError("shard features: expected either a file of vectors or --remove")
+    notes: list[str] = []
     with step("changing the shard"), only_writer(folder):
         shard = load_shard(folder)
         if file is None:
@@ -187,12 +188,15 @@ def features(
         else:
             found = read_feature_file(file)
             known, encoder = int(align_rows(found, shard.item_ids)[1].sum()), found.encoder
+            if found.text_encoder is None:
+                notes.append("a server cannot run this encoder: searches and items posted later go without it")
             if not known:
                 raise DataError(f"{file}: expected vectors of this shard's items, got those of others alone")
             commit_files(folder, {FEATURES: read_bytes(file)})
     count = len(shard.item_ids)
     if as_json:
-        return print_json({"items": count, "known": known, "encoder": encoder})
+        return print_json({"items": count, "known": known, "encoder": encoder, "notes": notes})
+    print_notes(notes)
     if remove:
         OUT.print(f"{folder}: vectors removed", highlight=False, soft_wrap=True)
     else:

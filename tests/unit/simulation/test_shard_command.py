@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
 from client_service.data.interaction_files import load_shard, write_shard
+from client_service.text.feature_file import FeatureFile, write_feature_file
 from client_service.text.item_features import item_features
 from shared.errors import DataError, SettingsError
 from simulation.cli import app
@@ -104,7 +106,7 @@ def test_items_are_encoded_and_a_shard_keeps_and_forgets_their_vectors(folder: P
     assert (told["items"], told["known"], told["width"], told["columns"]) == (2, 2, 64, ["genres"])
     assert item_features(load_shard(folder)) is None
     result = shard("features", folder, vectors, "--json")
-    assert json.loads(result.stdout) == {"items": 2, "known": 2, "encoder": "projection/64/1"}
+    assert json.loads(result.stdout) == {"items": 2, "known": 2, "encoder": "projection/64/1", "notes": []}
     kept = item_features(load_shard(folder))
     assert kept is not None and kept.values.any(axis=1).all()
     assert shard("features", folder, "--remove").exit_code == 0
@@ -150,3 +152,13 @@ def test_vectors_of_other_items_are_refused(folder: Path, tmp_path: Path) -> Non
     assert isinstance(result.exception, DataError) and "this shard's items" in str(result.exception)
     assert item_features(load_shard(folder)) is None
     assert isinstance(shard("features", folder).exception, SettingsError)
+
+
+def test_an_encoder_that_a_server_cannot_run_is_said(folder: Path, tmp_path: Path) -> None:
+    vectors = np.eye(2, 4, dtype=np.float32)
+    write_feature_file(tmp_path / "features.npz", FeatureFile(("hidden-1", "hidden-2"), vectors, "glove-6b/50/1"))
+    said = json.loads(shard("features", folder, tmp_path / "features.npz", "--json").stdout)
+    assert said["known"] == 2 and "a server cannot run this encoder" in said["notes"][0]
+    kept = item_features(load_shard(folder))
+    assert kept is not None and kept.text_encoder is None
+    np.testing.assert_array_equal(kept.values, vectors)

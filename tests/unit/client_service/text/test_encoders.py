@@ -182,7 +182,14 @@ def test_a_local_sentence_transformers_model_encodes_items(tmp_path: Path) -> No
 
     words = sorted({word for title in TITLES for word in title.lower().split()})
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
-    small = BertConfig(len(words) + 5, 16, 1, 2, 32, max_position_embeddings=64)
+    small = BertConfig(
+        vocab_size=len(words) + 5,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+    )
     BertModel(small).save_pretrained(tmp_path / "bert")
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
     transformer = models.Transformer(str(tmp_path / "bert"))
