@@ -27,6 +27,7 @@ from client_service.models.cold_items import (
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
 
+SMOOTHING = 3.0  # of the linear regression
 Rows = NDArray[np.int64]
 
 
@@ -102,14 +103,13 @@ def _score_content(task: ColdTask, ridge: float) -> Float32:
     return found
 
 
-def _score_ridge(task: ColdTask, setting: tuple[float, float]) -> Float32:
+def _score_ridge(task: ColdTask, ridge: float) -> Float32:
     """Scores of EASE, carried to cold items by linear ridge regression on features."""
-    ridge, smoothing = setting
     table = add_constant(task.features)
     warm = np.zeros_like(table)
     warm[task.warm] = table[task.warm]
     carried = carry_weights(ease(task.train, ridge, by_users=True), warm.astype(np.float32))
-    linear = np.linalg.solve(warm.T @ warm + smoothing * np.eye(table.shape[1]), table[task.cold].T)
+    linear = np.linalg.solve(warm.T @ warm + SMOOTHING * np.eye(table.shape[1]), table[task.cold].T)
     found: Float32 = (np.asarray(task.baskets @ carried) @ linear).astype(np.float32)
     return found
 
@@ -126,7 +126,7 @@ METHODS = {
     "plain_text": Method(_score_plain),
     "knn": Method(_score_nearest, (10, 20, 50, 100)),
     "content": Method(_score_content, (0.03, 0.1, 0.3, 1.0)),
-    "ridge": Method(_score_ridge, tuple((one, two) for one in (100.0, 300.0, 1000.0) for two in (1.0, 3.0, 10.0))),
+    "ridge": Method(_score_ridge, (100.0, 300.0, 1000.0)),
     "cold": Method(_score_cold),
 }
 

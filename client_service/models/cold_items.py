@@ -2,13 +2,14 @@
 
 With X (M, N) the training edges, T (N, d) the items' features and w the warm items, those that somebody has:
 
+plain          x T T_c^T                             the likeness to each item of the basket, summed
 content-EASE   x T W T_c^T                          W of own or of all silos' sums, see closed_form/content.py
 carried EASE   x B K_w (K_w^T K_w + r K_a)^-1 K_c^T  B the weights of EASE, own or of the common basis
 
 K holds the likeness of items to anchors, the warm items with most users: 1 + exp(-|t - a|^2 / (2 h)); K_w of the warm
 items, K_c of the cold ones, K_a of the anchors. It is kernel ridge regression from features to EASE's scores.
 
-Both are x M phi(t)^T: M (N, p) has a row for each item of a basket, and phi(t) (p,) follows from the text of an item
+All are x M phi(t)^T: M (N, p) has a row for each item of a basket, and phi(t) (p,) follows from the text of an item
 alone. So one sum of rows of M ranks every cold item, and an item whose text came a moment ago. Each part is divided by
 the spread of its scores among the users that the silo knows, so that a weight means the same everywhere.
 """
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import linalg, sparse
 
 from client_service.compiled.cold_items import AnchorMap
-from client_service.models.closed_form.content import add_constant, content_weights, sum_content
+from client_service.models.closed_form.content import ContentSums, add_constant, content_weights, sum_content
 from client_service.models.closed_form.ease import ONE_RIDGE_SIDE, OWN_SIDE, USUAL_RIDGE, UserWeights, ease
 from client_service.models.closed_form.part import ItemWeights
 from shared.method.graph import Float64, degrees
@@ -33,9 +34,10 @@ from shared.method.parameters import Float32
 ANCHORS = 1024
 REACHES = (0.125, 0.25, 0.5)  # h, in means of the squared distance between warm items
 SMOOTHINGS = (0.3, 1.0, 3.0)  # r
-CONTENT_SHARES = (0.0, 0.15, 0.3, 0.5, 1.0)  # of content-EASE's scores in the sum
-USUAL_SHARE = 0.3
-CONTENT_RIDGES = (0.03, 0.3)
+CONTENT_SHARES = (0.0, 0.15, 0.3, 0.5, 0.7, 1.0)  # of content-EASE's scores in the sum
+CONTENT_RIDGES = (0.03, 0.1, 0.3)  # of few users the last one is usual, and the first with the sums of other silos
+FEW_USERS = 50.0
+PLAIN_SHARES = (0.0, 0.15, 0.3)  # of the plain likeness, which needs no user and so helps where there are few
 RIDGES = (100.0, 300.0, 1000.0)  # of EASE
 NUGGET = 0.01  # added to K_a's diagonal: anchors of the same features leave it singular
 HIDDEN = 0.1  # share of the warm items that validation hides
@@ -47,14 +49,16 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ColdSetting:
-    """What validation chooses. content: share of content-EASE; the rest is carried EASE. reach: h, in mean squared
-    distances. smoothing: r. ridge: of EASE, 0 where it does not fit. content_ridge: a of content-EASE."""
+    """What validation chooses. content: share of content-EASE; the rest is carried EASE.
+    plain: share of the plain likeness beside both. reach: h, in mean squared distances. smoothing: r. ridge: of EASE, 0
+    where it does not fit. content_ridge: a of content-EASE."""
 
-    content: float = 0.25
+    content: float = 0.5
+    plain: float = 0.3
     reach: float = 0.25
     smoothing: float = 1.0
     ridge: float = 300.0
-    content_ridge: float = 0.03
+    content_ridge: float = 0.3
 
 
 @dataclass(frozen=True)
@@ -84,43 +88,67 @@ def fit_cold_items(
     *,
     weights: EaseWeights | None = None,
     content: Float64 | None = None,
+    others: ContentSums | None = None,
 ) -> ColdScorer:
     """The scorer of a silo. weights: of EASE, where those of a common basis take the place of the silo's own.
-    content: W of content-EASE, where that of all silos' sums takes the place of the silo's own."""
-    part = _Warm.of(interactions, features)
+    content: W of content-EASE, where it is known; else it follows from the silo's own sums, and others', those of the
+    other silos, where there are any."""
+    part = _Warm.of(interactions, features, others)
     if weights is None and setting.ridge:
         weights = ease(interactions, setting.ridge, by_users=True)
     return part.combine(setting, weights, content)
 
 
-def usual_setting(shape: tuple[int, int]) -> ColdSetting:
-    """The setting of a graph of (M, N) that nothing was chosen for."""
-    ridges = _ridges(shape)
-    return ColdSetting(ridge=ridges[len(ridges) // 2])
+def usual_setting(shape: tuple[int, int], *, summed: bool = False) -> ColdSetting:
+    """The setting of a graph of (M, N) that nothing was chosen for. summed: are there content sums of other silos?
+
+    The fewer users there are, the more the plain likeness counts, and content-EASE, which has fewer numbers to learn.
+    """
+    ridges, few = _ridges(shape), FEW_USERS / (FEW_USERS + shape[0])
+    content = 0.3 * (1.0 + few) if ridges[0] else 1.0
+    content_ridge = CONTENT_RIDGES[0 if summed or few < 0.5 else -1]
+    return ColdSetting(content, 0.45 * few, ridge=ridges[len(ridges) // 2], content_ridge=content_ridge)
 
 
-def choose_cold_setting(interactions: sparse.csr_array, features: Float32, seed: int) -> ColdSetting:
-    """Hides some of the warm items from everybody, and takes the setting that ranks them best.
+def choose_cold_setting(
+    interactions: sparse.csr_array, features: Float32, seed: int, others: ContentSums | None = None
+) -> ColdSetting:
+    """Hides some of the warm items from everybody; a setting that ranks them better for sure replaces the usual one.
 
-    The usual setting where no user has both a hidden item and another one.
+    others: content sums of the other silos; where these have the hidden items too, they are judged as if they had not.
     """
     ridges = _ridges(interactions.shape)
-    chosen = ColdSetting(1.0 if ridges == (0.0,) else 0.0, ridge=ridges[len(ridges) // 2])
-    folds = [_Fold(interactions, features, np.random.default_rng([seed, fold])) for fold in range(FOLDS)]
+    chosen = usual_setting(interactions.shape, summed=others is not None)
+    folds = [_Fold(interactions, features, others, np.random.default_rng([seed, one])) for one in range(FOLDS)]
     if not sum(len(fold.users) for fold in folds):
-        return replace(chosen, content=1.0 if chosen.content else USUAL_SHARE)
+        return chosen
 
-    def best(settings: Sequence[ColdSetting]) -> ColdSetting:
-        return max(settings, key=lambda one: float(np.concatenate([fold.gains(one) for fold in folds]).mean()))
+    def gains(setting: ColdSetting) -> Float64:
+        return np.concatenate([fold.gains(setting) for fold in folds])
 
-    alone = best([replace(chosen, content=1.0, content_ridge=ridge) for ridge in CONTENT_RIDGES])
-    chosen = replace(chosen, content_ridge=alone.content_ridge)
+    def prefer(first: ColdSetting, settings: Sequence[ColdSetting]) -> ColdSetting:
+        best, known = first, gains(first)
+        base = known
+        for one in settings:
+            found = gains(one)
+            if found.mean() > known.mean() and _is_surely_above(found - base):
+                best, known = one, found
+        return best
+
+    chosen = prefer(chosen, [replace(chosen, content_ridge=one) for one in CONTENT_RIDGES])
     if chosen.ridge:
         pairs = [(reach, smoothing) for reach in REACHES for smoothing in SMOOTHINGS]
-        chosen = best([replace(chosen, reach=reach, smoothing=smoothing) for reach, smoothing in pairs])
-        chosen = best([replace(chosen, ridge=ridge) for ridge in ridges])
-        chosen = best([replace(chosen, content=share) for share in CONTENT_SHARES])
-    return chosen
+        chosen = prefer(chosen, [replace(chosen, reach=reach, smoothing=smoothing) for reach, smoothing in pairs])
+        chosen = prefer(chosen, [replace(chosen, ridge=ridge) for ridge in ridges])
+        chosen = prefer(chosen, [replace(chosen, content=share) for share in CONTENT_SHARES])
+    return prefer(chosen, [replace(chosen, plain=share) for share in PLAIN_SHARES])
+
+
+def _is_surely_above(differences: Float64) -> bool:
+    """Is the mean of paired differences above its standard error?"""
+    if len(differences) < 2:
+        return False
+    return bool(differences.mean() > differences.std(ddof=1) / np.sqrt(len(differences)))
 
 
 def hide_items(interactions: sparse.csr_array, generator: np.random.Generator, share: float = HIDDEN) -> Rows:
@@ -161,23 +189,26 @@ class _Warm:
     rows: Rows
     anchors: Rows
     distance: float
+    others: ContentSums | None = None
 
     @classmethod
-    def of(cls, interactions: sparse.csr_array, features: Float32) -> _Warm:
+    def of(cls, interactions: sparse.csr_array, features: Float32, others: ContentSums | None) -> _Warm:
         counts = degrees(interactions)[1]
         rows = np.flatnonzero(counts > 0)
         anchors = np.sort(rows[np.argsort(-counts[rows], kind="stable")[:ANCHORS]])
         warm = features[rows]
         spread = float(2.0 * (np.einsum("nd,nd->", warm, warm) / len(rows) - np.square(warm.mean(axis=0)).sum()))
-        return cls(interactions.astype(np.float32), features, add_constant(features), rows, anchors, max(spread, 1e-6))
+        table, distance = add_constant(features), max(spread, 1e-6)
+        return cls(interactions.astype(np.float32), features, table, rows, anchors, distance, others)
 
     def map(self, reach: float) -> AnchorMap:
         return AnchorMap(self.features[self.anchors], reach * self.distance)
 
     def content(self, ridge: float) -> Float64:
-        """W of the silo's own statistics."""
+        """W of the silo's own sums and those of the others."""
         warm = self.table[self.rows]
-        return content_weights(sum_content(self.interactions[:, self.rows], warm), warm, ridge)
+        sums = sum_content(self.interactions[:, self.rows], warm)
+        return content_weights(sums if self.others is None else sums.add(self.others), warm, ridge)
 
     def likeness(self, reach: float) -> tuple[Float32, Float64]:
         """K_w (N, m), 0 for items that nobody has, and K_w^T K_w (m, m)."""
@@ -191,8 +222,8 @@ class _Warm:
         phi = self.map(setting.reach)
         held = np.zeros((len(self.features), 1), np.float32)
         held[self.rows] = 1.0
-        w = self.content(setting.content_ridge) if content is None else content
-        left = held * (self.table @ w).astype(np.float32)
+        telling = self.content(setting.content_ridge) if content is None else content
+        left = held * (self.table @ telling).astype(np.float32)
         share = 1.0 if weights is None else setting.content
         right = np.zeros((len(left), len(self.anchors)), np.float32)
         if weights is not None:
@@ -200,11 +231,12 @@ class _Warm:
             carried = carry_weights(weights, likeness)
             right = held * solve_smooth(gram, phi.likeness(phi.anchors), setting.smoothing, carried.T).T
         sample = self.interactions[sample_users(self.interactions)]  # whose scores of warm items tell the spread
-        some = phi.of(self.features[self.rows])
-        width = left.shape[1]
-        parts = [(left, some[:, :width], share), (right, some[:, width:], 1.0 - share)]
-        scaled = [part * np.float32(one / spread(sample, part, other)) for part, other, one in parts]
-        return ColdScorer(np.concatenate(scaled, axis=1), phi, setting)
+        some, width = phi.of(self.features[self.rows]), left.shape[1]
+        own = held * np.concatenate([self.features, np.zeros((len(left), 1), np.float32)], axis=1, dtype=np.float32)
+        near = (1.0 - setting.plain) * share * left / spread(sample, left, some[:, :width])
+        near += setting.plain * own / spread(sample, own, some[:, :width])
+        far = (1.0 - setting.plain) * (1.0 - share) * right / spread(sample, right, some[:, width:])
+        return ColdScorer(np.concatenate([near, far], axis=1, dtype=np.float32), phi, setting)
 
 
 def carry_weights(weights: EaseWeights, values: Float32) -> Float32:
@@ -250,14 +282,22 @@ def _ridges(shape: tuple[int, int]) -> Sequence[float]:
 class _Fold:
     """Items that are hidden from everybody, and how well settings rank them among themselves."""
 
-    def __init__(self, interactions: sparse.csr_array, features: Float32, generator: np.random.Generator) -> None:
+    def __init__(
+        self,
+        interactions: sparse.csr_array,
+        features: Float32,
+        others: ContentSums | None,
+        generator: np.random.Generator,
+    ) -> None:
         hidden = hide_items(interactions, generator)
         train = hide_columns(interactions, hidden)
         wanted = sparse.csr_array(interactions[:, hidden]).toarray() > 0
         self.users: Rows = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0))[:MOST_USERS]
         self._wanted, self._baskets = wanted[self.users], train[self.users].astype(np.float32)
         self._train, self._hidden = train, features[hidden]
-        self._warm = _Warm.of(train, features)
+        self._warm = _Warm.of(train, features, others)
+        plain = np.asarray(self._baskets @ features) @ self._hidden.T
+        self._plain = plain / np.float32(_deviation(plain)) if plain.size else plain
         self._content = cache(self._content_scores)
         self._weights = lru_cache(maxsize=1)(partial(ease, train, by_users=True))
         self._likeness = lru_cache(maxsize=1)(self._warm.likeness)
@@ -270,12 +310,12 @@ class _Fold:
         scores = np.zeros(self._wanted.shape, np.float32)
         if setting.content:
             scores += np.float32(setting.content) * self._content(setting.content_ridge)
-        if setting.content < 1.0:
+        if setting.content < 1.0 and setting.ridge:
             phi, known, gram = self._reached(setting.ridge, setting.reach)
             near, own = phi.likeness(self._hidden), phi.likeness(phi.anchors)
             carried = known @ solve_smooth(gram, own, setting.smoothing, near.T)
             scores += np.float32((1.0 - setting.content) / _deviation(carried)) * carried
-        return mean_gain(scores, self._wanted)
+        return mean_gain((1.0 - setting.plain) * scores + setting.plain * self._plain, self._wanted)
 
     def _content_scores(self, ridge: float) -> Float32:
         vectors = np.asarray(self._baskets @ self._warm.table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,6 +101,9 @@ def simulate(
     if how.scenario is not None:  # it shows what sums bring: training is asked for
         changed = {"strategy.train": "false", **changed} if chosen == "lpsfed" else changed
         how = replace(how, number=how.number or seed)
+    disjoint = how.scenario is not None and how.scenario.value.startswith("disjoint")
+    if disjoint and not any(name.startswith("sums.") for name in changed):
+        changed = {"sums.content.kind": "content", **changed}  # there is no common item to sum
     if how.match_items and (how.scenario is None or how.scenario.value != "ids-differ"):
         raise SettingsError("--match-items: expected it with --scenario ids-differ alone, whose silos differ in ids")
     agreed, enough = doing.choose_method(preset, chosen, changed)
@@ -121,7 +125,7 @@ def simulate(
         matched = match_scenario_items(shards.paths, folder / "matches") if how.match_items else None
         late = () if how.scenario is None else find_late_silos(how.scenario.value, shards.paths)
         named |= {"late": late, "matches": {} if matched is None else matched.files}
-        if how.scenario is not None and basis.common_basis is None and "basis.kind" not in changed:
+        if how.scenario is not None and not disjoint and basis.common_basis is None and "basis.kind" not in changed:
             agreed, reason = choose_scenario_basis(
                 agreed, [path for path in shards.paths if path not in late], named["matches"]
             )
@@ -129,9 +133,22 @@ def simulate(
         one, edges = Experiment(shards.paths, folder, agreed, **named), shards.edges_kept
         report = run_study(one, observed, edges_kept=edges, shown=not as_json, floors=not no_floors)
         report |= {} if matched is None else {"matches": matched.to_json()}
+        if disjoint:
+            from simulation.experiments.disjoint_shops import measure_small_shop
+
+            name, figures = measure_small_shop(one)
+            report["silos"] = [join_figures(row, figures if row["client"] == name else {}) for row in report["silos"]]
+            (folder / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
     if as_json:
         return options.print_json(report)
     OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")
+
+
+def join_figures(row: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
+    """A silo's row of the report with further figures; those of a name that it has are added to it."""
+    return row | {
+        name: {**row[name], **value} if isinstance(row.get(name), dict) else value for name, value in figures.items()
+    }
 
 
 def match_scenario_items(shards: Sequence[Path], folder: Path) -> MatchedShards:

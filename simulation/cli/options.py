@@ -84,6 +84,8 @@ class ScenarioName(StrEnum):
     regional = "regional"
     ids_differ = "ids-differ"
     late_joiner = "late-joiner"
+    disjoint = "disjoint"
+    disjoint_genres = "disjoint-genres"
     taste = "taste"
 
 
@@ -202,6 +204,9 @@ WhichScenario = Annotated[
         " closed forms alone, drawn by --seed",
     ),
 ]
+Small = Annotated[
+    int | None, typer.Option("--small", min=2, help="of --scenario disjoint: users of the small shop; by default 25")
+]
 MatchItems = Annotated[
     bool, typer.Option("--match-items", help="of --scenario ids-differ: silos match their own ids by titles before")
 ]
@@ -306,6 +311,7 @@ class DivisionFlags:
     split_seed: SplitSeed = 0
     scenario: WhichScenario = None
     match_items: MatchItems = False
+    small: Small = None
 
 
 @dataclass(frozen=True)
@@ -347,7 +353,18 @@ def choose_cut(
     file_options = parse_file_options(file.columns, file.delimiter)
     least = least_rating(file.min_rating, file.rating_kind, "usual" if own else None)
     rule = parse_pairs(rules or [], "--rule")
-    return Cut(clients, method, how.number, how.split_seed, least, split_kind(how.split), rule, scenario, file_options)
+    return Cut(
+        clients,
+        method,
+        how.number,
+        how.split_seed,
+        least,
+        split_kind(how.split),
+        rule,
+        scenario,
+        how.small,
+        file_options,
+    )
 
 
 def least_rating(least: float | None, kind: RatingKindName | None, otherwise: LeastRating) -> LeastRating:

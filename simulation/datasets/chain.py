@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shared.errors import DataError
 from simulation.datasets.dataset import WHOLE, Dataset, assemble_dataset
-from simulation.datasets.synthetic import KINDS, QUALITIES, THINGS, draw_pairs, make_ids
+from simulation.datasets.synthetic import KINDS, QUALITIES, THINGS, describe_items, draw_pairs, make_ids
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
@@ -55,7 +55,7 @@ def generate_chain(seed: int, shops: int) -> Chain:
     rows, columns = draw_pairs(weights, _draw_degrees(rng), rng)
     users, items = make_ids("user", USERS), make_ids("item", ITEMS)
     pairs = pl.DataFrame({"user": users.gather(rows), "item": items.gather(columns)})
-    titles = pl.DataFrame({"item": items, "title": _draw_titles(theme, rng)})
+    titles = describe_items(items, _draw_titles(theme, rng))
     dataset = assemble_dataset("chain", {WHOLE: pairs}, seed=seed, titles=titles, draws="table")
     return Chain(dataset, pl.DataFrame({"user": users, "shop": shop}))
 

@@ -65,7 +65,7 @@ def generate_dataset(seed: int, *, users: int = 2000, items: int = 1200) -> Data
     rows, columns = draw_pairs(weight, degree, rng)
     user_ids, item_ids = make_ids("user", users), make_ids("item", items)
     pairs = pl.DataFrame({"user": user_ids.gather(rows), "item": item_ids.gather(columns)})
-    titles = pl.DataFrame({"item": item_ids, "title": _draw_titles(genre, rng)})
+    titles = describe_items(item_ids, _draw_titles(genre, rng))
     return assemble_dataset("synthetic", {WHOLE: pairs}, seed=seed, titles=titles, draws="table")
 
 
@@ -122,3 +122,10 @@ def _draw_titles(genre: Int64, rng: np.random.Generator) -> pl.Series:
     first, second = (pl.Series(words).gather(rng.integers(0, len(words), len(genre))) for words in (QUALITIES, THINGS))
     years = pl.Series(rng.integers(1950, 2025, len(genre))).cast(pl.String)
     return "The " + first + " " + second + " (" + years + ", " + pl.Series(KINDS).gather(genre) + ")"
+
+
+def describe_items(items: pl.Series, titles: pl.Series) -> pl.DataFrame:
+    """Items with their titles, and the category and the year that a title ends with: (item, title, category, year)."""
+    told = titles.str.extract_groups(r"\((?<year>\d{4}), (?<category>\w+)\)$").struct
+    year, category = told.field("year").cast(pl.Float64), told.field("category")
+    return pl.DataFrame({"item": items, "title": titles, "category": category, "year": year})

@@ -80,4 +80,8 @@ def find_or_cut_again(data: str, cut: Cut, folder: Path, cut_anew: CutData | Non
 
 def command_words(data: str, cut: Cut, **settings: Any) -> dict[str, Any]:
     """What decides the outcome of a command, in JSON's own types."""
-    return {"data": data, **asdict(cut), **settings}
+    words = asdict(cut)
+    words["file_options"] = {"columns": dict(cut.file_options.columns), "delimiter": cut.file_options.delimiter}
+    if cut.small is None:  # folders of earlier versions have none
+        del words["small"]
+    return {"data": data, **words, **settings}

@@ -55,13 +55,16 @@ class ClientPart:
 @dataclass(frozen=True, eq=False)
 class Partition:
     """parts: largest first, by training interactions, then users, then items. edges_kept: share of the training
-    interactions that lie inside a client. notes: stray parts and what the cut dropped, counted."""
+    interactions that lie inside a client. notes: stray parts and what the cut dropped, counted. hidden: (user, item,
+    split, cold) of users who are in no client, and of items that clients list and nobody has, kept for an evaluation
+    alone; None where there are none."""
 
     method: str
     seed: int
     parts: tuple[ClientPart, ...]
     edges_kept: float
     notes: tuple[str, ...]
+    hidden: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, eq=False)

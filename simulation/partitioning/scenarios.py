@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,21 @@ import polars as pl
 from numpy.typing import NDArray
 
 from client_service.data.interaction_files import load_shard, shard_head
-from shared.errors import DataError
+from shared.errors import DataError, SettingsError
 from shared.words import count_noun
 from simulation.datasets.dataset import Dataset
-from simulation.partitioning.methods import METHODS
+from simulation.partitioning.methods import FEWEST, METHODS
 from simulation.partitioning.partition import Partition, partition_shops, require_clients, training_graph
 from simulation.progress import step
 
 LATE_USERS = 20  # of the silo that joins after the run, in `late-joiner`
 LARGE_SHARE = 0.7  # of all users, in the large silo of `big-and-tiny`
+SMALL_USERS = 25  # of the small shop in `disjoint` and `disjoint-genres`, unless --small says otherwise
+VISITOR_SHARE = (
+    0.25  # of the other users, who are in no shop: how well the small one serves strangers is judged by them
+)
+COLD_SHARE = 0.1  # of the items of each such shop, which nobody has while the shops learn
+GENRES = ("genres", "genre", "category", "categories")  # columns by which `disjoint-genres` divides items
 COMMON_SHARE = 0.6  # of the catalogue that all regions sell, in `regional`
 RENAMED = r"^own-\d+-(.+)$"  # the ids that a silo alone uses, in `ids-differ`
 OWN_IDS = 0.3  # of the items that a silo calls by an id of its own, in `ids-differ`
@@ -32,12 +39,14 @@ class Scenario:
     """One kind of federation.
 
     title: in words. place_users: (data set, silos, seed) -> the silo (M,) of each user with a training item, users
-    sorted by id. change: (data set, users and their silos, seed) -> the data set as the silos have it.
+    sorted by id. change: (data set, users and their silos, seed) -> the data set as the silos have it. place_items:
+    (data set, silos, seed) -> item and shop; each shop sells its own items alone, and nobody has some of them.
     """
 
     title: str
     place_users: Callable[[Dataset, int, int], Int64]
     change: Callable[[Dataset, pl.DataFrame, int], Dataset] | None = None
+    place_items: Callable[[Dataset, int, int], pl.DataFrame] | None = None
 
 
 def _place_by(method: str) -> Callable[[Dataset, int, int], Int64]:
@@ -55,6 +64,92 @@ def _place_one_large(dataset: Dataset, silos: int, seed: int) -> Int64:
     if silos > 1:
         placed[order[large:]] = 1 + np.arange(users - large) % (silos - 1)
     return placed
+
+
+def _place_one_small(dataset: Dataset, silos: int, seed: int, small: int = SMALL_USERS) -> Int64:
+    """One shop of few users; the others share the rest equally. DataError where another has not more than it."""
+    users = len(training_graph(dataset)[0])
+    if silos < 2 or small < FEWEST or (users - small) // (silos - 1) <= small:
+        words = f"expected 2 or more clients, and a small one of {FEWEST} users or more, less than each other"
+        raise DataError(f"scenario disjoint: {words}, got {silos} clients, {small} of {users:,} users in the small one")
+    order = np.random.default_rng(seed).permutation(users)
+    placed = np.full(users, silos - 1, dtype=np.int64)
+    placed[order[small:]] = np.arange(users - small) % (silos - 1)
+    return placed
+
+
+def _spread_items(dataset: Dataset, silos: int, seed: int) -> pl.DataFrame:
+    """Each item in one shop, at random, in equal parts."""
+    items = _sorted_items(dataset)
+    drawn = np.random.default_rng([seed, 2]).permutation(len(items)) % silos
+    return pl.DataFrame({"item": items, "shop": drawn})
+
+
+def _spread_genres(dataset: Dataset, silos: int, seed: int) -> pl.DataFrame:
+    """Each item in the shop of its first genre; genres, in drawn order, go to the shop with the fewest items."""
+    titles = dataset.titles
+    column = None if titles is None else next((name for name in GENRES if name in titles.columns), None)
+    if titles is None or column is None:
+        raise DataError(f"scenario disjoint-genres: expected items with one of {', '.join(GENRES)}, got none")
+    items = _sorted_items(dataset).to_frame("item")
+    first = pl.col(column).cast(pl.String).str.split("|").list.first().fill_null("")
+    items = items.join(titles.select("item", genre=first), on="item", how="left").with_columns(
+        pl.col("genre").fill_null("")
+    )
+    counts = items["genre"].value_counts().sort("genre")
+    order, sizes, shops = np.random.default_rng([seed, 2]).permutation(len(counts)), np.zeros(silos), {}
+    for genre, count in counts[order].sort("count", descending=True, maintain_order=True).iter_rows():
+        shops[genre] = int(np.argmin(sizes))
+        sizes[shops[genre]] += count
+    turned = np.random.default_rng([seed, 3]).permutation(silos)
+    return items.select(
+        "item", shop=pl.col("genre").replace_strict({one: int(turned[two]) for one, two in shops.items()})
+    )
+
+
+def _separate_shops(
+    dataset: Dataset, placed: pl.DataFrame, sold: pl.DataFrame, seed: int
+) -> tuple[Dataset, pl.DataFrame, pl.DataFrame]:
+    """The data set in which each user has items of his own shop alone, and none of the cold ones; the users' shops
+    without the visitors; and what visitors have of the small shop's items, and its own users of cold ones."""
+    cold = sold.filter(pl.Series(np.random.default_rng([seed, 4]).random(len(sold)) < COLD_SHARE))["item"]
+    small, drawn = int(placed["shop"].max()), np.random.default_rng([seed, 5]).random(len(placed))  # type: ignore[arg-type]
+    visits = pl.Series(drawn < VISITOR_SHARE) & (placed["shop"] != small)
+    visitors, members = placed.filter(visits).with_columns(shop=pl.lit(small, dtype=pl.Int64)), placed.filter(~visits)
+
+    def keep(events: pl.DataFrame, users: pl.DataFrame) -> pl.DataFrame:
+        own = events.join(users, on="user", how="inner", maintain_order="left")
+        return own.join(sold, on=("item", "shop"), how="inner", maintain_order="left").drop("shop")
+
+    is_cold = pl.col("item").is_in(cold.implode())
+    inside = keep(dataset.events, members)
+    kept = inside.filter(~is_cold)
+    known = kept.filter(pl.col("split") == "train")["user"].unique()
+    kept = kept.filter(pl.col("user").is_in(known.implode()))
+    met = None if dataset.met is None else keep(dataset.met, members).filter(~is_cold)
+    lost = count_noun(len(dataset.events) - len(kept), "interaction")
+    judged = keep(dataset.events, visitors)
+    hidden = (
+        pl.concat([inside.filter(is_cold), judged]).with_columns(cold=is_cold).select("user", "item", "split", "cold")
+    )
+    notes = (
+        f"{lost} with items of another shop, or of users or items that are kept for an evaluation, left out",
+        f"{count_noun(visitors.height, 'user')} and {count_noun(len(cold), 'item')} are kept for an evaluation",
+    )
+    found = None if met is None or met.is_empty() else met
+    changed = replace(dataset, events=kept, met=found, notes=(*dataset.notes, *notes))
+    return changed, members, hidden.join(sold, on="item", how="left")
+
+
+def _list_cold_items(partition: Partition, hidden: pl.DataFrame, placed: pl.DataFrame) -> Partition:
+    """The partition whose shops list their cold items too, of which they have no interaction."""
+    parts = []
+    for part in partition.parts:
+        shop = int(placed.filter(pl.col("user") == part.users[0])["shop"][0])
+        cold = hidden.filter((pl.col("shop") == shop) & pl.col("cold"))["item"]
+        items = pl.concat([part.items, cold]).unique().sort()
+        parts.append(replace(part, items=items, sizes=replace(part.sizes, items=len(items))))
+    return replace(partition, parts=tuple(parts), hidden=hidden.drop("shop"))
 
 
 def _place_one_late(dataset: Dataset, silos: int, seed: int) -> Int64:
@@ -154,6 +249,16 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "ids-differ": Scenario("30 % of the items have another id in each silo", _place_by("random"), _rename_items),
     "late-joiner": Scenario("a silo of 20 users joins after the run, the others share the rest", _place_one_late),
+    "disjoint": Scenario(
+        "shops without a common item or user, one of them small",
+        _place_one_small,
+        place_items=_spread_items,
+    ),
+    "disjoint-genres": Scenario(
+        "shops without a common item or user that sell different genres, one of them small",
+        _place_one_small,
+        place_items=_spread_genres,
+    ),
     "taste": Scenario("users of like taste in one silo", _place_by("users")),
 }
 
@@ -166,8 +271,11 @@ def find_late_silos(name: str, shards: Sequence[Path]) -> tuple[Path, ...]:
 
 
 @step("dividing the data")
-def divide_by_scenario(dataset: Dataset, name: str, silos: int, seed: int) -> tuple[Dataset, Partition]:
-    """Divides a data set as a scenario says: the data set as the silos have it, and its parts.
+def divide_by_scenario(
+    dataset: Dataset, name: str, silos: int, seed: int, small: int | None = None
+) -> tuple[Dataset, Partition]:
+    """Divides a data set as a scenario says: the data set as the silos have it, and its parts. small: users of the
+    small shop in scenarios that have one.
 
     Raises DataError for an unknown scenario, too many silos, or a silo that is left with fewer than 2 users or items.
     """
@@ -175,7 +283,16 @@ def divide_by_scenario(dataset: Dataset, name: str, silos: int, seed: int) -> tu
         raise DataError(f"scenario: expected one of {', '.join(SCENARIOS)}, got {name!r}")
     users = training_graph(dataset)[0]
     require_clients(silos, len(users))
-    placed = pl.DataFrame({"user": users, "shop": scenario.place_users(dataset, silos, seed)})
-    changed = dataset if scenario.change is None else scenario.change(dataset, placed, seed)
+    place = scenario.place_users
+    if scenario.place_items is not None:
+        place = partial(_place_one_small, small=SMALL_USERS if small is None else small)
+    elif small is not None:
+        raise SettingsError(f"--small: expected it with --scenario disjoint or disjoint-genres alone, got {name}")
+    placed = pl.DataFrame({"user": users, "shop": place(dataset, silos, seed)})
+    changed, hidden = dataset if scenario.change is None else scenario.change(dataset, placed, seed), None
+    if scenario.place_items is not None:
+        changed, placed, hidden = _separate_shops(dataset, placed, scenario.place_items(dataset, silos, seed), seed)
     partition = replace(partition_shops(changed, placed), method=name, seed=seed)
+    if hidden is not None:
+        partition = _list_cold_items(partition, hidden, placed)
     return changed, replace(partition, notes=(scenario.title, *partition.notes))

@@ -30,14 +30,17 @@ CHAIN = "chain"
 USUAL_METHOD = "spectral"
 USUAL_CLIENTS = 4
 SUMMARY = "partition.json"
+HIDDEN_PAIRS = "hidden.parquet"  # of users and items that silos do not learn of: for an evaluation alone
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How to divide a data set: Section D.2's partition number is the seed `number`. Without a method a chain is
-    divided by its shops, and any other data set spectrally; without a number of clients there are four. scenario: in
-    place of a method, see `scenarios`. rules: how the task reads data, by the names that it has for it. file_options:
-    which columns of a file hold what."""
+    """How to divide a data set: Section D.2's partition number is the seed `number`.
+
+    Without a method a chain is divided by its shops, and any other data set spectrally; without a number of clients
+    there are four. scenario: in place of a method, see `scenarios`. small: users of its small shop, where it has one.
+    rules: how the task reads data, by the names that it has for it. file_options: which columns of a file hold what.
+    """
 
     clients: int | None = None
     method: str | None = None
@@ -47,6 +50,7 @@ class Cut:
     split: SplitKind | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)
     scenario: str | None = None
+    small: int | None = None
     file_options: FileOptions = AS_NAMED
 
 
@@ -110,6 +114,8 @@ def cut_shards(data: str, cut: Cut, folder: Path) -> Shards:
     paths = write_partition(dataset, parts, folder)
     summary = _partition_summary(dataset.name, (*dataset.notes, *parts.notes), parts)
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    if parts.hidden is not None:
+        parts.hidden.write_parquet(folder / HIDDEN_PAIRS)
     return Shards(tuple(paths), summary)
 
 
@@ -121,6 +127,8 @@ def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
     from simulation.partitioning.scenarios import divide_by_scenario
 
     clients = cut.clients or USUAL_CLIENTS
+    if cut.small is not None and cut.scenario is None:
+        raise SettingsError("--small: expected it with --scenario disjoint or disjoint-genres alone, got no scenario")
     if cut.scenario is not None and cut.method is not None:
         raise SettingsError(f"--scenario: expected none with --method {cut.method}, got {cut.scenario}")
     if data in (CHAIN, SYNTHETIC) and cut.split is not None:
@@ -135,7 +143,7 @@ def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
     else:
         dataset = load_dataset(Path(data), cut.split_seed, cut.min_rating, cut.split, "table", cut.file_options)
     if cut.scenario is not None:
-        return divide_by_scenario(dataset, cut.scenario, clients, cut.number)
+        return divide_by_scenario(dataset, cut.scenario, clients, cut.number, cut.small)
     method = cut.method or USUAL_METHOD
     return dataset, partition_dataset(dataset, clients=clients, method=method, seed=cut.number)
 

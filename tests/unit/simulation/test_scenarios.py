@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import polars as pl
 import pytest
 
-from shared.errors import DataError
+from shared.errors import DataError, SettingsError
 from simulation.datasets.dataset import Dataset
 from simulation.datasets.synthetic import generate_dataset
 from simulation.partitioning.partition import Partition, build_part
@@ -41,6 +41,40 @@ def test_every_user_is_in_one_silo_and_the_same_seed_divides_alike(name: str) ->
     if name != "taste":  # which follows from the data
         assert users_of(partition) != users_of(divide(name, seed=2)[1])
     assert SCENARIOS[name].title in partition.notes
+
+
+@pytest.mark.parametrize("name", ["disjoint", "disjoint-genres"])
+def test_shops_have_no_item_and_no_user_in_common_and_nobody_has_the_cold_ones(name: str) -> None:
+    dataset, partition = divide_by_scenario(WHOLE, name, SILOS, 1, small=30)
+    parts = partition.parts
+    assert not any(set(one.items) & set(two.items) for one, two in combinations(parts, 2))
+    small = min(parts, key=lambda part: part.sizes.users)
+    assert small.sizes.users == 30 and sorted(part.sizes.users for part in parts)[1] > 300
+    hidden = partition.hidden
+    assert hidden is not None
+    cold = set(hidden.filter(pl.col("cold"))["item"])
+    assert cold and not cold & set(dataset.events["item"])
+    visitors = set(hidden["user"]) - set().union(*users_of(partition))
+    assert len(visitors) > 200 and not visitors & set(dataset.events["user"])
+    judged = hidden.filter(pl.col("user").is_in(list(visitors)))
+    assert not any(set(judged["item"]) & set(part.items) for part in parts if part is not small)
+    shard = build_part(dataset, small, small.name, ())
+    listed = [row for row, item in enumerate(shard.item_ids) if item in cold]
+    assert listed and not shard.known_pairs[:, listed].nnz
+    if name == "disjoint-genres":
+        assert WHOLE.titles is not None
+        genre = dict(WHOLE.titles.select("item", "category").iter_rows())
+        kinds = [{genre[item] for item in part.items} for part in parts]
+        assert not any(one & two for one, two in combinations(kinds, 2))
+
+
+def test_a_small_shop_is_refused_where_there_is_none_or_it_is_not_small() -> None:
+    with pytest.raises(SettingsError, match=r"--small: expected it with --scenario disjoint"):
+        divide_by_scenario(WHOLE, "chain", SILOS, 0, small=10)
+    with pytest.raises(DataError, match=r"expected .* a small one of 2 users or more, less than each other"):
+        divide_by_scenario(WHOLE, "disjoint", SILOS, 0, small=900)
+    with pytest.raises(DataError, match=r"disjoint-genres: expected items with one of genres"):
+        divide_by_scenario(TITLED, "disjoint-genres", SILOS, 0)
 
 
 @pytest.mark.parametrize("name", ["chain", "big-and-tiny", "taste"])
