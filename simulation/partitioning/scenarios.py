@@ -130,7 +130,9 @@ def _separate_shops(
     lost = count_noun(len(dataset.events) - len(kept), "interaction")
     judged = keep(dataset.events, visitors)
     hidden = (
-        pl.concat([inside.filter(is_cold), judged]).with_columns(cold=is_cold).select("user", "item", "split", "cold")
+        pl.concat([inside.filter(is_cold & pl.col("user").is_in(known.implode())), judged])
+        .with_columns(cold=is_cold)
+        .select("user", "item", "split", "cold")
     )
     notes = (
         f"{lost} with items of another shop, or of users or items that are kept for an evaluation, left out",

@@ -49,7 +49,7 @@ def test_shops_have_no_item_and_no_user_in_common_and_nobody_has_the_cold_ones(n
     parts = partition.parts
     assert not any(set(one.items) & set(two.items) for one, two in combinations(parts, 2))
     small = min(parts, key=lambda part: part.sizes.users)
-    assert small.sizes.users == 30 and sorted(part.sizes.users for part in parts)[1] > 300
+    assert 20 <= small.sizes.users <= 30 and sorted(part.sizes.users for part in parts)[1] > 300
     hidden = partition.hidden
     assert hidden is not None
     cold = set(hidden.filter(pl.col("cold"))["item"])
