@@ -134,7 +134,7 @@ def simulate(
         report = run_study(one, observed, edges_kept=edges, shown=not as_json, floors=not no_floors)
         report |= {} if matched is None else {"matches": matched.to_json()}
         if disjoint:
-            from simulation.experiments.disjoint_shops import measure_small_shop
+            from simulation.experiments.disjoint_shops import join_figures, measure_small_shop
 
             name, figures = measure_small_shop(one)
             report["silos"] = [join_figures(row, figures if row["client"] == name else {}) for row in report["silos"]]
@@ -142,13 +142,6 @@ def simulate(
     if as_json:
         return options.print_json(report)
     OUT.print(quality_table(report), f"report: {folder / 'report.json'}", sep="\n")
-
-
-def join_figures(row: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
-    """A silo's row of the report with further figures; those of a name that it has are added to it."""
-    return row | {
-        name: {**row[name], **value} if isinstance(row.get(name), dict) else value for name, value in figures.items()
-    }
 
 
 def match_scenario_items(shards: Sequence[Path], folder: Path) -> MatchedShards:

@@ -25,11 +25,11 @@ from client_service.models.closed_form.content import ContentSums, add_constant,
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.cold_items import choose_cold_setting, fit_cold_items, mean_gain
 from client_service.models.initial_filter import Filter, start_at
-from client_service.models.score_fusion import take_codes
+from client_service.models.score_fusion import fuse, take_codes
 from client_service.sums.content import ContentStatistics
 from client_service.sums.storage import load_basis, load_basis_head
 from client_service.training.filter_search import best_filter
-from client_service.training.fusion_search import best_recipe, fuse
+from client_service.training.fusion_search import best_recipe
 from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import DataError
 from shared.method.graph import degrees, interaction_matrix, power
@@ -67,6 +67,13 @@ def measure_small_shop(experiment: Experiment) -> tuple[str, dict[str, Any]]:
     pairs = [(WARM, warm, "own_text"), (WARM, warm, "today"), (COLD, cold, "own_text"), (COLD, cold, "plain_text")]
     gains = [_compare(kind, values["together"], base, values[base]) for kind, values, base in pairs]
     return small.name, figures | {"gains": gains}
+
+
+def join_figures(row: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
+    """A silo's row of the report with further figures; those of a name that it has are added to it."""
+    return row | {
+        name: {**row[name], **value} if isinstance(row.get(name), dict) else value for name, value in figures.items()
+    }
 
 
 def _compare(kind: str, together: PerUser, name: str, base: PerUser) -> dict[str, Any]:
@@ -169,5 +176,5 @@ def _read_visits(shard: Shard, hidden: pl.DataFrame) -> _Visits:
         shape = (len(users), len(items))
         return interaction_matrix(row_numbers(some["user"], users), row_numbers(some["item"], items), shape)
 
-    warm = [matrix(~pl.col("cold") & (pl.col("split") == split)) for split in SPLITS]
-    return _Visits(*warm, matrix(pl.col("cold")))
+    train, valid, test = (matrix(~pl.col("cold") & (pl.col("split") == split)) for split in SPLITS)
+    return _Visits(train, valid, test, matrix(pl.col("cold")))
