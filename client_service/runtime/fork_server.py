@@ -21,6 +21,7 @@ from typing import NoReturn
 from client_service.runtime.memory import return_free_memory
 from client_service.runtime.trainer_process import FAILED, die_with_parent, end_at_once_with_parent
 from shared.descriptors import DescriptorLine, open_line
+from shared.errors import FederationError
 from shared.web.health import READY_PIPE
 
 START, STARTED, ENDED = b"s", "started", "ended"  # what is told over the socket
@@ -77,7 +78,10 @@ def _answer_starts(line: DescriptorLine, prepare: Callable[[], Run]) -> int:
         os.set_blocking(one, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
-    run = prepare()
+    try:
+        run = prepare()
+    except FederationError:  # the parent process meets it as well, and tells it
+        return FAILED
     gc.collect()
     gc.freeze()
     with selectors.DefaultSelector() as waits:

@@ -82,12 +82,35 @@ try:
 except ChildProcessError:
     print("none left")
 """
+FAILS = """
+import asyncio
+from client_service.runtime.fork_server import start_fork_server
+from shared.errors import SettingsError
+
+
+def prepare():
+    raise SettingsError("expected a certificate, got none")
+
+
+forks = start_fork_server(prepare)
+
+
+async def use():
+    try:
+        await forks.start(1, 1)
+    except OSError:
+        print("ended")
+
+
+asyncio.run(use())
+forks.close()
+"""
 
 
 def run_script(script: str) -> str:
     """What a script prints, in an interpreter of its own."""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
@@ -97,3 +120,7 @@ def test_forked_processes_end_as_they_are_told_and_with_the_fork_server() -> Non
 
 def test_the_exit_code_of_a_forked_process_comes_back_and_nothing_is_left_at_the_end() -> None:
     assert run_script(ENDS) == "code 7\nnone left\n"
+
+
+def test_a_mistake_in_settings_ends_the_fork_server_without_a_word() -> None:
+    assert run_script(FAILS) == "ended\n"
