@@ -38,6 +38,7 @@ FIRST_YEAR, LAST_YEAR, MOST_YEARS = 1935.0, 2030.0, 20  # of the bumps on which 
 NUMBERS_APART: Final = 0.5
 NUMBER_CENTRES: Final = np.arange(-12.0, 12.5, NUMBERS_APART)  # of the inverse hyperbolic sine, near to a logarithm
 WORD_WEIGHT, YEAR_WEIGHT, NUMBER_WEIGHT = 0.1, 0.9, 0.3  # beside categories, whose weight is 1
+USUAL_COUNT, MOST_COUNTED, COUNT_WEIGHT = 2.0, 6.0, 0.15  # of an item's categories
 WORDS: Final = re.compile(r"\w+|[^\w\s!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff00-\uff0f]")
 WIDE: Final = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]+)")
 _COMMON = (
@@ -122,9 +123,9 @@ class ProjectionEncoder:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Counts the coordinates of words with categories, and of years."""
+        """Counts the coordinates of words with categories, and of years. The number of categories has one more."""
         years = min(MOST_YEARS, self.width // 3)
-        return self.width - years, years
+        return self.width - years - 1, years
 
     def encode(self, titles: Sequence[str | None], columns: Mapping[str, Values] | None = None) -> Float32:
         """Computes the features of items, (N, width), each row of length one, or zero if nothing is known."""
@@ -133,8 +134,9 @@ class ProjectionEncoder:
     def encode_table(self, table: TextTable) -> Float32:
         """Computes the features of a table of items, (N, width).
 
-        Years have coordinates of their own: the last `MOST_YEARS`, or a third of a small width. Words, categories and
-        numbers share the others; words weigh little in an item whose categories are known.
+        Years have `MOST_YEARS` coordinates of their own, or a third of a small width, and the number of an item's
+        categories has the last one. Words, categories and numbers share the others; words weigh little in an item whose
+        categories are known.
         """
         shared, years = self.blocks
         rest = replace(self, width=shared)
@@ -148,7 +150,9 @@ class ProjectionEncoder:
             found += np.float32(NUMBER_WEIGHT) * rest.project_bumps(name, bumps)
         centres = np.linspace(FIRST_YEAR, LAST_YEAR, years)
         bumps = place_bumps(table.years, centres, (LAST_YEAR - FIRST_YEAR) / max(1, years - 1))
-        return unit_rows(np.hstack([unit_rows(found), np.float32(YEAR_WEIGHT) * unit_rows(bumps)]))
+        return unit_rows(
+            np.hstack([unit_rows(found), np.float32(YEAR_WEIGHT) * unit_rows(bumps), count_labels(labels)])
+        )
 
     def sum_words(self, texts: Sequence[str]) -> Float32:
         """Projects the words and n-grams of texts to all coordinates, (N, width), rows of length one or zero."""
@@ -241,6 +245,14 @@ def join_labels(categories: Mapping[str, Sequence[str | None]], count: int) -> l
     for values in categories.values():
         for labels, value in zip(found, values, strict=True):
             labels += [label for part in SEPARATORS.split(value or "") if (label := " ".join(split_words(part)))]
+    return found
+
+
+def count_labels(labels: Sequence[Sequence[str]]) -> Float32:
+    """Scales the number of each item's categories, (N, 1), which unit rows lose; 0 for an item without any."""
+    counts = np.array([len(one) for one in labels], dtype=np.float32)[:, None]
+    scaled = (np.minimum(counts, MOST_COUNTED) - USUAL_COUNT) * np.float32(COUNT_WEIGHT)
+    found: Float32 = np.where(counts > 0, scaled, np.float32(0.0))
     return found
 
 

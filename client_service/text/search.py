@@ -205,7 +205,10 @@ class TitleSearch:
 
 
 def _unit_blocks(values: Float32, encoder: TextEncoder) -> Float32:
-    """Scales the words, categories and years of each item to length one, so that each counts alike, (N, d)."""
+    """Scales the words, categories and years of each item to length one, so that each counts alike, (N, d).
+
+    The number of categories is left out.
+    """
     bounds = np.cumsum([0, *encoder.blocks])
     return np.hstack([unit_rows(values[:, first:last]) for first, last in pairwise(bounds)])
 

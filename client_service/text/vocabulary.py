@@ -23,6 +23,7 @@ from client_service.text.projection import (
     Float32,
     TextTable,
     Values,
+    count_labels,
     join_labels,
     make_text_table,
     place_bumps,
@@ -65,7 +66,7 @@ class SvdEncoder:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Counts the columns of words, categories, years and numbers."""
+        """Counts the columns of words, categories, years and numbers. The number of categories has one more."""
         return self.width, len(self.labels), MOST_YEARS, len(self.numbers)
 
     @cached_property
@@ -137,6 +138,7 @@ class SvdEncoder:
             values = table.numbers.get(name, np.full(len(table.titles), np.nan))
             cut = np.clip((np.arcsinh(values) - mean) / deviation, -HOLDS_LENGTH, HOLDS_LENGTH) / HOLDS_LENGTH
             blocks.append(np.float32(COLUMN_WEIGHT) * np.nan_to_num(cut).astype(np.float32)[:, None])
+        blocks.append(count_labels(join_labels(table.categories, len(table.titles))))
         return unit_rows(np.hstack(blocks))
 
     def encode_words(self, texts: Sequence[str]) -> Float32:

@@ -56,6 +56,11 @@ def test_near_years_are_near_and_a_column_of_years_goes_before_the_title() -> No
     np.testing.assert_allclose(texts[0], found[0], atol=1e-6)
 
 
+def test_the_number_of_categories_is_kept_that_rows_of_length_one_lose() -> None:
+    found = ProjectionEncoder(64).encode([""] * 4, {"genres": ["War", "War|Drama", "War|Drama|Action|Crime", None]})
+    assert found[0, -1] < found[1, -1] == 0.0 < found[2, -1] and found[3, -1] == 0.0
+
+
 def test_near_numbers_are_near() -> None:
     found = ProjectionEncoder(64).encode([""] * 3, {"price": np.array([10.0, 11.0, 900.0])})
     assert cosine(found[0], found[1]) > 0.9 > 0.6 > cosine(found[0], found[2])
