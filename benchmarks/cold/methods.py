@@ -57,7 +57,7 @@ Score = Callable[[ColdTask, Any], Float32]
 
 
 @dataclass(frozen=True)
-class Method:
+class ColdMethod:
     """score: (task, setting) -> scores (B, C). settings: those that hidden items choose from."""
 
     score: Score
@@ -121,17 +121,17 @@ def _score_cold(task: ColdTask, _: None) -> Float32:
 
 
 METHODS = {
-    "random": Method(_score_random),
-    "popularity": Method(_score_popularity, (1.0, 10.0, 100.0)),
-    "plain_text": Method(_score_plain),
-    "knn": Method(_score_nearest, (10, 20, 50, 100)),
-    "content": Method(_score_content, (0.03, 0.1, 0.3, 1.0)),
-    "ridge": Method(_score_ridge, (100.0, 300.0, 1000.0)),
-    "cold": Method(_score_cold),
+    "random": ColdMethod(_score_random),
+    "popularity": ColdMethod(_score_popularity, (1.0, 10.0, 100.0)),
+    "plain_text": ColdMethod(_score_plain),
+    "knn": ColdMethod(_score_nearest, (10, 20, 50, 100)),
+    "content": ColdMethod(_score_content, (0.03, 0.1, 0.3, 1.0)),
+    "ridge": ColdMethod(_score_ridge, (100.0, 300.0, 1000.0)),
+    "cold": ColdMethod(_score_cold),
 }
 
 
-def score_cold_items(method: Method, task: ColdTask) -> Float32:
+def score_cold_items(method: ColdMethod, task: ColdTask) -> Float32:
     """Scores of the cold items (B, C), by the setting that ranks other hidden items best."""
     if len(method.settings) == 1:
         return method.score(task, method.settings[0])

@@ -35,7 +35,7 @@ SPLIT_SEED = 0
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class FeaturedItems:
     """All interactions of a data set (M, N), and the features of its items (N, d)."""
 
     name: str
@@ -43,7 +43,7 @@ class Catalogue:
     features: Float32
 
 
-def read_catalogue(path: Path) -> Catalogue:
+def read_catalogue(path: Path) -> FeaturedItems:
     """A data set as one matrix, whatever its split. DataError where nothing is known of the items."""
     dataset = load_dataset(path, SPLIT_SEED)
     items = dataset.events.select(pl.col("item").unique().sort())
@@ -53,11 +53,11 @@ def read_catalogue(path: Path) -> Catalogue:
     found = item_features(shard)
     if found is None:
         raise DataError(f"{path}: expected titles or attributes of the items beside the interactions, got none")
-    return Catalogue(dataset.name, shard.train, found.values)
+    return FeaturedItems(dataset.name, shard.train, found.values)
 
 
 @dataclass
-class Gains:
+class UserGains:
     """NDCG@10 by draw and user, of one method. They are averaged over the users of a draw, then over draws."""
 
     draws: list[tuple[Rows, Float64]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Gains:
         """The mean over draws."""
         return float(np.mean([gains.mean() for _, gains in self.draws]))
 
-    def error(self, base: Gains | None = None) -> float:
+    def error(self, base: UserGains | None = None) -> float:
         """Half the width of the 95 % interval over users, who occur in every draw; of the difference to a base."""
         parts = []
         for place, (users, gains) in enumerate(self.draws):
@@ -86,36 +86,36 @@ class Gains:
             "draws": np.round(each, 4).tolist(),
         }
 
-    def compare(self, base: Gains) -> dict[str, Any]:
+    def compare(self, base: UserGains) -> dict[str, Any]:
         """This method over another one, of the same users."""
         low = self.value - base.value - self.error(base)
         found = {"ratio": self.value / base.value, "difference": self.value - base.value, "interval": self.error(base)}
         return {name: round(value, 4) for name, value in found.items()} | {"above": bool(low > 0.0)}
 
 
-def measure_methods(catalogue: Catalogue, draws: int) -> dict[str, Gains]:
+def measure_methods(catalogue: FeaturedItems, draws: int) -> dict[str, UserGains]:
     """Every method in every draw."""
-    found: dict[str, Gains] = {}
+    found: dict[str, UserGains] = {}
     for draw in range(draws):
         task, wanted = pose_draw(catalogue, draw)
         for name, gains in gains_of_methods(task, wanted).items():
-            found.setdefault(name, Gains()).draws.append((task.users, gains))
+            found.setdefault(name, UserGains()).draws.append((task.users, gains))
         told = ", ".join(f"{name} {one.draws[-1][1].mean():.4f}" for name, one in found.items())
         tell_progress(f"draw {draw + 1} of {draws}, {len(task.cold):,} cold items, {len(task.users):,} users: {told}")
     return found
 
 
-def pose_draw(catalogue: Catalogue, draw: int) -> tuple[ColdTask, np.ndarray[Any, np.dtype[np.bool_]]]:
+def pose_draw(catalogue: FeaturedItems, draw: int) -> tuple[ColdTask, np.ndarray[Any, np.dtype[np.bool_]]]:
     """The task of one draw."""
     cold = hide_items(catalogue.interactions, np.random.default_rng([1000, draw]), HIDDEN)
     return pose_task(catalogue.interactions, catalogue.features, cold, draw)
 
 
-def measure_silos(catalogue: Catalogue, draws: int) -> dict[int, tuple[Gains, Gains]]:
+def measure_silos(catalogue: FeaturedItems, draws: int) -> dict[int, tuple[UserGains, UserGains]]:
     """By users of a silo: what it has of itself, and what it has of the sums of all silos. The catalogue is shared."""
     users = catalogue.interactions.shape[0]
     sizes = {count: users // count for count in DIVISIONS if users // count in SILO_USERS}
-    found = {size: (Gains(), Gains()) for size in sizes.values()}
+    found = {size: (UserGains(), UserGains()) for size in sizes.values()}
     for draw in range(draws):
         task, wanted = pose_draw(catalogue, draw)
         pooled = fit_cold_items(task.train, task.features, choose_cold_setting(task.train, task.features, task.seed))
@@ -145,7 +145,7 @@ BASES = ("plain_text", "knn")
 
 
 def describe(
-    catalogue: Catalogue, methods: Mapping[str, Gains], silos: Mapping[int, tuple[Gains, Gains]]
+    catalogue: FeaturedItems, methods: Mapping[str, UserGains], silos: Mapping[int, tuple[UserGains, UserGains]]
 ) -> dict[str, Any]:
     """All figures as JSON."""
     users, items = catalogue.interactions.shape

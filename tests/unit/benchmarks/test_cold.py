@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.cold import run
 from benchmarks.cold.methods import METHODS
-from benchmarks.cold.run import Gains, read_catalogue
+from benchmarks.cold.run import UserGains, read_catalogue
 from benchmarks.harness.command import main
 
 KINDS = ("crime", "comedy", "war", "western")
@@ -59,8 +59,8 @@ def test_tags_that_users_gave_are_no_features(tmp_path: Path) -> None:
 
 def test_the_interval_counts_a_user_of_two_draws_once() -> None:
     gains = np.array([0.0, 1.0, 0.0, 1.0])
-    once, twice = Gains([(np.arange(4), gains)]), Gains([(np.arange(4), gains)] * 2)
-    others = Gains([(np.arange(4), gains), (np.arange(4, 8), gains)])
+    once, twice = UserGains([(np.arange(4), gains)]), UserGains([(np.arange(4), gains)] * 2)
+    others = UserGains([(np.arange(4), gains), (np.arange(4, 8), gains)])
     assert once.value == twice.value == others.value == 0.5
     assert twice.error() == pytest.approx(once.error()) and others.error() == pytest.approx(once.error() / np.sqrt(2.0))
     assert twice.error(twice) == 0.0
