@@ -6,8 +6,8 @@ records is held out, and every record of the hidden items. Lists without a place
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,11 @@ from scipy import sparse
 
 from benchmarks.cold.methods import ColdTask, Rows
 from client_service.models.closed_form.ease import ease
+from client_service.models.cold_items import fit_cold_items, usual_setting
 from client_service.serving.new_items import reserved_places
 from shared.method.graph import Float64
 
-LENGTH, SHOWN = 20, 10
+LENGTH, SHOWN, COUNTS = 20, 10, (0, 1, 2)
 HELD_OUT = 0.2
 RIDGE = 300.0  # of EASE
 BLOCK = 1024  # users whose lists are ranked at a time
@@ -57,12 +58,12 @@ def hold_out(train: sparse.csr_array, generator: np.random.Generator) -> tuple[s
 
 
 def measure_places(
-    task: ColdTask, wanted: NDArray[np.bool_], score: Any, counts: tuple[int, ...] = (0, 1, 2)
+    task: ColdTask, wanted: NDArray[np.bool_], counts: tuple[int, ...] = COUNTS
 ) -> dict[int, PlacesMeasure]:
-    """Lists with 0, 1 and 2 places. wanted: hidden items of the task's users, (B, C). score: (train, baskets, cold
-    features) -> scores (B, C)."""
+    """Lists with so many places. wanted: hidden items of the task's users, (B, C)."""
     left, held = hold_out(task.train, np.random.default_rng([3000, task.seed]))
-    weights = ease(left, RIDGE, by_users=False)
+    weights = ease(left, RIDGE)
+    scorer = fit_cold_items(left, task.features, usual_setting(left.shape), weights=weights)
     found: dict[int, tuple[list[Float64], list[Float64]]] = {count: ([], []) for count in counts}
     for first in range(0, len(task.users), BLOCK):
         part = slice(first, first + BLOCK)
@@ -71,8 +72,8 @@ def measure_places(
         scores = np.asarray(weights.decode(weights.encode(baskets)))
         scores[baskets.toarray() > 0] = -np.inf
         scores[:, task.cold] = -np.inf
-        warm = np.argsort(-scores, axis=1, kind="stable")[:, :LENGTH]
-        best = task.cold[np.argsort(-score(left, baskets, task.features[task.cold]), axis=1, kind="stable")[:, :2]]
+        warm = _best(scores, LENGTH)
+        best = task.cold[_best(scorer.score(baskets, task.features[task.cold]), max(counts))]
         hidden = np.zeros(scores.shape, dtype=bool)
         hidden[:, task.cold] = wanted[part]
         for count, (gains, recalls) in found.items():
@@ -80,6 +81,20 @@ def measure_places(
             gains.append(_ndcg(lists, held[users].toarray() > 0))
             recalls.append(_recall(lists[:, :SHOWN], hidden))
     return {count: PlacesMeasure(np.concatenate(one), np.concatenate(two)) for count, (one, two) in found.items()}
+
+
+def average_places(draws: Sequence[Mapping[int, PlacesMeasure]]) -> dict[str, dict[str, float]]:
+    """The figures by the number of places, averaged over draws."""
+    found = {}
+    for count in draws[0]:
+        each = [draw[count].to_json(draw[0]) for draw in draws]
+        found[str(count)] = {name: round(float(np.mean([one[name] for one in each])), 4) for name in each[0]}
+    return found
+
+
+def _best(scores: NDArray[np.float32], count: int) -> Rows:
+    found: Rows = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    return found
 
 
 def insert_items(lists: Rows, items: Rows, places: tuple[int, ...]) -> Rows:

@@ -6,7 +6,7 @@ An item has the features of its shard, and over them what applications have said
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_service.compiled.shard import CompiledShard
-from client_service.compiled.texts import compose
+from client_service.compiled.texts import FoldedTexts, compose
 from client_service.event_log.messages import ItemIn
 from shared.errors import Fault, ProtocolError
 
@@ -70,6 +70,18 @@ class ItemFacts:
             having = frozenset(item for pair in pairs for item in self._index.outside.get(pair, ()))
             found = having if found is None else found & having
         return frozenset() if found is None else found
+
+    def outside_holding(self, words: Sequence[str]) -> list[str]:
+        """Ids of the items outside the catalogue whose titles hold all of the folded words, ascending."""
+        ids, titles = self._outside
+        found = np.logical_and.reduce([titles.holding(word) for word in words])
+        return [ids[place] for place in np.flatnonzero(found).tolist()]
+
+    @cached_property
+    def _outside(self) -> tuple[list[str], FoldedTexts]:
+        told = ((item, facts) for item, facts in list(self._told.items()) if facts.title and not facts.hidden)
+        titles = sorted((item, facts.title) for item, facts in told if self._shard.item_row(item) is None)
+        return [item for item, _ in titles], FoldedTexts.of([title for _, title in titles])
 
     def of(self, item: str) -> ItemIn | None:
         """What is known of an item; None for one outside the catalogue of which nobody has said anything."""

@@ -189,15 +189,21 @@ class Catalogue:
     def search(self, words: str, offset: int, k: int) -> ItemsOut:
         """Items whose titles hold all of the words, as `fold` compares text; without words all items.
 
-        After the last of them come items that resemble the words.
+        Those of the catalogue come first, then those that applications have told of beside it. After the last of them
+        come items that resemble the words.
         """
         self._overlay.follow()
-        rows = self._find_rows(fold(words).split())
-        ids, first, last = self._shard.item_ids, offset - len(rows), offset + k - len(rows)
+        wanted = fold(words).split()
+        rows, ids = self._find_rows(wanted), self._shard.item_ids
+        posted = self._overlay.facts.outside_holding(wanted) if wanted else []
+        total = len(rows) + len(posted)
+        found = [ids[row] for row in rows[offset : offset + k].tolist()]
+        found += posted[max(0, offset - len(rows)) : max(0, offset + k - len(rows))]
+        first, last = offset - total, offset + k - total
         near = self._find_near(words, rows)[max(0, first) : last] if words.strip() and last > 0 else []
         return ItemsOut(
-            total=len(rows),
-            items=tuple(self.read(ids[row]) for row in rows[offset : offset + k].tolist()),
+            total=total,
+            items=tuple(self.read(item) for item in found),
             near=tuple(NearItemOut(**dict(self.read(ids[row])), found_by=way) for row, way in near) or None,
         )
 

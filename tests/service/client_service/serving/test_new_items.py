@@ -262,3 +262,20 @@ def test_very_many_posted_items_are_all_there_soon(shop: tuple[Recommender, Even
     recommender._new._encoding.join()
     found = ids(recommender.for_user(BUYER, ListRequest(1000, only_new=True)).items)
     assert sum(item.startswith("posted-") for item in found) == 700
+
+
+def test_a_search_finds_posted_items_behind_the_catalogue_s(shop: tuple[Recommender, EventStore]) -> None:
+    recommender, store = shop
+    before = recommender.catalogue.search("BLACK boots", 0, 100)
+    tell(store, "posted-2", ItemIn(title="Boots in black"))
+    tell(store, "posted-1", ItemIn(title="Black boots"))
+    tell(store, "posted-0", ItemIn(title="Black boots", hidden=True))
+    whole = recommender.catalogue.search("BLACK boots", 0, 100)
+    assert whole.total == before.total + 2 and whole.items[: before.total] == before.items
+    assert [(one.item, one.in_catalogue) for one in whole.items[before.total :]] == [
+        ("posted-1", False),
+        ("posted-2", False),
+    ]
+    pages = [recommender.catalogue.search("black boots", at, 3).items for at in range(0, whole.total, 3)]
+    assert tuple(item for page in pages for item in page) == whole.items
+    assert recommender.catalogue.search("", 0, 100).total == 40
