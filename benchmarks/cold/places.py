@@ -1,7 +1,8 @@
 """Measures what reserved places for new items cost the others, and what they bring.
 
-A list is EASE's of warm items, 20 long; the places are those that a silo's answers reserve. A fifth of each user's warm
-records is held out, and every record of the hidden items. Lists without a place are the base.
+A list is EASE's of warm items, 20 long; the places are those that a silo's answers reserve. A fifth of the warm records
+is held out of what these lists are made of, and they are judged by it. New items are chosen by all warm records of a
+user, as a silo compiles them, and judged by the hidden ones. Lists without a place are the base.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def measure_places(
     """Lists with so many places. wanted: hidden items of the task's users, (B, C)."""
     left, held = hold_out(task.train, np.random.default_rng([3000, task.seed]))
     weights = ease(left, RIDGE)
-    scorer = fit_cold_items(left, task.features, usual_setting(left.shape), weights=weights)
+    scorer = fit_cold_items(task.train, task.features, usual_setting(left.shape))
     found: dict[int, tuple[list[Float64], list[Float64]]] = {count: ([], []) for count in counts}
     for first in range(0, len(task.users), BLOCK):
         part = slice(first, first + BLOCK)
@@ -73,7 +74,7 @@ def measure_places(
         scores[baskets.toarray() > 0] = -np.inf
         scores[:, task.cold] = -np.inf
         warm = _best(scores, LENGTH)
-        best = task.cold[_best(scorer.score(baskets, task.features[task.cold]), max(counts))]
+        best = task.cold[_best(scorer.score(task.train[users], task.features[task.cold]), max(counts))]
         hidden = np.zeros(scores.shape, dtype=bool)
         hidden[:, task.cold] = wanted[part]
         for count, (gains, recalls) in found.items():

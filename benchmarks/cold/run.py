@@ -17,6 +17,7 @@ import polars as pl
 from scipy import sparse
 
 from benchmarks.cold.methods import ColdTask, Rows, gains_of_methods, pose_task
+from benchmarks.cold.places import average_places, measure_places
 from benchmarks.common import render_table
 from client_service.data.interactions import build_shard
 from client_service.models.cold_items import HIDDEN, choose_cold_setting, fit_cold_items, hide_items, mean_gain
@@ -175,11 +176,15 @@ def render(document: Mapping[str, Any]) -> str:
         [str(one["users"]), f"{one['local']['ndcg@10']:.4f}", f"{one['federated']['ndcg@10']:.4f}", _say(one["gain"])]
         for one in document["silos"]
     ]
+    headings = ("places for new items", "NDCG@20 of the others", "beside no place", "recall@10 of new items")
+    names = ("warm_ndcg@20", "warm_ratio", "cold_recall@10")
+    places = [[count, *(f"{one[name]:.4f}" for name in names)] for count, one in document["places"].items()]
     return "\n".join(
         [
             render_table(("method", "NDCG@10", "by draw"), lines),
             *("", *over),
             *("", render_table(("users of a silo", "local", "federated", "federated over local"), sizes)),
+            *("", render_table(headings, places)),
         ]
     )
 
@@ -192,4 +197,5 @@ def run_cold(path: Path, draws: int, *, as_json: bool) -> None:
     """Measures a data set and prints the figures."""
     catalogue = read_catalogue(path)
     document = describe(catalogue, measure_methods(catalogue, draws), measure_silos(catalogue, draws))
+    document["places"] = average_places([measure_places(*pose_draw(catalogue, draw)) for draw in range(draws)])
     print(json.dumps(document, indent=1) if as_json else render(document))

@@ -44,6 +44,10 @@ def test_every_method_is_measured_and_the_products_scores_lead_over_chance(
     assert found["cold_over"].keys() == {"plain_text", "knn"}
     (silo,) = found["silos"]
     assert silo["users"] == 15 and silo["gain"]["ratio"] > 0.0
+    places = found["places"]
+    assert places["0"]["warm_ratio"] == 1.0 and places["0"]["cold_recall@10"] == 0.0
+    assert places["1"]["warm_ratio"] > places["2"]["warm_ratio"] > 0.8
+    assert places["2"]["cold_recall@10"] > places["1"]["cold_recall@10"] > 0.0
 
 
 def test_tags_that_users_gave_are_no_features(tmp_path: Path) -> None:
