@@ -24,7 +24,7 @@ from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task, require_mean
-from shared.sums import find_part, is_basis, list_sums
+from shared.sums import find_part, list_sums, makes_models
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT
 from shared.sums.item_basis import USUAL_EXACT, USUAL_PLACES, USUAL_WORDS, choose_basis
@@ -237,7 +237,7 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
     @property
     def _has_basis(self) -> bool:
-        return any(is_basis(one) for one in list_sums(self.method).values())
+        return any(makes_models(one, self.method) for one in list_sums(self.method).values())
 
     def token(self) -> str:
         """The operator's secret, wherever it lies."""

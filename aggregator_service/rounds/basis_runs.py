@@ -116,13 +116,15 @@ def find_served_run(database: Database) -> Run | None:
     the run that has summed them. None where there is none."""
     kept = kept_sums(database)
     runs = [decode_run(document) for document in run_documents(database)]
-    return next((run for run in reversed(runs) if run.phase == "finished" and _serves(run, kept)), None)
+    declared = next((run for run in runs if is_basis(run.request.method.basis)), None)
+    alone = CONTENT if declared is None else None  # without a basis, models are made of content sums
+    return next((run for run in reversed(runs) if run.phase == "finished" and _serves(run, kept, alone)), None)
 
 
-def _serves(run: Run, kept: frozenset[str]) -> bool:
+def _serves(run: Run, kept: frozenset[str], alone: Part | None) -> bool:
     if run.request.part == TRAINING:
         return run.request.basis in kept or run.request.content in kept
-    return is_basis(run.request.method.basis) and run.name in kept
+    return (is_basis(run.request.method.basis) or run.request.part == alone) and run.name in kept
 
 
 def kept_sums(database: Database) -> frozenset[str]:

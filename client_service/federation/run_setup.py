@@ -31,7 +31,7 @@ from shared.protocol.schemas import RunOut
 from shared.strategies import build_strategy, strategy_of_part
 from shared.strategies.server_optimisers import magnitudes_for
 from shared.strategies.strategy import Strategy
-from shared.sums import find_part, find_sum, is_basis, list_sums, method_of_part
+from shared.sums import find_part, find_sum, list_sums, makes_models, method_of_part
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT
 
@@ -164,13 +164,17 @@ class RunOpening:
     def makes_model(self, method: MethodSettings | None) -> bool:
         """Does the silo make its model of the sums of a run with these settings, without one that trains?"""
         settings = self._silo.settings
-        summed = method is not None and is_basis(method.basis)
+        summed = method is not None and makes_models(method.basis, settings.method)
         return summed and build_strategy(settings.strategy, settings.method).sums_alone
 
     async def open_model(self, summed: BasisRun, state: RunOut) -> TrainingRun:
         """What makes the silo's model of these sums alone; nothing of it leaves."""
         silo = self._silo
-        place = replace(summed.place, basis=summed.basis, content=await self._content(state))
+        made = summed.basis
+        if isinstance(made, ContentStatistics):
+            place = replace(summed.place, content=made)
+        else:
+            place = replace(summed.place, basis=made, content=await self._content(state))
         return await self._in_worker(
             TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
         )

@@ -11,6 +11,7 @@ from client_service.pages.ledger_view import Summary
 from client_service.privacy.accounting import PrivacyOut
 from client_service.tasks.page_texts import USERS, Nouns
 from shared.sums import describe_part
+from shared.sums.content import CONTENT
 from shared.web.pages import Fact, Verdict, clock, figure, size
 from shared.words import count_noun
 
@@ -149,7 +150,9 @@ def _sum_facts(sums: Sequence[BasisOut]) -> tuple[Fact, ...]:
 def _describe_kept(one: BasisOut) -> str:
     hidden = f", {count_noun(one.hidden, 'own item')} hidden by another" if one.hidden else ""
     late = "" if one.included else "; made before this silo joined: its own part is added here alone"
-    return f"{count_noun(one.items, 'item')} of the catalogue{hidden}, kept {clock(one.kept_at)}{late}"
+    over = f"{count_noun(one.items, 'column')} of features" if one.part == CONTENT else ""
+    over = over or f"{count_noun(one.items, 'item')} of the catalogue"
+    return f"{over}{hidden}, kept {clock(one.kept_at)}{late}"
 
 
 def _on_record(summary: Summary) -> Fact:

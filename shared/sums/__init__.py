@@ -9,7 +9,7 @@ from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.sums.common_items import COMMON_ITEMS
-from shared.sums.content import CONTENT_SUM
+from shared.sums.content import CONTENT, CONTENT_SUM
 from shared.sums.item_basis import EXACT, ITERATED
 from shared.sums.sum import BASIS, Sum
 from shared.sums.transitions import TRANSITIONS
@@ -61,6 +61,15 @@ def is_listed(basis: BasisSettings) -> bool:
 def needs_list(method: MethodSettings) -> bool:
     """Has each silo to know a list of items that all have, for the sums that are declared?"""
     return any(is_listed(one) and one.places is None for one in list_sums(method).values())
+
+
+def makes_models(basis: BasisSettings, declared: MethodSettings) -> bool:
+    """Do silos that share sums alone make their models once this sum is there: a basis, or content sums without one?"""
+    if basis.kind == "off":
+        return False
+    return is_basis(basis) or (
+        SUMS[basis.kind].part == CONTENT and not any(is_basis(one) for one in list_sums(declared).values())
+    )
 
 
 def method_of_part(method: MethodSettings, part: Part) -> MethodSettings:

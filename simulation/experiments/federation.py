@@ -15,7 +15,7 @@ from client_service.federation.messages import QualityOut, StatusOut
 from shared.errors import FederationError, UnavailableError
 from shared.method.declaration import TRAINING, Part
 from shared.protocol.schemas import RunHistoryOut, RunIn
-from shared.sums import list_sums, method_of_part
+from shared.sums import list_sums, makes_models, method_of_part
 from shared.sums.sum import BASIS
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -74,7 +74,8 @@ async def conduct_run(federation: Federation, request: RunIn, observe: Observe, 
         if not await _has_sums(federation, _of_part(request, part)):
             await sum_statistics(federation, request, observe, part, resume=resume)
     if request.method.strategy.get("send", True) in (False, "false"):  # each silo has made its model of the sums
-        run = (await _list_sums_like(federation, _of_part(request, BASIS)))[-1]
+        made = (part for part, one in list_sums(request.method).items() if makes_models(one, request.method))
+        run = (await _list_sums_like(federation, _of_part(request, next(made, BASIS))))[-1]
     else:
         run = await _start_run(federation, _of_part(request, TRAINING), resume=resume)
     return await _follow_run(federation, run, observe, began)

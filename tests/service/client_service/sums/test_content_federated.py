@@ -112,3 +112,17 @@ def test_a_shop_that_joins_after_the_run_has_the_sums_of_all_that_were_there(tmp
     assert not late.included and outcome.qualities["client-4"].finished
     for found, whole in zip(late.sums, pooled(described.shards[:3]), strict=True):
         assert np.abs(found - whole).max() < 1e-8 * np.abs(whole).max()
+
+
+def test_shops_that_share_content_sums_alone_make_their_models_of_these(tmp_path: Path) -> None:
+    alone = describe(tmp_path, secure=True)
+    method = METHOD.model_copy(update={"strategy": {"train": False, "send": False}})
+    described = replace(alone, method=method)
+    outcome = conduct(described)
+    assert outcome.history.request.part == "content"
+    head = load_head(
+        described.make_client_settings(described.shards[0], aggregator_url="http://127.0.0.1").models_directory
+    )
+    assert head is not None and head.content == kept(described, described.shards[0]).digest
+    ledger = (described.state_of(described.shards[0]) / "ledger.jsonl").read_text("utf-8")
+    assert "content.pairs" in ledger and "pooling" not in ledger
