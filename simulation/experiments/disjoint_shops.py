@@ -21,11 +21,17 @@ from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import PerUser, ndcg
 from client_service.evaluation.ranking import TopItems, find_hits, ranked_by
-from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
+from client_service.models.closed_form.content import (
+    ContentSetting,
+    ContentSums,
+    add_constant,
+    known_features,
+    sum_content,
+)
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.cold_items import choose_cold_setting, fit_cold_items, mean_gain
 from client_service.models.initial_filter import Filter, start_at
-from client_service.models.score_fusion import fuse, take_codes
+from client_service.models.score_fusion import Recipe, fuse, take_codes
 from client_service.sums.content import ContentStatistics
 from client_service.sums.storage import load_basis, load_basis_head
 from client_service.training.filter_search import best_filter
@@ -57,8 +63,9 @@ def measure_small_shop(experiment: Experiment) -> tuple[str, dict[str, Any]]:
     others = _kept_sums(experiment, small) or _pooled_sums([one for path, one in shards.items() if path != small])
     features, hidden = found.values, pl.read_parquet(small.parent / HIDDEN_PAIRS)
     visits = _read_visits(shard, hidden)
-    warm = _measure_warm(shard, features, others, visits, experiment.method.cutoff)
-    cold = _measure_cold(shard, features, others, visits, experiment.seed)
+    warm, share = _measure_warm(shard, features, others, visits, experiment.method.cutoff)
+    taken = others._replace(profiles=share * others.profiles, pairs=share * others.pairs) if share else None
+    cold = _measure_cold(shard, features, taken, visits, experiment.seed)
     judged = {"judged": {WARM: len(warm["today"]), COLD: len(cold["plain_text"])}}
     figures: dict[str, Any] = {"small": True, "shop_users": len(shard.user_ids), **judged}
     for kind, values in ((WARM, warm), (COLD, cold)):
@@ -106,8 +113,9 @@ def _pooled_sums(others: list[Shard]) -> ContentSums:
 
 def _measure_warm(
     shard: Shard, features: Float32, others: ContentSums, visits: _Visits, cutoff: int
-) -> dict[str, PerUser]:
-    """NDCG@20 of each visitor and user of the shop with a test item, cold items left out of the lists."""
+) -> tuple[dict[str, PerUser], float]:
+    """NDCG@20 of each visitor and user of the shop with a test item, cold items left out of the lists; and the share of
+    the others' sums that the shop's validation has chosen."""
     spectrum = cached_spectrum(shard, cutoff, None)
     chosen = best_filter(shard, spectrum).choice
     ways = {
@@ -120,12 +128,17 @@ def _measure_warm(
     seen = sparse.csr_array(visits.train + visits.valid + barred)
     base = _score_visits(chosen, spectrum, shard.train, visits.train)
 
-    def lists(made: ClosedFormScorers) -> TopItems:
-        fusion = fuse(best_recipe(shard, spectrum, chosen, made=made), shard.train, spectrum, (), made)
+    recipes = {name: best_recipe(shard, spectrum, chosen, made=made) for name, made in ways.items()}
+
+    def lists(recipe: Recipe, made: ClosedFormScorers) -> TopItems:
+        fusion = fuse(recipe, shard.train, spectrum, (), made)
         codes = fusion.encoded(visits.train)
         return ranked_by(lambda rows: fusion.added(base[rows], take_codes(codes, rows)))
 
-    return {name: ndcg(*find_hits(lists(made), visits.test, seen)) for name, made in ways.items()}
+    setting = recipes["together"].setting("content")
+    share = setting.others if isinstance(setting, ContentSetting) else 0.0
+    hits = {name: find_hits(lists(recipes[name], made), visits.test, seen) for name, made in ways.items()}
+    return {name: ndcg(*found) for name, found in hits.items()}, share
 
 
 def _score_visits(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array, baskets: sparse.csr_array) -> Float32:
@@ -139,9 +152,9 @@ def _score_visits(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array, b
 
 
 def _measure_cold(
-    shard: Shard, features: Float32, others: ContentSums, visits: _Visits, seed: int
+    shard: Shard, features: Float32, others: ContentSums | None, visits: _Visits, seed: int
 ) -> dict[str, PerUser]:
-    """NDCG@10 among the shop's cold items of each visitor and user who has one."""
+    """NDCG@10 among the shop's cold items of each visitor and user who has one. others: None: it takes none."""
     cold = np.flatnonzero(np.diff(visits.cold.tocsc().indptr))
     wanted = visits.cold[:, cold].toarray() > 0
     asked = np.flatnonzero(wanted.any(axis=1) & (np.diff(visits.train.indptr) > 0))
