@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from benchmarks.fedutr.methods import score_cold
 from client_service.models.closed_form.content import add_constant, content_weights, sum_content
 from client_service.models.closed_form.ease import ease
 from client_service.models.cold_items import (
@@ -120,6 +121,11 @@ def _score_cold(task: ColdTask, _: None) -> Float32:
     return fit_cold_items(task.train, task.features, setting).score(task.baskets, task.features[task.cold])
 
 
+def _score_fedutr(task: ColdTask, steps: int) -> Float32:
+    """FedUTR in one silo of all users."""
+    return score_cold(task.train, task.features, task.users, task.cold, steps, task.seed)
+
+
 METHODS = {
     "random": ColdMethod(_score_random),
     "popularity": ColdMethod(_score_popularity, (1.0, 10.0, 100.0)),
@@ -127,6 +133,7 @@ METHODS = {
     "knn": ColdMethod(_score_nearest, (10, 20, 50, 100)),
     "content": ColdMethod(_score_content, (0.03, 0.1, 0.3, 1.0)),
     "ridge": ColdMethod(_score_ridge, (100.0, 300.0, 1000.0)),
+    "fedutr": ColdMethod(_score_fedutr, (100, 300)),
     "cold": ColdMethod(_score_cold),
 }
 

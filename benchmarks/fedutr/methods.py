@@ -9,18 +9,21 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from benchmarks.fedutr.sets import LeaveOneOut, Scores, judge_scores
-from client_service.data.interactions import Shard
+from benchmarks.fedutr.sets import Int64, LeaveOneOut, Scores, judge_scores
+from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.model_store.model_files import freeze
+from client_service.models.encoders.fedutr import FedUTR
 from client_service.training.item_trainer import ItemTrainer
 from client_service.training.training_state import RoundContext
 from shared.method.settings import MethodSettings, method_settings
 from shared.method.spectrum import low_spectrum
+from shared.method.tensors import TABLE_DEVIATION
 from shared.strategies import build_strategy
 from shared.strategies.local_client import LocalClient
 from simulation.experiments.devices import DevicePlan, train_devices
 
 CPU = torch.device("cpu")
+TAKEN: dict[str, Any] = {"strategy.taken_negatives": True}
 RIDGES = (30.0, 100.0, 300.0, 1000.0)  # of EASE; validation chooses
 LOUDNESS = (0.0, 0.1, 0.3, 1.0)  # of popularity beside EASE
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -38,6 +41,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedutr-l1": ("fedutr", {"strategy.sparsity": 0.0}),
     "fedutr-layernorm": ("fedutr", {"strategy.normalise": False}),
     "fedutr_sar-layernorm": ("fedutr_sar", {"strategy.normalise": False}),
+    "fedutr+taken": ("fedutr", {"strategy.taken_negatives": True}),
     "fedutr+noise.1": ("fedutr", {"strategy.noise_scale": 0.1}),
     "fedutr+noise.5": ("fedutr", {"strategy.noise_scale": 0.5}),
 }
@@ -117,6 +121,28 @@ def loss_of(client: LocalClient) -> float:
     """The mean loss of the round that was trained last."""
     assert isinstance(client, ItemTrainer)
     return client.figures.loss
+
+
+def score_cold(train: sparse.csr_array, features: Scores, users: Int64, cold: Int64, steps: int, seed: int) -> Scores:
+    """FedUTR in one silo of all users (M, N), with these features (N, d) as text: scores of items nobody has, (B, C).
+
+    steps: of the optimiser, or so many that whole epochs are nearest to it.
+    """
+    names, items = ([f"{number:07d}" for number in range(size)] for size in train.shape)
+    nothing = sparse.csr_array(train.shape)
+    shard = shard_of_matrices("all", names, items, [train, nothing, nothing], places=np.arange(len(items)))
+    method = method_settings(catalogue=len(items), width=features.shape[1], learning_rate=0.01, **TAKEN)
+    crew = LastingClients([shard], method, "fedutr")
+    (trainer,) = crew.trainers.values()
+    encoder = trainer.model.encoder
+    assert isinstance(encoder, FedUTR) and encoder.item.text is not None
+    encoder.item.text.copy_(torch.from_numpy(features * np.float32(TABLE_DEVIATION * np.sqrt(features.shape[1]))))
+    rounds = max(1, round(steps / len(trainer.batches)))
+    for _ in train_devices(DevicePlan("fedutr", method, rounds, 1, seed), crew, loss_of):
+        pass
+    ranker = trainer.model.freeze()
+    found: Scores = ranker.users.embedding[users] @ ranker.items.embedding[cold].T
+    return found
 
 
 class Judged(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -146,6 +146,11 @@ class ItemTrainer(Trainer):
         """1 for each user of the more active half, else 0, (M,)."""
         return more_active(self.shard.train).to(self.device)
 
+    @cached_property
+    def untaken(self) -> Tensor:
+        """Whether no user has an item in training, (N,)."""
+        return torch.from_numpy(np.asarray(self.shard.train.sum(0) == 0)).to(self.device)
+
     @property
     def row_kinds(self) -> Mapping[str, RowKind]:
         return self.model.encoder.row_kinds
@@ -225,6 +230,8 @@ class ItemTrainer(Trainer):
         saturated, objective = StepValues(self.device), terms.objective
 
         def loss_of(batch: Batch) -> Tensor:
+            if objective.taken_negatives:
+                batch = replace(batch, excluded=batch.excluded | self.untaken[batch.negatives])
             loss, share = pair_loss(self.model, batch, self.method, terms.margins, objective.loss, terms.weights)
             saturated.add(share)
             return loss

@@ -27,7 +27,9 @@ class FedUTRSettings(OwnSettings):
     """sparsity: lambda of the L1 norm. fusion (CIFM), normalise (LayerNorm), adaptation (LAM): false leaves it out.
 
     table_mean: each row's mean over all clients, or over those that moved it, which secure aggregation cannot tell.
-    noise_scale: of the Laplace noise on the table that leaves; it clips nothing, so that no epsilon follows.
+    taken_negatives: sample negatives among items alone that some user of the silo has, so that no new item is pushed
+    down for being new. noise_scale: of the Laplace noise on the table that leaves; it clips nothing, so that no epsilon
+    follows.
     """
 
     sparsity: float = Field(0.1, ge=0, le=1e3)
@@ -35,6 +37,7 @@ class FedUTRSettings(OwnSettings):
     normalise: bool = True
     adaptation: bool = True
     table_mean: Literal["all", "moved"] = "all"
+    taken_negatives: bool = False
     noise_scale: float = Field(0.0, ge=0, le=1e3)
 
 
@@ -55,11 +58,11 @@ def fit_adapted(client: LocalClient, received: Parameters, *, settings: FedUTRSe
     # result is set.
     client.load(received)
     if settings.fusion and settings.adaptation:
-        client.train(Objective(loss="bce", only=ADAPTATION))
+        client.train(Objective(loss="bce", only=ADAPTATION, taken_negatives=settings.taken_negatives))
     # Paper: an L1 norm in the loss; here: its proximal step, which the proof of convergence assumes and which
     # reaches zero. Gain and shift are left out of it: without a gain nothing would be left of the normalised items.
     shrinkage = Shrinkage(REGULARISED, settings.sparsity) if settings.fusion and settings.sparsity else None
-    client.train(Objective(loss="bce", shrinkage=shrinkage))
+    client.train(Objective(loss="bce", shrinkage=shrinkage, taken_negatives=settings.taken_negatives))
     sent = {name: value for name, value in client.arrays().items() if shares(settings, name)}
     if settings.noise_scale:
         noise = client.generator("table").laplace(0.0, settings.noise_scale, sent[ITEM_TABLE].shape)

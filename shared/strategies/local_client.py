@@ -40,6 +40,7 @@ class Objective:
     bias_aware: bool = False
     group_weights: tuple[float, float] = (1.0, 1.0)
     shrinkage: Shrinkage | None = None
+    taken_negatives: bool = False
 
 
 PLAIN = Objective()

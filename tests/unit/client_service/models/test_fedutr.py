@@ -274,6 +274,19 @@ def test_noise_on_the_table_is_that_of_the_setting_and_of_nothing_else(client: B
     np.testing.assert_array_equal(sent[0]["fusion.weight"], sent[1]["fusion.weight"])
 
 
+def test_an_item_that_nobody_has_is_pushed_down_unless_negatives_are_items_that_somebody_has(
+    client: Builder, titled: Shard
+) -> None:
+    events = titled.events.filter(titled.events["item"] != 7)
+    moved = []
+    for taken in (True, False):
+        mine = client("fedutr", replace(titled, events=events), **{"strategy.taken_negatives": taken})
+        run_rounds(mine, "fedutr", 2)
+        assert titled.places is not None
+        moved.append(mine.arrays()[ITEM_TABLE][titled.places[7]].any())
+    assert moved == [False, True]
+
+
 TABLE_1 = {"KU": (5370, 687_488, 698_376), "Food": (1579, 202_240, 213_128)}
 TABLE_1 |= {"Dance": (2307, 295_424, 306_312), "Movie": (3509, 449_280, 460_168)}
 
