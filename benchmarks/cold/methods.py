@@ -133,7 +133,7 @@ METHODS = {
     "knn": ColdMethod(_score_nearest, (10, 20, 50, 100)),
     "content": ColdMethod(_score_content, (0.03, 0.1, 0.3, 1.0)),
     "ridge": ColdMethod(_score_ridge, (100.0, 300.0, 1000.0)),
-    "fedutr": ColdMethod(_score_fedutr, (100, 300)),
+    "fedutr": ColdMethod(_score_fedutr, (30, 100)),
     "cold": ColdMethod(_score_cold),
 }
 
