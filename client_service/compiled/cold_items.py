@@ -135,10 +135,6 @@ class ColdItems:
 
     def cosines(self, text: Float32) -> Float32:
         """Computes the cosine of features (d,) with those of all items, (N,); 0 for an item without features."""
-        wanted, step = text / np.float32(max(float(np.linalg.norm(text)), 1e-12)), 1 << 12
-        found = np.empty(len(self._features), dtype=np.float32)
-        for first in range(0, len(found), step):
-            block = self._features[first : first + step, :-1]
-            lengths = np.linalg.norm(block, axis=1)
-            found[first : first + step] = (block @ wanted) / np.maximum(lengths, np.float32(1e-12))
+        length = max(float(np.linalg.norm(text)), 1e-12)
+        found: Float32 = self._features @ np.append(text / np.float32(length), np.float32(0.0))  # rows have length one
         return found
