@@ -20,6 +20,7 @@ from shared.method.run_memory import SPARSE, Cost
 from shared.method.settings import MethodSettings
 from shared.sums.content import (
     CONTENT_SUM,
+    MOST_SILOS,
     PAIRS,
     PROFILES,
     count_features,
@@ -27,6 +28,7 @@ from shared.sums.content import (
     encode_wide,
 )
 
+MOST_SUMMED = 1 << 14  # silos: more than a federation has
 SLACK = 1e-6  # of the largest eigenvalue, by which rounding may leave one below 0
 
 
@@ -91,22 +93,27 @@ def finish_content(at: SumRound) -> ContentStatistics:
     """What the others have added. ProtocolError for sums that no data can have."""
     sums, encoder = at.sums[at.number], at.method.basis.encoder
     summed = hashlib.sha256(b"".join(np.ascontiguousarray(sums[name]).tobytes() for name in (PROFILES, PAIRS)))
-    total = [decode_wide(sums[name]) for name in (PROFILES, PAIRS)]
+    size = count_features(encoder)
+    total = [_symmetric(decode_wide(sums[name]), size) for name in (PROFILES, PAIRS)]
+    most = MOST_SUMMED * (MOST_SILOS - 1)  # of the low words of so many silos; beyond it a sum has wrapped around
+    if any((sums[name][:-1] > most).any() for name in (PROFILES, PAIRS)) or not _is_possible(*total):
+        words = "a silo or the aggregator gave false numbers; sum anew, or train without them"
+        raise ProtocolError(f"expected content sums that data can have, got other numbers: {words}")
     if at.included:
         own = add_content(at)
-        total = [one - decode_wide(own[name]) for one, name in zip(total, (PROFILES, PAIRS), strict=True)]
-    profiles, pairs = (_symmetric(one, count_features(encoder)) for one in total)
-    _require_possible(profiles, pairs)
-    return ContentStatistics("content", encoder, summed.hexdigest(), profiles, pairs)
+        others = [one - _symmetric(decode_wide(own[name]), size) for one, name in zip(total, own, strict=True)]
+        if _is_possible(*others):  # not where the process was killed before its part had left
+            total = others
+    return ContentStatistics("content", encoder, summed.hexdigest(), *total)
 
 
-def _require_possible(profiles: Float64, pairs: Float64) -> None:
-    """ProtocolError for what is not positive: A, and T^T diag(n) T = A - D. With these W would be no number."""
+def _is_possible(profiles: Float64, pairs: Float64) -> bool:
+    """Are A and T^T diag(n) T = A - D positive? With others W would be no number."""
     for one in (profiles, profiles - pairs):
         values = np.linalg.eigvalsh(one)
         if values[0] < -SLACK * max(float(values[-1]), 1.0):
-            words = "a silo or the aggregator gave false numbers; sum anew, or train without them"
-            raise ProtocolError(f"expected content sums that data can have, got a matrix that is not positive: {words}")
+            return False
+    return True
 
 
 def _upper(matrix: Float64) -> Float64:

@@ -75,6 +75,15 @@ def test_a_silo_that_joined_later_has_the_sums_of_all_that_were_there() -> None:
     )
 
 
+def test_a_silo_that_was_killed_before_its_part_had_left_takes_nothing_out() -> None:
+    """It has written down that its part would leave, and the round closed without it."""
+    silos = [silo(place, users=10) for place in range(3)]
+    large = silo(3, users=400)
+    total = added([CONTENT_SILO_SUM.add(at(one)) for one in silos])
+    found, whole = finished(large, total), finished(large, total, included=False)
+    np.testing.assert_array_equal(found.profiles, whole.profiles)
+
+
 def test_what_is_kept_has_nothing_of_the_silo_and_a_damaged_file_is_refused(tmp_path: Path) -> None:
     """So that an erased user is in no file: what the others have added does not change with the silo's own data."""
     silos = [silo(place) for place in range(4)]
