@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from benchmarks.cold.run import Catalogue, read_catalogue
+from benchmarks.cold.run import FeaturedItems, read_catalogue
 from benchmarks.common import render_table
 from benchmarks.sparse.federation import sum_silos
 from client_service.data.interactions import Shard, shard_of_matrices
@@ -44,7 +44,7 @@ TRAIN, VALID = 0.7, 0.8  # up to where a drawn number in [0, 1) makes an interac
 class SiloDraw:
     """Interactions of all users by split, (M, N) each, the features of items, and the users of each silo."""
 
-    catalogue: Catalogue
+    catalogue: FeaturedItems
     splits: tuple[sparse.csr_array, ...]
     silos: list[np.ndarray[Any, np.dtype[np.int64]]]
 
@@ -58,7 +58,7 @@ class SiloDraw:
         return shard_of_matrices("silo", [everybody[user] for user in users], items, parts, np.arange(len(items)))
 
 
-def pose(catalogue: Catalogue, size: int, count: int, seed: int) -> SiloDraw:
+def pose(catalogue: FeaturedItems, size: int, count: int, seed: int) -> SiloDraw:
     """Splits the interactions, and draws `count` silos of `size` users."""
     whole, generator = catalogue.interactions, np.random.default_rng([3000, seed])
     order, drawn = generator.permutation(whole.shape[0]), generator.random(whole.nnz)
