@@ -82,11 +82,14 @@ class SparsityAware(FedUTR):
         return torch.from_numpy(np.append(found, usual))
 
     def folded_items(self) -> Tensor:
-        """EF at the share of a usual user of the silo: nothing but the basket is known of its user."""
+        """EF at the share of a usual user of the silo: nothing but the basket is known of its user.
+
+        The shift c is left out, as in the form at rest: <u, c> is the same for all items.
+        """
         g, e = self.vectors()[1].chunk(2, dim=1)
-        share = self.shares(self.usual_logs[:1])
+        share, values = self.shares(self.usual_logs[:1]), self.fusion_values()
         mixed = share * g + (1 - share) * e
-        return self.fusion_values().normalise(mixed) if self.switches.normalise else mixed
+        return values.normalise(mixed) - values.shift if self.switches.normalise else mixed
 
     def basket_nodes(self, vectors: Tensor) -> Nodes:
         return nodes_of(self.wide_users(vectors, self.shares(self.usual_logs[:1])))
