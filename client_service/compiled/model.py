@@ -20,7 +20,7 @@ from client_service.compiled.cold_items import LISTED, ColdHead, ColdItems
 from client_service.compiled.exact_scores import ExactHead, ExactScorer, Growth, grow
 from client_service.compiled.publication import SHORT
 from client_service.compiled.shard import CompiledShard
-from client_service.compiled.top_items import top_columns
+from client_service.compiled.top_items import top_of_row
 from shared.method.parameters import Float32
 
 FORMAT: Final = "lpsfed-compiled-model/1"
@@ -184,9 +184,8 @@ class BasketRanker:
         scores = table.scores(basket)
         scores[excluded] = -np.inf
         if not table.head.rescored:
-            rows, best = top_columns(scores[None], k)
-            return _fill_up(rows[0], best[0], k)
-        chosen, best = (part[0] for part in top_columns(scores[None], max(k, RESCORED)))
+            return _fill_up(*top_of_row(scores, k), k)
+        chosen, best = top_of_row(scores, max(k, RESCORED))
         chosen = np.sort(chosen[np.isfinite(best)])
         return _best_of(chosen, self.scores_at(basket, chosen), k)
 
@@ -239,13 +238,11 @@ class BasketRanker:
         assert exact is not None
         if not exact.head.residual or count <= k:
             return np.arange(count)
-        rows, best = top_columns(scores[None], k)
+        rows, best = top_of_row(scores, k)
         if exact.reach == 0.0:
-            found: Rows = rows[0]
-            return found
-        able = int(np.count_nonzero(scores >= best[0, -1] - 2.0 * exact.reach))
-        wide: Rows = top_columns(scores[None], min(max(able, k), max(CANDIDATES, k), count))[0][0]
-        return wide
+            return rows
+        able = int(np.count_nonzero(scores >= best[-1] - 2.0 * exact.reach))
+        return top_of_row(scores, min(max(able, k), max(CANDIDATES, k), count))[0]
 
 
 class MappedLists(NamedTuple):

@@ -63,6 +63,22 @@ def top_columns(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
     return found, best
 
 
+def top_of_row(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
+    """Finds the min(k, N) columns with the highest scores of one row (N,), in the order of `top_columns`.
+
+    At least k columns reach the k-th highest maximum of the groups of columns, and only these are sorted.
+    """
+    k = min(k, len(scores))
+    if k == 0:
+        return np.zeros(0, dtype=np.int64), scores[:0]
+    groups = len(scores) // max(1, min(FOLD, len(scores) // (GROUPS * k)))
+    maxima = scores[: len(scores) // groups * groups].reshape(-1, groups).max(axis=0)
+    found = np.flatnonzero(scores >= np.partition(maxima, groups - k)[groups - k])
+    best = scores[found]
+    order = np.argsort(-best, kind="stable")[:k]
+    return found[order], best[order]
+
+
 def _first_of_tied(scores: Float32, least: Float32, k: int) -> NDArray[np.int64]:
     """Finds the k best columns (B, k) of rows with ties at the last place.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_service.compiled.top_items import inner_products, top_columns
+from client_service.compiled.top_items import inner_products, top_columns, top_of_row
 
 
 @pytest.mark.parametrize("items", [3, 50, 159, 161, 1077, 5121, 30_011])
@@ -33,6 +33,18 @@ def test_a_column_without_a_score_is_never_taken_for_one_with_a_score() -> None:
     columns, best = top_columns(scores, 20)
     assert columns[0, :2].tolist() == [17, 0] and columns.max() < 6401
     assert best[0, :2].tolist() == [2.0, 1.0] and np.isneginf(best[0, 2:]).all() and np.isneginf(best[1]).all()
+
+
+@pytest.mark.parametrize("items", [1, 3, 159, 161, 7001, 30_011])
+@pytest.mark.parametrize("k", [0, 1, 20, 200, 9000])
+def test_one_row_alone_gives_the_same(items: int, k: int) -> None:
+    draws = np.random.default_rng(items)
+    equal = np.round(draws.standard_normal(items), 1).astype(np.float32)
+    for scores in (draws.standard_normal(items).astype(np.float32), equal, np.zeros(items, dtype=np.float32)):
+        scores[::3] = -np.inf
+        columns, best = top_of_row(scores, k)
+        order = np.argsort(-scores, kind="stable")[:k]
+        assert columns.tolist() == order.tolist() and best.tolist() == scores[order].tolist()
 
 
 def test_of_equal_ones_a_row_has_the_same_whatever_the_others_are() -> None:
