@@ -13,7 +13,7 @@ from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import PerUser
 from client_service.evaluation.ranking import TopItems, ranked_by
 from client_service.models.closed_form.ease import OWN_SIDE
-from client_service.models.closed_form.part import LOUDNESSES, Scorer, ScorerPart
+from client_service.models.closed_form.part import LOUDNESSES, Scorer, ScorerPart, TrainingGraph
 from client_service.models.closed_form.registry import PARTS, ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.ranker import Rows
@@ -84,12 +84,12 @@ def best_recipe(
     if not common and began is None and judge.count and _can_keep_best(shard):
         try:
             narrow, parts = _best_of_own_parts(judge, shard, made, scores_of)
-            return _as_recipe(parts, _choose_weights(narrow, parts), 1.0, 0, base_is_common=False)
+            return _as_recipe(parts, _choose_weights(narrow, parts, made.graph), 1.0, 0, base_is_common=False)
         except UncertainRankError:  # rare: very many items have nearly the same score
             pass
     base = standardise(scores_of(judge.users))
     parts = _own_parts(judge, made, None if began else base)
-    weights = _choose_weights(judge, parts)
+    weights = _choose_weights(judge, parts, made.graph)
     theirs = [*(judge.scored(one) for one in common), *([base] if began else [])]
     prior = usual_share(shard.train.shape[0], directions, told_share)
     share = _own_share(judge, parts.sum(weights), theirs, prior, told_share**2) if theirs else 1.0
@@ -118,12 +118,13 @@ def fused_top(
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))
 
 
-def _choose_weights(judge: Judge, parts: OwnParts) -> Weights:
+def _choose_weights(judge: Judge, parts: OwnParts, graph: TrainingGraph) -> Weights:
     """Chooses the weights of the silo's own parts by validation.
 
     With few validation users they are drawn towards the usual weights.
     """
-    usual = _normalise({name: PARTS[name].weight if name in PARTS else BASE_WEIGHT for name in parts.scores})
+    known = {name: PARTS[name].usual_weight(graph, setting) for name, setting in parts.settings.items()}
+    usual = _normalise({name: known.get(name, BASE_WEIGHT) for name in parts.scores})
     weights = _mix(_best_weights(judge, parts, usual), usual, judge.count / (judge.count + PRIOR_USERS))
     return _no_worse_than_one(judge, parts, _drop_quiet(weights))
 

@@ -30,6 +30,7 @@ COLD_RIDGES = (0.003, 0.03, 0.3)
 USUAL_COLD_RIDGE = 0.03
 HIDDEN, FOLDS, HIDING_SEED, TOP, MOST_USERS = 0.1, 2, 4, 10, 2000  # of items that are hidden to choose for cold ones
 WEIGHT = 3.0  # of small silos, in which validation can hardly weigh it
+PAIRS = 1200  # training pairs from which a silo's own sums tell half as much as all silos'
 
 
 class ContentSums(NamedTuple):
@@ -229,6 +230,12 @@ def _usual_first(graph: TrainingGraph, ridges: Sequence[float], usual_ridge: flo
     return usual, *(one for one in each if one != usual)
 
 
+def weigh_content(graph: TrainingGraph, setting: ContentSetting) -> float:
+    """The usual weight: less where a silo of few training pairs has no sums but its own."""
+    pairs = graph.interactions.nnz
+    return WEIGHT if setting.others > 0.0 else WEIGHT * pairs / (pairs + PAIRS)
+
+
 CONTENT = ScorerPart(
     "content",
     WEIGHT,
@@ -238,4 +245,5 @@ CONTENT = ScorerPart(
     contents_of_graph,
     loudnesses=LOUDNESSES,
     from_base=False,
+    weigh=weigh_content,
 )

@@ -149,7 +149,8 @@ class SummedPairs(Protocol):
 class ScorerPart:
     """A scorer that the fusion can take.
 
-    weight: beside the others where nobody can vote; 0 leaves it to validation. settings: a graph -> the
+    weight: beside the others where nobody can vote; 0 leaves it to validation. weigh: the same of a graph and a
+    setting, where it depends on these; None: `weight`. settings: a graph -> the
     settings that validation chooses from, numbers or a `Weighting`; none where the scorer does not fit. usual: the
     one that is kept unless another is better for sure. make: the scorer of a silo's own graph. make_each, score_each:
     the same for several settings at once, and their scores of baskets in turn, where that saves work. of_sums: the
@@ -168,3 +169,8 @@ class ScorerPart:
     of_sums: Callable[[SummedPairs], ItemScorer] | None = None
     loudnesses: Sequence[float] = LOUDNESSES
     from_base: bool = True
+    weigh: Callable[[TrainingGraph, Any], float] | None = None
+
+    def usual_weight(self, graph: TrainingGraph, setting: Any) -> float:
+        """Returns the weight beside the others where nobody can vote."""
+        return self.weight if self.weigh is None else self.weigh(graph, setting)

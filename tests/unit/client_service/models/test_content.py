@@ -22,6 +22,7 @@ from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.model_store.model_files import Served
 from client_service.models.closed_form.content import (
     CONTENT,
+    PAIRS,
     ContentSetting,
     ContentSums,
     add_constant,
@@ -29,6 +30,7 @@ from client_service.models.closed_form.content import (
     known_features,
     sum_content,
 )
+from client_service.models.closed_form.part import TrainingGraph
 from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import ChosenPart, Recipe, fuse, standard_scores
@@ -159,11 +161,16 @@ def test_a_silo_in_which_nobody_votes_has_it_with_its_usual_weight(told: Shard) 
         shard_of_matrices("shop", told.user_ids, told.item_ids, [told.train, nobody, nobody]), titles=told.titles
     )
     recipe = best_recipe(shard, low_spectrum(told.train, 12), START)
-    assert recipe.loudness("content") == pytest.approx(CONTENT.weight)
+    graph = ClosedFormScorers.of_shard(shard, low_spectrum(told.train, 12)).graph
+    setting = recipe.setting("content")
+    assert recipe.loudness("content") == pytest.approx(CONTENT.usual_weight(graph, setting))
+    assert CONTENT.usual_weight(graph, setting) < CONTENT.weight
+    others = replace(setting, others=1.0)
+    assert CONTENT.usual_weight(graph, others) == CONTENT.weight  # all silos' sums tell enough
     assert (
-        recipe.setting("content")
-        == CONTENT.settings(ClosedFormScorers.of_shard(shard, low_spectrum(told.train, 12)).graph)[0]
+        CONTENT.usual_weight(TrainingGraph(sparse.csr_array(np.ones((4, PAIRS // 4))), graph.spectrum), setting) == 1.5
     )
+    assert setting == CONTENT.settings(graph)[0]
 
 
 def test_a_compiled_model_has_what_scores_items_that_nobody_has(told: Shard) -> None:
