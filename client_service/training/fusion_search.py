@@ -161,7 +161,7 @@ def _best_of_own_parts(
         each = {setting: next(remaining) for setting in some}
         usual, *rest = _usual_first(PARTS[name], some)
         settings[name] = narrow.preferred(
-            (usual, take_rows(each[usual])), ((one, take_rows(each[one])) for one in rest)
+            (usual, take_rows(each[usual])), ((one, take_rows(each[one])) for one in rest), PARTS[name].errors
         )
         found[name] = each[settings[name]]
         made.keep(name, settings[name], scorers[name][some.index(settings[name])])
@@ -209,7 +209,7 @@ def _preferred(
         found = scored(setting)
         return found, take_rows(found[1])
 
-    return judge.preferred(judged(usual), map(judged, others)) if others else scored(usual)
+    return judge.preferred(judged(usual), map(judged, others), part.errors) if others else scored(usual)
 
 
 def _scored_together(

@@ -25,12 +25,13 @@ from shared.method.parameters import Float32
 ROWS = 4096  # users whose sums of features are computed at a time
 RIDGES = (0.001, 0.003, 0.01, 0.03)  # a, in means of A's diagonal
 USUAL_RIDGE = 0.003
+ERRORS = 2.0  # by which another share must be better: there are many settings, and small silos have few judges
 SHARES = (1.0, 0.0, 0.3, 3.0)  # of the other silos' sums, the usual one first
 COLD_RIDGES = (0.003, 0.03, 0.3)
 USUAL_COLD_RIDGE = 0.03
 HIDDEN, FOLDS, HIDING_SEED, TOP, MOST_USERS = 0.1, 2, 4, 10, 2000  # of items that are hidden to choose for cold ones
 WEIGHT = 3.0  # of small silos, in which validation can hardly weigh it
-PAIRS = 1200  # training pairs from which a silo's own sums tell half as much as all silos'
+PAIRS = 800  # training pairs from which a silo's own sums count a quarter of what all silos' do
 
 
 class ContentSums(NamedTuple):
@@ -233,7 +234,7 @@ def _usual_first(graph: TrainingGraph, ridges: Sequence[float], usual_ridge: flo
 def weigh_content(graph: TrainingGraph, setting: ContentSetting) -> float:
     """The usual weight: less where a silo of few training pairs has no sums but its own."""
     pairs = graph.interactions.nnz
-    return WEIGHT if setting.others > 0.0 else WEIGHT * pairs / (pairs + PAIRS)
+    return WEIGHT if setting.others > 0.0 else WEIGHT * (pairs / (pairs + PAIRS)) ** 2
 
 
 CONTENT = ScorerPart(
@@ -246,4 +247,5 @@ CONTENT = ScorerPart(
     loudnesses=LOUDNESSES,
     from_base=False,
     weigh=weigh_content,
+    errors=ERRORS,
 )

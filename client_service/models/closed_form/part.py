@@ -156,7 +156,8 @@ class ScorerPart:
     the same for several settings at once, and their scores of baskets in turn, where that saves work. of_sums: the
     scorer of the pairs of all silos, where it follows from these; None: a silo has it of its own graph alone.
     loudnesses: of which validation chooses one, beside the sum of the others. from_base: is it also weighed where the
-    search begins at the base score? A part that is not costs less than half as much.
+    search begins at the base score? A part that is not costs less than half as much. errors: by how many standard
+    errors another setting must be better than the usual one.
     """
 
     name: str
@@ -170,6 +171,7 @@ class ScorerPart:
     loudnesses: Sequence[float] = LOUDNESSES
     from_base: bool = True
     weigh: Callable[[TrainingGraph, Any], float] | None = None
+    errors: float = 1.0
 
     def usual_weight(self, graph: TrainingGraph, setting: Any) -> float:
         """Returns the weight beside the others where nobody can vote."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from client_service.models.initial_filter import Filter
 from client_service.models.score_fusion import ChosenPart, Recipe, fuse, standard_scores
 from client_service.runtime.interruption import NEVER
 from client_service.training.fusion_search import best_recipe
+from client_service.training.recipe_judge import Judge
 from client_service.training.start_choice import Choice, begin_model, load_choice, save_choice
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
@@ -167,10 +169,30 @@ def test_a_silo_in_which_nobody_votes_has_it_with_its_usual_weight(told: Shard) 
     assert CONTENT.usual_weight(graph, setting) < CONTENT.weight
     others = replace(setting, others=1.0)
     assert CONTENT.usual_weight(graph, others) == CONTENT.weight  # all silos' sums tell enough
-    assert (
-        CONTENT.usual_weight(TrainingGraph(sparse.csr_array(np.ones((4, PAIRS // 4))), graph.spectrum), setting) == 1.5
-    )
+    as_many = TrainingGraph(sparse.csr_array(np.ones((4, PAIRS // 4))), graph.spectrum)
+    assert CONTENT.usual_weight(as_many, setting) == CONTENT.weight / 4
     assert setting == CONTENT.settings(graph)[0]
+
+
+def test_another_share_of_the_others_sums_must_be_better_by_two_standard_errors(
+    told: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few users judge many settings: else chance often leaves out what the other silos know."""
+    asked = list[float]()
+
+    def prefer(_: Judge, usual: Any, others: Any, errors: float = 1.0) -> Any:
+        del others
+        asked.append(errors)
+        return usual[0]
+
+    monkeypatch.setattr(Judge, "preferred", prefer)
+    counts = []
+    for shard in (replace(told, titles=None), told):
+        asked.clear()
+        best_recipe(shard, low_spectrum(told.train, 12), START)
+        counts.append((asked.count(1.0), asked.count(2.0)))
+    (others, _), (again, _) = counts
+    assert counts[1][1] == counts[0][1] + 1 and others == again > 0
 
 
 def test_a_compiled_model_has_what_scores_items_that_nobody_has(told: Shard) -> None:
