@@ -121,6 +121,11 @@ class Overlay:
         """Ids of the items outside the catalogue that a user has met since the shard was written."""
         return self._met_outside.get(user, frozenset())
 
+    @property
+    def tells_of_items(self) -> bool:
+        """Tells whether applications have said anything of any item."""
+        return bool(self._items)
+
     def take_newly_told(self) -> dict[str, ItemIn]:
         """Returns what was said of items since the last call of this method."""
         if not self._newly_told:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -21,16 +21,13 @@ from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.serving.item_answers import Answers, order_by_variety, stretch
 from client_service.serving.messages import ItemOut
-from client_service.serving.ranking import POOL, ListRequest, Mask
+from client_service.serving.ranking import POOL, Asker, ListRequest
 from client_service.text.feature_file import TextEncoder, make_encoder
 from client_service.text.projection import Values
 
 PLACE, OTHER_PLACE = 10, 5  # of one new item in a list, and of the other where there are two
 AT_ONCE, MORE = 64, 256  # told items that a request encodes at most; that a thread encodes at a time
 LEAST_LENGTH: Final = 5  # of a list with a place for a new item
-NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
-NO_NAMES: Final = frozenset[str]()
-NOTHING_SEEN: Final = frozenset[int]()
 
 
 @lru_cache
@@ -72,38 +69,6 @@ class ToldItems(NamedTuple):
     texts: Float32
     factors: Float32
     replaced: frozenset[int]
-
-
-class Known(NamedTuple):
-    """What is known of somebody.
-
-    basket: rows of the items liked; empty for somebody unknown. met, names: rows and ids of what is left out as met.
-    """
-
-    basket: Rows
-    met: tuple[Rows, ...]
-    names: frozenset[str]
-
-
-class Asker:
-    """Whom new items are chosen for.
-
-    hidden: mask (N,). read: finds what is known of the asker, when it is needed. listed: the row of the user whose
-    computed list of cold items holds; None: compute one. seen: rows that the list does not leave out.
-    """
-
-    def __init__(
-        self,
-        hidden: Mask | None,
-        read: Callable[[], Known],
-        listed: int | None = None,
-        seen: frozenset[int] = NOTHING_SEEN,
-    ) -> None:
-        self.hidden, self._read, self.listed, self.seen = hidden, read, listed, seen
-
-    @cached_property
-    def facts(self) -> Known:
-        return self._read()
 
 
 class NewItems:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -169,6 +170,11 @@ ListedRows = tuple[NDArray[np.integer], Float32]
 """Rows of items, best first, and their scores."""
 
 
+NO_ROWS: Rows = np.zeros(0, dtype=np.int64)
+NO_NAMES: Final = frozenset[str]()
+NOTHING_SEEN: Final = frozenset[int]()
+
+
 class ListKey(NamedTuple):
     """A user as he is known at one moment: his row in the shard, and what has come since; None for neither.
 
@@ -182,6 +188,39 @@ class ListKey(NamedTuple):
     by_row: bool
     hidden: Mask | None
     met: Rows
+
+
+class Known(NamedTuple):
+    """Facts that new items are chosen by.
+
+    basket: rows of the items liked; empty for somebody unknown. met, names: rows and ids of what is left out as met.
+    """
+
+    basket: Rows
+    met: tuple[Rows, ...]
+    names: frozenset[str]
+
+
+class Asker:
+    """Person whom new items are chosen for.
+
+    hidden: mask (N,). read: finds what is known of the asker, when it is needed. listed: the row of the user whose
+    computed list of cold items holds; None: compute one. seen: rows that the list does not leave out.
+    """
+
+    def __init__(
+        self,
+        hidden: Mask | None,
+        read: Callable[[], Known],
+        listed: int | None = None,
+        seen: frozenset[int] = NOTHING_SEEN,
+    ) -> None:
+        self.hidden, self._read, self.listed, self.seen = hidden, read, listed, seen
+
+    @cached_property
+    def facts(self) -> Known:
+        """Returns what is known of the asker, which is looked up once."""
+        return self._read()
 
 
 class ListStart(NamedTuple):

@@ -19,18 +19,18 @@ from client_service.serving.item_answers import Answers, Catalogue, Float64, Que
 from client_service.serving.messages import SCORE, Fallback, ItemOut, RecommendationsOut, SimilarOut
 from client_service.serving.model_server import ModelServer
 from client_service.serving.new_items import (
-    NO_NAMES,
-    NO_ROWS,
-    Asker,
-    Known,
     NewItem,
     NewItems,
     rate_new_item,
     reserved_places,
 )
 from client_service.serving.ranking import (
+    NO_NAMES,
+    NO_ROWS,
+    Asker,
     Basket,
     Exclusions,
+    Known,
     Listed,
     ListedRows,
     ListKey,
@@ -141,7 +141,11 @@ class Recommender(ModelServer):
         if model is None or (found := self._find_list(model, asked, limits)) is None:
             return None
         best, scores, placed = found[0].tolist(), found[1], tuple[PlacedItem, ...]()
-        chosen = self._choose_new(model, self._asker_of(asked), limits) if self._new.are_there(model) else []
+        chosen = (
+            self._choose_new(model, self._asker_of(asked), limits)
+            if model.cold is not None and self._new.are_there(model)
+            else []
+        )
         if chosen:
             rows = {one.row for one in chosen}
             if not rows.isdisjoint(best):  # rare: a list holds a new item where its text is a part of the score
@@ -270,6 +274,13 @@ class Recommender(ModelServer):
         basket, names = recent_basket(self._shard, asked.row, latest), self.overlay.met_outside(asked.user)
         return Known(basket, met if latest is None else (*met, latest.seen), names)
 
+    def _has_new(self, model: CompiledModel) -> bool:
+        """Tells whether the silo has a new item for anybody."""
+        cold = model.cold
+        if cold is None or not (len(cold.rows) or self.overlay.tells_of_items):
+            return False
+        return self._new.are_there(model)
+
     def _choose_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> list[NewItem]:
         """Chooses the new items for the reserved places of a list."""
         return self._new.rank(model, asker, limits, len(reserved_places(limits.new_places, limits.k)))
@@ -364,7 +375,7 @@ class Recommender(ModelServer):
         self, model: CompiledModel | None, ranked: Ranked, limits: ListRequest, asker: Asker, query: Query | None = None
     ) -> tuple[ItemOut, ...]:
         """Writes the asked part of a list, with new items at the reserved places."""
-        chosen = [] if model is None or not self._new.are_there(model) else self._choose_new(model, asker, limits)
+        chosen = self._choose_new(model, asker, limits) if model is not None and self._has_new(model) else []
         if model is None or not chosen:
             return self._answers.write_page(ranked, limits, query)
         rows, scores = _leave_out(ranked.rows, ranked.scores, chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.data.interaction_files import load_shard, save_shard
+from client_service.data.interaction_files import FEATURES, load_shard, save_shard
 from client_service.data.interactions import build_shard
 from client_service.data.session_files import load_session_shard, save_session_shard
 from client_service.data.sessions import TEST
@@ -29,13 +30,14 @@ def write_blind_shards(
 def hide_test_pairs(path: Path, blind: Path) -> None:
     """Write the shard anew into the folder `blind`.
 
-    The catalogue keeps the items that occur in test pairs alone, so that validation ranks the very same candidates.
-    Raises DataError for a shard that cannot be read.
+    The catalogue keeps the items that occur in test pairs alone, with all that is known of them, so that validation
+    ranks the very same candidates by the very same text. Raises DataError for a shard that cannot be read.
     """
     shard = load_shard(path)
     events = shard.events_with_ids().filter(pl.col("split") != "test")
-    items = shard.items_with_ids().select("item")
-    save_shard(blind, build_shard(shard.name, events, items, ("test pairs left out",)))
+    save_shard(blind, build_shard(shard.name, events, shard.items_with_ids(), ("test pairs left out",)))
+    if shard.feature_file is not None:
+        shutil.copyfile(shard.feature_file, blind / FEATURES)
 
 
 def hide_test_sessions(path: Path, blind: Path) -> None:

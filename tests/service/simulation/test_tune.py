@@ -16,7 +16,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 from typer.testing import CliRunner
 
-from client_service.data.interaction_files import load_shard, write_shard
+from client_service.data.interaction_files import FEATURES, load_shard, write_shard
 from client_service.federation.messages import StatusOut
 from shared.errors import DataError, FederationError, SettingsError
 from shared.method.settings import PRESETS, MethodSettings, method_settings
@@ -121,14 +121,18 @@ def test_what_is_fixed_stays_and_something_must_be_left() -> None:
 def test_blind_shards_have_no_test_pair_and_are_otherwise_the_same(tmp_path: Path) -> None:
     rows = [("a", "x", "train"), ("a", "y", "valid"), ("a", "z", "test"), ("b", "y", "train"), ("b", "x", "test")]
     table = pl.DataFrame(rows, schema=["user", "item", "split"], orient="row")
-    write_shard(tmp_path / "client-1", "client-1", table, None)
+    known = {"item": ["x", "y", "z"], "title": ["Red hat", None, "Shoe"], "category": ["hat", "hat", None]}
+    write_shard(tmp_path / "client-1", "client-1", table, pl.DataFrame(known))
+    (tmp_path / "client-1" / FEATURES).write_bytes(b"vectors")
     whole = load_shard(tmp_path / "client-1")
     (path,) = write_blind_shards(hide_test_pairs, [tmp_path / "client-1"], tmp_path / "blind")
     blind = load_shard(path)
     assert whole.test.nnz == 2 and blind.test.nnz == 0
     assert blind.item_ids == whole.item_ids  # z occurs in a test pair alone and is still ranked
     assert (blind.train != whole.train).nnz == (blind.valid != whole.valid).nnz == 0
-    assert (blind.name, blind.user_ids) == (whole.name, whole.user_ids)
+    assert (blind.name, blind.user_ids, blind.titles) == (whole.name, whole.user_ids, whole.titles)
+    assert whole.features is not None and whole.features.equals(blind.features)  # by which items are scored too
+    assert blind.feature_file == path / FEATURES and blind.feature_file.read_bytes() == b"vectors"
 
 
 def test_a_trial_s_value_is_the_mean_of_the_clients_best_rounds(task: Search, tmp_path: Path) -> None:

@@ -46,4 +46,4 @@ async def test_a_list_after_an_event_is_computed_in_few_files(settings: ClientSe
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
     assert {"client_service/serving/recommender.py", "client_service/compiled/model.py"} <= entered
-    assert len(entered) <= MOST_FILES, sorted(entered)
+    assert len(entered) <= MOST_FILES, "\n".join(sorted(entered))

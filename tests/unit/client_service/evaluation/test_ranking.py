@@ -89,7 +89,7 @@ def test_users_are_taken_in_chunks_without_losing_one(monkeypatch: pytest.Monkey
     monkeypatch.setattr(client_service.evaluation.ranking, "CHUNK", 2)
     seen = matrix([[0] if user % 2 else [] for user in range(5)], 5)
     assert evaluate(top, matrix([[0], [1], [2], [3], [0]], 5), seen).values["recall"] == 4 / 5
-    assert asked == [[0, 1], [2, 3], [4]]
+    assert sorted(asked) == [[0, 1], [2, 3], [4]]  # by several threads, in any order
 
 
 def test_lists_are_ranked_by_score_without_what_was_seen() -> None:
