@@ -93,11 +93,6 @@ class NewItems:
                 self._take_up(newly, cold)
         return self._told[1]
 
-    def are_there(self, model: CompiledModel | None) -> bool:
-        """Tells whether the silo has a new item for anybody."""
-        cold = None if model is None else model.cold
-        return cold is not None and (len(cold.rows) > 0 or self.find_told(cold) is not None)
-
     def rank(self, model: CompiledModel, asker: Asker, limits: ListRequest, count: int) -> list[NewItem]:
         """Chooses the best new items, best first; of a computed list where it reaches so far."""
         if (cold := model.cold) is None or count == 0:

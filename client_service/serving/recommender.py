@@ -141,11 +141,7 @@ class Recommender(ModelServer):
         if model is None or (found := self._find_list(model, asked, limits)) is None:
             return None
         best, scores, placed = found[0].tolist(), found[1], tuple[PlacedItem, ...]()
-        chosen = (
-            self._choose_new(model, self._asker_of(asked), limits)
-            if model.cold is not None and self._new.are_there(model)
-            else []
-        )
+        chosen = self._choose_new(model, self._asker_of(asked), limits) if self._has_new(model) else []
         if chosen:
             rows = {one.row for one in chosen}
             if not rows.isdisjoint(best):  # rare: a list holds a new item where its text is a part of the score
@@ -277,9 +273,9 @@ class Recommender(ModelServer):
     def _has_new(self, model: CompiledModel) -> bool:
         """Tells whether the silo has a new item for anybody."""
         cold = model.cold
-        if cold is None or not (len(cold.rows) or self.overlay.tells_of_items):
+        if cold is None:
             return False
-        return self._new.are_there(model)
+        return len(cold.rows) > 0 or (self.overlay.tells_of_items and self._new.find_told(cold) is not None)
 
     def _choose_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> list[NewItem]:
         """Chooses the new items for the reserved places of a list."""

@@ -29,7 +29,6 @@ ERRORS = 2.0  # by which another share must be better: there are many settings, 
 SHARES = (1.0, 0.0, 0.3, 3.0)  # of the other silos' sums, the usual one first
 COLD_RIDGES = (0.003, 0.03, 0.3)
 USUAL_COLD_RIDGE = 0.03
-HIDDEN, FOLDS, HIDING_SEED, TOP, MOST_USERS = 0.1, 2, 4, 10, 2000  # of items that are hidden to choose for cold ones
 WEIGHT = 3.0  # of small silos, in which validation can hardly weigh it
 PAIRS = 800  # training pairs from which a silo's own sums count a quarter of what all silos' do
 
@@ -177,44 +176,9 @@ def cold_scorer(graph: TrainingGraph, setting: ContentSetting) -> ColdItemScorer
     return ColdItemScorer(table.astype(np.float32), (table @ weights).astype(np.float32), weights.astype(np.float32))
 
 
-def choose_cold_setting(graph: TrainingGraph) -> ContentSetting:
-    """Hides a tenth of the items from everybody, and chooses by how these are ranked among themselves.
-
-    The usual setting stays unless another one is surely better, by one standard error over users.
-    """
-    settings = _usual_first(graph, COLD_RIDGES, USUAL_COLD_RIDGE)
-    usual = settings[0]
-    gains = np.concatenate([_rank_hidden(graph, settings, fold) for fold in range(FOLDS)], axis=1)
-    if gains.shape[1] < 2:
-        return usual
-    over = gains - gains[0]
-    surely = over.mean(axis=1) - over.std(axis=1, ddof=1) / np.sqrt(over.shape[1])
-    return settings[int(np.argmax(surely))]
-
-
-def _rank_hidden(graph: TrainingGraph, settings: Sequence[ContentSetting], fold: int) -> Float64:
-    """Ranks hidden items by each setting: NDCG@TOP of each user who has one and another item, (settings, users)."""
-    assert graph.features is not None
-    table, generator = add_constant(graph.features), np.random.default_rng([HIDING_SEED, fold])
-    warm = np.flatnonzero(degrees(graph.interactions)[1] > 0)
-    hidden = np.sort(generator.permutation(warm)[: max(1, round(HIDDEN * len(warm)))])
-    kept = np.ones(len(table))
-    kept[hidden] = 0.0
-    train = sparse.csr_array(graph.interactions @ sparse.diags_array(kept))
-    train.eliminate_zeros()
-    wanted = sparse.csr_array(graph.interactions[:, hidden]).toarray() > 0
-    users = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0))[:MOST_USERS]
-    profiles, own = np.asarray(train[users] @ table), sum_content(train, table)
-    size = min(TOP, len(hidden))
-    discounts = 1.0 / np.log2(np.arange(2, size + 2))
-    ideal = np.cumsum(discounts)[np.minimum(wanted[users].sum(axis=1), size) - 1]
-    found = np.zeros((len(settings), len(users)))
-    for place, setting in enumerate(settings):
-        sums = own if graph.others is None else own.add(graph.others, setting.others)
-        scores = profiles @ content_weights(sums, table, setting.ridge) @ table[hidden].T
-        first = np.argsort(-scores, axis=1, kind="stable")[:, :size]
-        found[place] = np.take_along_axis(wanted[users], first, 1) @ discounts / ideal
-    return found
+def cold_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
+    """Lists the settings for items that nobody has, the usual one first."""
+    return _usual_first(graph, COLD_RIDGES, USUAL_COLD_RIDGE)
 
 
 def settings_of(graph: TrainingGraph) -> tuple[ContentSetting, ...]:

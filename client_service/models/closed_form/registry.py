@@ -18,7 +18,6 @@ from client_service.models.closed_form.content import (
     ColdItemScorer,
     ContentSetting,
     ContentSums,
-    choose_cold_setting,
     cold_scorer,
     known_features,
 )
@@ -29,6 +28,7 @@ from client_service.models.closed_form.full_spectrum import FILTER
 from client_service.models.closed_form.least_squares import SQUARES
 from client_service.models.closed_form.part import ItemScorer, Scorer, ScorerPart, SummedPairs, TrainingGraph
 from client_service.models.closed_form.rp3beta import RP3BETA
+from client_service.models.cold_items import choose_content_setting
 from shared.errors import SettingsError
 from shared.method.parameters import Float32
 from shared.method.spectrum import Spectrum
@@ -95,7 +95,7 @@ class ClosedFormScorers:
 
     def choose_cold(self) -> ContentSetting | None:
         """The setting that ranks hidden items best; None where nothing is known of the items."""
-        return choose_cold_setting(self.graph) if CONTENT.settings(self.graph) else None
+        return choose_content_setting(self.graph) if CONTENT.settings(self.graph) else None
 
     def make_cold(self, setting: ContentSetting | None) -> ColdItemScorer | None:
         """What scores items that nobody has; None where nothing is known of the items."""
