@@ -45,7 +45,10 @@ class Recommendations:
 
 @dataclass(frozen=True)
 class SimilarItems:
-    """Items like an item, nearest first. reason: "new" for items nearest by text to one that nobody has yet."""
+    """Items like an item, nearest first.
+
+    reason: "new" for items nearest by text to one that nobody has yet.
+    """
 
     item: str
     items: tuple[RecommendedItem, ...]
@@ -67,14 +70,20 @@ class CatalogueItem:
 
 @dataclass(frozen=True)
 class NearItem(CatalogueItem):
-    """An item that resembles what was searched. found_by: "typing" or "meaning"."""
+    """An item that resembles what was searched.
+
+    found_by: "typing" or "meaning".
+    """
 
     found_by: str = ""
 
 
 @dataclass(frozen=True)
 class CataloguePage:
-    """A page of the catalogue, by id; total: items on all pages. near: after the last, others that resemble them."""
+    """A page of the catalogue, by id.
+
+    total: items on all pages. near: after the last, others that resemble them.
+    """
 
     total: int
     items: tuple[CatalogueItem, ...]

@@ -1,4 +1,4 @@
-"""Passes bytes and open descriptors between two processes of this machine, one of which has forked the other."""
+"""Passes bytes and open descriptors between a process and one that it has forked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ MOST_DESCRIPTORS = 8  # in one piece
 
 
 class DescriptorLine:
-    """One end of a line between two processes; selectors and event loops take it as a file."""
+    """One end of a connection between two processes.
+
+    Selectors and event loops take it as a file.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -30,7 +33,10 @@ class DescriptorLine:
             self._end.sendall(content)
 
     def receive(self, most: int) -> tuple[bytes, list[int]]:
-        """Receives at most so many bytes, and the descriptors beside them; no bytes once the other end is closed."""
+        """Receives at most so many bytes, and the descriptors beside them.
+
+        No bytes come once the other end is closed.
+        """
         content, descriptors, _, _ = socket.recv_fds(self._end, most, MOST_DESCRIPTORS)
         return content, list(descriptors)
 

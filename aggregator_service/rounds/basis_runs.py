@@ -29,7 +29,7 @@ def newest_list(database: Database) -> Run | None:
 
 
 def newest_of_part(database: Database, part: Part) -> Run | None:
-    """The newest run of a part that sums that has finished; None where there is none."""
+    """Finds the newest finished run of a part that sums; None where there is none."""
     found = [run for run in _finished_sum_runs(database) if run.request.part == part]
     return found[-1] if found else None
 
@@ -67,10 +67,10 @@ def require_training(declared: Strategy, request: RunIn) -> None:
 
 
 def settle_request(database: Database, request: RunIn) -> RunIn:
-    """The request with what follows from its part: of a run that sums its rounds, of a training run its basis run; of
-    both the content sums that models are made with.
+    """Completes a request with the values that follow from its part.
 
-    ProtocolError for a training run with a basis where none has finished, or not the named one.
+    A run that sums gets its number of rounds, a training run its basis run, and either one the content sums that models
+    are made with. ProtocolError for a training run with a basis where none has finished, or not the named one.
     """
     basis = request.method.basis
     found = newest_of_part(database, CONTENT) if request.part == TRAINING or is_basis(basis) else None

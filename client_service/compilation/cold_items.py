@@ -1,4 +1,4 @@
-"""Compiles what a silo's cold items are scored by, and lists the best ones of its known users.
+"""Compiles the arrays that score a silo's cold items, and lists the best for its known users.
 
 No user has a cold item in training, and no part of the score tells users apart by it. Those with a text are
 recommended.
@@ -48,7 +48,10 @@ class CompiledCold(NamedTuple):
 
 @dataclass(frozen=True)
 class _ColdScorer:
-    """Scorer of known users by content alone. left, right: (N, r) each."""
+    """Scorer of known users by content alone.
+
+    left, right: (N, r) each.
+    """
 
     left: Float32
     right: Float32
@@ -101,7 +104,7 @@ def compile_cold_items(
 
 
 def _loudest_weights(served: Served) -> EaseWeights | None:
-    """The weights between items that count most in the model's score; None without any."""
+    """Finds the item-item weights that count most in the model's score; None without any."""
     parts = [(one, part) for one, part in served.ranker.fusion.parts if isinstance(part, ItemWeights | UserWeights)]
     return max(parts, key=lambda one: one[0])[1] if parts else None
 
@@ -137,9 +140,10 @@ def find_cold_items(served: Served, shard: Shard) -> Mask:
 
 
 def rank_cold_items(cold: ColdItems, baskets: sparse.csr_array, known: Mask) -> tuple[Rows, Float32]:
-    """Ranks the best LISTED cold items for some users: rows, -1 where there are no more, and scores, (B, LISTED) each.
+    """Ranks the best LISTED cold items for some users.
 
-    baskets: (B, N). known: items that the users have met, (B, N).
+    Returns rows, -1 where there are no more, and scores, (B, LISTED) each. baskets: (B, N). known: items that the users
+    have met, (B, N).
     """
     scores = np.stack([cold.scores(profile) for profile in (baskets @ cold.left).astype(np.float32)])
     scores[known[:, cold.rows]] = -np.inf

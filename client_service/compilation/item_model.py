@@ -440,7 +440,10 @@ def _describe(
 
 
 def digest_model(served: Served) -> str:
-    """Computes the sha256 of a model's arrays that answers follow from, and the shard and the recipe do not tell."""
+    """Computes the sha256 of a model's arrays on which answers depend.
+
+    It leaves out those that the shard and the recipe determine.
+    """
     if served.cold is None:
         return digest_ranker(served.ranker)
     found = hashlib.sha256(digest_ranker(served.ranker).encode())

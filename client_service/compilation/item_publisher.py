@@ -208,14 +208,17 @@ class ItemPublisher:
 
 
 class _Published(NamedTuple):
-    """Published model: its folder and head."""
+    """A published model with its folder and head."""
 
     folder: Path
     head: CompiledModelHead
 
 
 class _Filled(NamedTuple):
-    """Lists of a block of users: items and scores, and those of their cold items."""
+    """Computed lists of a block of users.
+
+    They hold items and scores, and those of the users' cold items.
+    """
 
     block: range
     items: Rows
@@ -224,7 +227,10 @@ class _Filled(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Work that remains for a compiled model: its lists, and perhaps its form."""
+    """Remaining work for a compiled model.
+
+    It is the lists of the model, and perhaps its form.
+    """
 
     publication: Publication
     served: Served

@@ -34,28 +34,31 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class AnchorMap:
-    """phi: the features of any items -> (n, p): features, a constant, and the likeness to each anchor.
+    """Map phi from item features to features, a constant, and the likeness to each anchor.
 
-    anchors: (m, d). reach: h, in squared distance. Needs numpy alone.
+    (n, d) -> (n, p). anchors: (m, d). reach: h, in squared distance. Needs numpy alone.
     """
 
     anchors: Float32
     reach: float
 
     def of(self, features: Float32) -> Float32:
-        """phi of each row of features (n, d), (n, d + 1 + m)."""
+        """Computes phi of each row of features (n, d), (n, d + 1 + m)."""
         likeness = self.likeness(features)
         return np.concatenate([features, np.ones((len(features), 1), np.float32), likeness], axis=1, dtype=np.float32)
 
     def likeness(self, features: Float32) -> Float32:
-        """1 + exp(-|t - a|^2 / (2 h)) of each row and anchor, (n, m)."""
+        """Computes the likeness of each row to each anchor, (n, m).
+
+        It is 1 + exp(-|t - a|^2 / (2 h)).
+        """
         squares = squared_distances(features, self.anchors)
         found: Float32 = 1.0 + np.exp(squares / np.float32(-2.0 * self.reach))
         return found
 
 
 def squared_distances(first: Float32, second: Float32) -> Float32:
-    """|a - b|^2 of each row of the first and of the second."""
+    """Computes the squared distance |a - b|^2 of each row of the first and the second."""
     ours, theirs = (np.einsum("nd,nd->n", one, one) for one in (first, second))
     found: Float32 = np.maximum(ours[:, None] + theirs[None, :] - 2.0 * (first @ second.T), 0.0)
     return found
@@ -94,12 +97,12 @@ class ColdItems:
         }
         width = len(self.mean)
         if self.left.shape != (items, width) or len(self._features) != items or self._map.shape[1] != width:
-            raise ValueError(f"factors of {items:,} items, got others")
+            raise ValueError(f"factors of {items:,} items, got arrays of other shapes")
         if self._table.shape != (len(self.rows), width):
-            raise ValueError(f"factors of {len(self.rows):,} cold items, got others")
+            raise ValueError(f"factors of {len(self.rows):,} cold items, got another shape")
         self.is_cold: NDArray[np.bool_] = arrays["cold-mask"]
         if len(self.is_cold) != items:
-            raise ValueError(f"a mask of {items:,} items, got another")
+            raise ValueError(f"a mask of {items:,} items, got one of {len(self.is_cold):,}")
 
     def has(self, row: int) -> bool:
         """Tells whether an item is a cold one that has a text."""
@@ -129,12 +132,18 @@ class ColdItems:
         return found
 
     def contributions(self, basket: Rows, texts: Float32) -> Float32:
-        """Computes what each item of a basket adds to the scores of items with these features (c, d), (n, c)."""
+        """Computes how much each basket item adds to the scores of items with these features.
+
+        texts: (c, d). Returns (n, c).
+        """
         found: Float32 = self.left[basket] @ self.map(texts).T
         return found
 
     def cosines(self, text: Float32) -> Float32:
-        """Computes the cosine of features (d,) with those of all items, (N,); 0 for an item without features."""
+        """Computes the cosine of features (d,) with those of all items.
+
+        Returns (N,), 0 for an item without features.
+        """
         length = max(float(np.linalg.norm(text)), 1e-12)
         found: Float32 = self._features @ np.append(text / np.float32(length), np.float32(0.0))  # rows have length one
         return found

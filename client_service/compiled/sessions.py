@@ -44,7 +44,7 @@ class SessionsHead(BaseModel):
 
 
 class TransitionsHead(BaseModel):
-    """Numbers of one set of transitions: see `CompiledTransitions`.
+    """Numbers that describe one set of transitions of `CompiledTransitions`.
 
     share: the weight of this set in the scores of all sets.
     """

@@ -84,7 +84,10 @@ class RowLists:
 
 
 class Feature:
-    """One feature of all items: numbers, where NaN means none, or texts."""
+    """One feature of all items, as numbers or texts.
+
+    NaN among numbers means that there is none.
+    """
 
     def __init__(self, arrays: Arrays, place: int, kind: Literal["number", "text"]) -> None:
         self._column = arrays[f"feature-{place}"]

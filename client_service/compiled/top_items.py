@@ -64,9 +64,10 @@ def top_columns(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
 
 
 def top_of_row(scores: Float32, k: int) -> tuple[NDArray[np.int64], Float32]:
-    """Finds the min(k, N) columns with the highest scores of one row (N,), in the order of `top_columns`.
+    """Finds the min(k, N) columns with the highest scores of one row (N,).
 
-    At least k columns reach the k-th highest maximum of the groups of columns, and only these are sorted.
+    They have the order of `top_columns`. At least k columns reach the k-th highest maximum of the groups of columns,
+    and only these are sorted.
     """
     k = min(k, len(scores))
     if k == 0:

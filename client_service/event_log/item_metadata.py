@@ -63,7 +63,10 @@ class ItemFacts:
         return found
 
     def outside_with(self, filters: Filters) -> frozenset[str]:
-        """Ids of the items outside the catalogue that have, of every key, one of its values."""
+        """Lists the ids of items outside the catalogue that match the filters.
+
+        Such an item has, of every key, one of its values.
+        """
         found: frozenset[str] | None = None
         for key, values in filters:
             pairs = ((key, one) for value in values for one in _readings(value))
@@ -72,7 +75,10 @@ class ItemFacts:
         return frozenset() if found is None else found
 
     def outside_holding(self, words: Sequence[str]) -> list[str]:
-        """Ids of the items outside the catalogue whose titles hold all of the folded words, ascending."""
+        """Lists items outside the catalogue whose titles hold all of the folded words.
+
+        Returns ids, ascending.
+        """
         ids, titles = self._outside
         found = np.logical_and.reduce([titles.holding(word) for word in words])
         return [ids[place] for place in np.flatnonzero(found).tolist()]

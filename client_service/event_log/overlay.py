@@ -118,7 +118,10 @@ class Overlay:
         return met[:0] if len(met) and self._is_erased(user) else met
 
     def met_outside(self, user: str) -> frozenset[str]:
-        """Ids of the items outside the catalogue that a user has met since the shard was written."""
+        """Lists the items outside the catalogue that a user has met since the shard was written.
+
+        Returns their ids.
+        """
         return self._met_outside.get(user, frozenset())
 
     @property

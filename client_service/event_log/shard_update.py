@@ -91,7 +91,10 @@ def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
 
 
 def add_items(shard: Shard, items: pl.DataFrame) -> Shard:
-    """The shard with further items in its catalogue, which nobody has: item, title, and features of the shard's."""
+    """Adds items that nobody has to the catalogue of a shard.
+
+    items: item, title, and features of the shard's.
+    """
     where = f"shard {shard.name!r}"
     catalogue = pl.concat([shard.items_with_ids(), items], how="diagonal_relaxed")
     events, counted = clean_events(shard.all_events_with_ids(), where)
@@ -171,7 +174,7 @@ def _with_liked(shard: Shard, liked: pl.DataFrame, told: LogSnapshot, where: Pat
 
 
 def _with_told(shard: Shard, told: LogSnapshot, listed: Collection[str] | None) -> Shard:
-    """The shard with the items of which a text was told, in a silo that knows its items by texts.
+    """Adds the items with a told text to a shard, if the silo knows its items by texts.
 
     Hidden ones stay out, and those that are not among the `listed` ones.
     """
@@ -190,9 +193,10 @@ def _with_told(shard: Shard, told: LogSnapshot, listed: Collection[str] | None) 
 
 
 def _told_table(shard: Shard, told: Mapping[str, ItemIn]) -> pl.DataFrame:
-    """What was told of items as rows of a shard's catalogue: item, title, and those of its features that were told.
+    """Converts what was told of items to rows of a shard's catalogue.
 
-    Categories are told by a feature of this name.
+    Columns: item, title, and those of the shard's features that were told. Categories are told by a feature of this
+    name.
     """
     known = {} if shard.features is None else dict(shard.features.schema)
     columns = {"item": list(told), "title": [facts.title for facts in told.values()]}

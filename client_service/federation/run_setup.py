@@ -120,7 +120,7 @@ class RunOpening:
         return await self._in_worker(open_basis_run, *opened)
 
     async def _content(self, state: RunOut) -> ContentStatistics | None:
-        """The content sums of a run: those that are kept, or made from its sums.
+        """Finds the kept content sums of a run, or makes them from its sums.
 
         None where there are none, and in a silo that has declared none or knows nothing of its items by their encoder.
         """

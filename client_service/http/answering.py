@@ -128,14 +128,16 @@ class Answering:
     def model_server(self, kind: type[A]) -> A:
         """Returns who answers, of the class that a route asks for. ConflictError in a silo of another task."""
         if not isinstance(self.answers, kind):
-            raise ConflictError(f"expected a request to a silo of another task, this one's is {self._task_name!r}")
+            raise ConflictError(
+                f"expected a request that a silo of task {self._task_name!r} can answer, got one for another task"
+            )
         return self.answers
 
     @property
     def feedback(self) -> EventLog:
         """ConflictError in a silo that applications tell nothing."""
         if self._feedback is None and self._answers is not None:
-            raise ConflictError(f"expected a silo that can be told of users, this one's task is {self._task_name!r}")
+            raise ConflictError(f"expected a silo that takes events of users, got one of task {self._task_name!r}")
         if self._feedback is None:
             raise UnavailableError("the client is reading its shard")
         return self._feedback
@@ -151,7 +153,10 @@ class Answering:
         return ModelOut(version=served.version, kept_at=served.kept_at or None, **trained, **sizes)
 
     async def answer_basket(self, message: RecommendationsIn) -> RecommendationsOut:
-        """A list for the message's basket: at once where that is quick, else computed with all others that wait."""
+        """Answers a message's basket with a list.
+
+        A quick list is computed at once, another one with all others that wait.
+        """
         recommender = self.model_server(Recommender)
         basket = Basket(message.basket or (), await _read_limits(recommender, message))
         return recommender.for_basket_at_once(basket) or await self.baskets.ask((recommender, basket))

@@ -138,7 +138,10 @@ async def predict_next(message: NextIn, service: Service) -> NextListOut:
 
 @recommendations.get("/items/{item}/similar", response_model_exclude_none=True)
 def read_similar_items(item: ItemPath, service: Service, k: Count = 20) -> SimilarOut:
-    """Items by the cosine of their embeddings in the served model; of a new item by that of their texts' features."""
+    """Lists items by the cosine of their embeddings in the served model.
+
+    Those like a new item are listed by the cosine of their texts' features.
+    """
     return service.model_server(Recommender).similar(item, k)
 
 

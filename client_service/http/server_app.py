@@ -58,7 +58,10 @@ inside = APIRouter(tags=["service"], route_class=DeclaredRoute, responses=PROBLE
 
 
 class AccessSettings(KeySettings, Protocol):
-    """Settings of keys, pace, hosts and origins: who may call, and how often."""
+    """Settings that determine who may call and how often.
+
+    They are keys, pace, hosts and origins.
+    """
 
     @property
     def pace(self) -> float: ...

@@ -48,7 +48,7 @@ def load_model_content(folder: Path, head: ModelHead) -> ContentStatistics | Non
     """
     found = load_basis(folder.parent / FOLDER, head.content) if head.content else None
     if head.content and not isinstance(found, ContentStatistics):
-        raise DataError(f"{folder}: expected the content sums {head.content[:SHORT]} of the kept model, there are none")
+        raise DataError(f"{folder}: expected content sums {head.content[:SHORT]}, which the model needs, got none")
     return found if isinstance(found, ContentStatistics) else None
 
 

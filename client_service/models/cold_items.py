@@ -1,4 +1,4 @@
-"""Scores items that nobody has by their features: content-EASE, and EASE carried over to items without a user.
+"""Scores items that nobody has by their features, with content-EASE and a carried EASE.
 
 With X (M, N) the training edges, T (N, d) the items' features and w the warm items, those that somebody has:
 
@@ -57,9 +57,11 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ColdSetting:
-    """What validation chooses. content: share of content-EASE; the rest is carried EASE.
-    plain: share of the plain likeness beside both. reach: h, in mean squared distances. smoothing: r. ridge: of EASE, 0
-    where it does not fit. content_ridge: a of content-EASE."""
+    """Setting of the cold-item scorer, chosen by validation.
+
+    content: share of content-EASE; the rest is carried EASE. plain: share of the plain likeness beside both. reach: h,
+    in mean squared distances. smoothing: r. ridge: of EASE, 0 where it does not fit. content_ridge: a of content-EASE.
+    """
 
     content: float = 0.5
     plain: float = 0.3
@@ -71,7 +73,7 @@ class ColdSetting:
 
 @dataclass(frozen=True)
 class ColdScorer:
-    """Scores of items that nobody has: x M phi(t)^T.
+    """Scorer of items that nobody has, x M phi(t)^T.
 
     factors: M (N, p). map: phi. Both are float32; `factors` of items that nobody has are 0.
     """
@@ -81,7 +83,7 @@ class ColdScorer:
     setting: ColdSetting
 
     def score(self, baskets: sparse.csr_array, features: Float32) -> Float32:
-        """Scores of items with these features (C, d) for each basket (B, N), (B, C)."""
+        """Scores items with these features (C, d) for each basket (B, N), (B, C)."""
         found: Float32 = np.asarray(baskets.astype(np.float32) @ self.factors) @ self.map.of(features).T
         return found
 
@@ -98,9 +100,11 @@ def fit_cold_items(
     content: Float64 | None = None,
     others: ContentSums | None = None,
 ) -> ColdScorer:
-    """The scorer of a silo. weights: of EASE, where those of a common basis take the place of the silo's own.
-    content: W of content-EASE, where it is known; else it follows from the silo's own sums, and others', those of the
-    other silos, where there are any."""
+    """Fits the scorer of a silo's cold items.
+
+    weights: of EASE, where those of a common basis take the place of the silo's own. content: W of content-EASE, where
+    it is known; else it follows from the silo's own sums, and others', those of the other silos, where there are any.
+    """
     part = _Warm.of(interactions, features, others)
     if weights is None and setting.ridge:
         weights = ease(interactions, setting.ridge, by_users=True)
@@ -108,9 +112,10 @@ def fit_cold_items(
 
 
 def usual_setting(shape: tuple[int, int], *, summed: bool = False) -> ColdSetting:
-    """The setting of a graph of (M, N) that nothing was chosen for. summed: are there content sums of other silos?
+    """Finds the usual setting for a graph of (M, N), before validation.
 
-    The fewer users there are, the more the plain likeness counts, and content-EASE, which has fewer numbers to learn.
+    summed: True if there are content sums of other silos. The fewer users there are, the more the plain likeness
+    counts, and content-EASE, which has fewer numbers to learn.
     """
     ridges, few = _ridges(shape), FEW_USERS / (FEW_USERS + shape[0])
     content = 0.3 * (1.0 + few) if ridges[0] else 1.0
@@ -121,9 +126,10 @@ def usual_setting(shape: tuple[int, int], *, summed: bool = False) -> ColdSettin
 def choose_cold_setting(
     interactions: sparse.csr_array, features: Float32, seed: int, others: ContentSums | None = None
 ) -> ColdSetting:
-    """Hides some of the warm items from everybody; a setting that ranks them better for sure replaces the usual one.
+    """Chooses a setting by hiding some of the warm items from everybody.
 
-    others: content sums of the other silos; where these have the hidden items too, they are judged as if they had not.
+    One that surely ranks the hidden items better replaces the usual one. others: content sums of the other silos; where
+    these have the hidden items too, they are judged as if they had not.
     """
     ridges = _ridges(interactions.shape)
     chosen = usual_setting(interactions.shape, summed=others is not None)
@@ -167,7 +173,10 @@ def choose_content_setting(graph: TrainingGraph) -> ContentSetting:
 
 
 def _rank_hidden(graph: TrainingGraph, settings: Sequence[ContentSetting], fold: int) -> Float64:
-    """Ranks hidden items by each setting: NDCG of each user who has one and another item, (settings, users)."""
+    """Ranks hidden items by each setting.
+
+    Returns the NDCG of each user who has a hidden and another item, (settings, users).
+    """
     assert graph.features is not None
     table, hidden = add_constant(graph.features), hide_items(graph.interactions, np.random.default_rng([4, fold]))
     train = hide_columns(graph.interactions, hidden)
@@ -183,7 +192,7 @@ def _rank_hidden(graph: TrainingGraph, settings: Sequence[ContentSetting], fold:
 
 
 def _is_surely_above(differences: Float64) -> bool:
-    """Is the mean of paired differences above its standard error?"""
+    """Checks if the mean of paired differences is above its standard error."""
     if len(differences) < 2:
         return False
     return bool(differences.mean() > differences.std(ddof=1) / np.sqrt(len(differences)))
@@ -197,7 +206,7 @@ def hide_items(interactions: sparse.csr_array, generator: np.random.Generator, s
 
 
 def hide_columns(interactions: sparse.csr_array, items: Rows) -> sparse.csr_array:
-    """The same interactions without these items, which keep their columns."""
+    """Removes the interactions with these items, which keep their columns."""
     kept = np.ones(interactions.shape[1], dtype=bool)
     kept[items] = False
     coo = interactions.tocoo()
@@ -206,7 +215,10 @@ def hide_columns(interactions: sparse.csr_array, items: Rows) -> sparse.csr_arra
 
 
 def mean_gain(scores: Float32, wanted: NDArray[np.bool_]) -> Float64:
-    """NDCG@10 of each row, (B,), where each row has a wanted item; scores (B, C)."""
+    """Computes NDCG@10 of each row, (B,).
+
+    scores: (B, C). Each row has a wanted item.
+    """
     size = min(TOP, scores.shape[1])
     first = np.argpartition(-scores, size - 1, axis=1)[:, :size]
     order = np.argsort(-np.take_along_axis(scores, first, 1), axis=1, kind="stable")
@@ -219,7 +231,10 @@ def mean_gain(scores: Float32, wanted: NDArray[np.bool_]) -> Float64:
 
 @dataclass(frozen=True)
 class _Warm:
-    """What settings have in common. rows: the warm items. anchors: rows (m,) of those with most users."""
+    """Data of the warm items that all settings use.
+
+    rows: the warm items. anchors: rows (m,) of those with most users.
+    """
 
     interactions: sparse.csr_array
     features: Float32
@@ -243,20 +258,23 @@ class _Warm:
         return AnchorMap(self.features[self.anchors], reach * self.distance)
 
     def content(self, ridge: float) -> Float64:
-        """W of the silo's own sums and those of the others."""
+        """Solves for W from the silo's own sums and those of the others."""
         warm = self.table[self.rows]
         sums = sum_content(self.interactions[:, self.rows], warm)
         return content_weights(sums if self.others is None else sums.add(self.others), warm, ridge)
 
     def likeness(self, reach: float) -> tuple[Float32, Float64]:
-        """K_w (N, m), 0 for items that nobody has, and K_w^T K_w (m, m)."""
+        """Computes the likeness K_w (N, m) to the anchors, and K_w^T K_w (m, m).
+
+        K_w is 0 for items that nobody has.
+        """
         found = np.zeros((len(self.features), len(self.anchors)), np.float32)
         found[self.rows] = self.map(reach).likeness(self.features[self.rows])
         wide = found[self.rows].astype(np.float64)
         return found, wide.T @ wide
 
     def combine(self, setting: ColdSetting, weights: EaseWeights | None, content: Float64 | None) -> ColdScorer:
-        """Both parts, each over the spread of its scores."""
+        """Adds both parts, each divided by the spread of its scores."""
         phi = self.map(setting.reach)
         held = np.zeros((len(self.features), 1), np.float32)
         held[self.rows] = 1.0
@@ -278,7 +296,10 @@ class _Warm:
 
 
 def carry_weights(weights: EaseWeights, values: Float32) -> Float32:
-    """B V, (N, m), of the weights of EASE and a matrix V, without B where it is kept by users."""
+    """Multiplies the weights B of EASE by a matrix V, (N, m).
+
+    It does without B where the weights are kept by users.
+    """
     if isinstance(weights, ItemWeights):
         found: Float32 = weights.weights @ values
         return found
@@ -289,7 +310,10 @@ def carry_weights(weights: EaseWeights, values: Float32) -> Float32:
 
 
 def solve_smooth(gram: Float64, anchors: Float32, smoothing: float, values: Float32) -> Float32:
-    """(K_w^T K_w + r K_a)^-1 V: kernel ridge regression on anchors."""
+    """Solves kernel ridge regression on anchors.
+
+    Returns (K_w^T K_w + r K_a)^-1 V.
+    """
     matrix = gram + smoothing * anchors
     matrix.flat[:: len(matrix) + 1] += smoothing * NUGGET
     found: Float32 = linalg.solve(matrix, values.astype(np.float64), assume_a="pos").astype(np.float32)
@@ -297,13 +321,16 @@ def solve_smooth(gram: Float64, anchors: Float32, smoothing: float, values: Floa
 
 
 def sample_users(interactions: sparse.csr_array) -> Rows:
-    """Rows of at most 2,000 users, evenly over the silo."""
+    """Chooses the rows of at most 2,000 users, evenly over the silo."""
     users = interactions.shape[0]
     return np.unique(np.linspace(0, users - 1, min(users, MOST_USERS)).astype(np.int64))
 
 
 def spread(baskets: sparse.csr_array, factors: Float32, features: Float32) -> float:
-    """Standard deviation of x M phi^T over baskets and items; 1 where it is 0."""
+    """Computes the standard deviation of x M phi^T over baskets and items.
+
+    Returns 1 where it is 0.
+    """
     vectors = np.asarray(baskets @ factors, dtype=np.float64)
     middle = features - features.mean(axis=0)  # a shift of all items of a user ranks nothing
     moved = vectors @ (middle.T.astype(np.float64) @ middle) if len(middle) else vectors
@@ -312,7 +339,7 @@ def spread(baskets: sparse.csr_array, factors: Float32, features: Float32) -> fl
 
 
 def _ridges(shape: tuple[int, int]) -> Sequence[float]:
-    """Of EASE, those that are tried; 0 where an inverse takes too long."""
+    """Lists the ridges of EASE to try; 0 alone where an inverse takes too long."""
     side = min(shape)
     return RIDGES if side <= OWN_SIDE else (USUAL_RIDGE,) if side <= ONE_RIDGE_SIDE else (0.0,)
 
@@ -342,7 +369,7 @@ class _Fold:
         self._reached = lru_cache(maxsize=1)(self._carry)
 
     def gains(self, setting: ColdSetting) -> Float64:
-        """NDCG@10 of each user."""
+        """Computes NDCG@10 of each user."""
         if not len(self.users):
             return np.zeros(0)
         scores = np.zeros(self._wanted.shape, np.float32)

@@ -82,7 +82,10 @@ class Encoder(nn.Module, ABC):
         """Called once on a copy that is asked for baskets and for nothing else: what these do not need can go."""
 
     def begin_training(self, only: str) -> bool:
-        """Called before each training of the parameters whose name starts with `only`. False: there is none to do."""
+        """Prepares a training of the parameters whose name starts with `only`.
+
+        It is called before each. Returns False where there is nothing to train.
+        """
         del only
         return True
 

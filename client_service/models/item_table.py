@@ -108,7 +108,7 @@ class Factors(Encoder):
         return nodes_of(users), nodes_of(items)
 
     def folded_items(self) -> Tensor:
-        """Vectors of all items (N, d) by which a basket becomes a user's vector."""
+        """Computes the vectors of all items (N, d) by which a basket becomes a user's vector."""
         return self.vectors()[1]
 
     def basket(self, items: Tensor) -> Nodes:

@@ -215,7 +215,7 @@ def _side(embedding: Tensor, narrow: Tensor, hidden: Tensor) -> Side:
 
 
 def bare_side(embedding: Tensor) -> Side:
-    """A side of a score that is a dot product."""
+    """Makes a side of a score that is a dot product."""
     nothing = np.zeros((len(embedding), 0), dtype=np.float32)
     return Side(array_of(embedding), nothing, nothing)
 

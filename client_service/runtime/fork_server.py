@@ -1,4 +1,4 @@
-"""Forks processes that share the memory of loaded modules with the process that has started the fork server.
+"""Forks processes that share the memory of loaded modules with the starting process.
 
 A fork server has one thread and no event loop, so that it can fork at any time. It ends with its parent process, and
 its forked processes end with it.
@@ -68,7 +68,10 @@ def _run_and_exit(run: Callable[[], int]) -> NoReturn:
 
 
 def _answer_starts(line: DescriptorLine, prepare: Callable[[], Run]) -> int:
-    """Forks a process at each request, and reports the end of each, until the parent process closes its side."""
+    """Forks a process at each request and reports its end.
+
+    It goes on until the parent process closes its side.
+    """
     die_with_parent()
     if (inherited := os.environ.pop(READY_PIPE, "")).isdecimal():  # the parent process alone says that it is ready
         os.close(int(inherited))
@@ -238,7 +241,7 @@ class ForkServer:
         for future, tether in self._starting:
             os.close(tether)
             if not future.done():
-                future.set_exception(ConnectionError("expected a fork server, it has ended"))
+                future.set_exception(ConnectionError("expected a running fork server, got one that has ended"))
         self._processes.clear()
         self._starting.clear()
         self.close()

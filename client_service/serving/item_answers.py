@@ -232,7 +232,10 @@ class Catalogue:
         return np.flatnonzero(found)
 
     def _find_near(self, words: str, exact: Rows) -> Found:
-        """Finds items that resemble the words, of which `exact` lack none; a changed title takes the shard's place."""
+        """Finds items that resemble the words, besides the exact matches.
+
+        exact: items that lack none of the words. A changed title takes the shard's place.
+        """
         shown: NDArray[np.bool_] = np.ones(len(self._shard.item_ids), dtype=bool)
         shown[exact] = False
         if self._overlay.hidden is not None:

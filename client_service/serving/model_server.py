@@ -1,4 +1,4 @@
-"""What training and the service expect of every object that answers by a model."""
+"""Objects that answer by a model implement one interface, which training and the service use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Chooses new items for a user: cold items that have a text, of the catalogue or told by an application since.
+"""Chooses new items for a user.
 
-They are scored by content alone, and have reserved places in a list.
+New items are cold items that have a text, of the catalogue or told by an application since. They are scored by content
+alone, and have reserved places in a list.
 """
 
 from __future__ import annotations
@@ -120,7 +121,10 @@ class NewItems:
         return list(self._answers.add_reasons(found, counted, asker.facts.basket))
 
     def find_features(self, cold: ColdItems, item: str) -> Float32 | None:
-        """Looks up the features of a new item, (d,); None for an item that is not new, or that has no text."""
+        """Looks up the features of a new item, (d,).
+
+        Returns None for an item that is not new, or that has no text.
+        """
         self.find_told(cold)
         if (told := self._encoded.get(item)) is not None:
             return told.text
@@ -130,7 +134,10 @@ class NewItems:
     def _look_up(
         self, model: CompiledModel, asker: Asker, limits: ListRequest, count: int, told: ToldItems | None
     ) -> list[NewItem] | None:
-        """Takes the first allowed items of a user's computed list; None where it does not reach so far."""
+        """Takes the first allowed items of a user's computed list.
+
+        Returns None where it does not reach so far.
+        """
         assert asker.listed is not None
         if (listed := model.cold_list_of(asker.listed)) is None:
             return None
@@ -267,7 +274,10 @@ class NewItems:
 
 
 class _Encoded(NamedTuple):
-    """A told item: its row or -1, its features (d,), and the factors by which it is scored (r,)."""
+    """A told item with its features.
+
+    row: in the catalogue, or -1. Features (d,), and the factors by which it is scored (r,).
+    """
 
     title: str | None
     row: int

@@ -27,7 +27,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ListRequest:
-    """What a request asks of a list of items.
+    """Options of a request for a list of items.
 
     k: how many items. exclude_seen: leave out seen items. forbidden: mask (N,) of items that may not be answered.
     offset: how many of the best come before the first that is answered. mmr, freshness: weights in [0, 1] of being

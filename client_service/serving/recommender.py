@@ -133,7 +133,7 @@ class Recommender(ModelServer):
         return self._look_up(self.model, self._ask_for(user), limits)
 
     def listed_for(self, user: str, k: int, new: int | None = None) -> Listed | None:
-        """Looks up the k best items that a user does not have, and those at the places for `new` ones.
+        """Looks up a user's k best further items, and those at the places for `new` ones.
 
         Returns None where no computed list reaches so far.
         """
@@ -188,9 +188,10 @@ class Recommender(ModelServer):
         )
 
     def similar(self, item: str, k: int) -> SimilarOut:
-        """Items by the cosine of their pooled embeddings, for a new item by that of their texts' features.
+        """Lists items by the cosine of their pooled embeddings.
 
-        NotFoundError for an item outside the catalogue that is no new one.
+        Those like a new item are listed by the cosine of their texts' features. NotFoundError for an item outside the
+        catalogue that is no new one.
         """
         self.overlay.follow()
         row, model = self._shard.item_row(item), self.model
@@ -259,7 +260,7 @@ class Recommender(ModelServer):
         return ListKey(user, row, latest, by_row, self.overlay.hidden, met)
 
     def _asker_of(self, asked: ListKey) -> Asker:
-        """Whom new items are chosen for, of a user."""
+        """Describes a user for the choice of new items."""
         latest, listed = asked.latest, asked.row if asked.by_row else None
         if latest is None:
             return Asker(asked.hidden, partial(self._read_known, asked), listed)
@@ -417,7 +418,10 @@ def _leave_out(
 
 
 def _places(chosen: Sequence[NewItem], limits: ListRequest, others: int) -> list[int]:
-    """Finds the places of new items in a list: the reserved ones, or behind its end where it is shorter."""
+    """Finds the places of new items in a list.
+
+    They are the reserved ones, or behind its end where it is shorter.
+    """
     reserved = reserved_places(limits.new_places, limits.k)
     return [min(place, others + at) for at, place in enumerate(reserved[: len(chosen)])]
 

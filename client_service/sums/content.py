@@ -1,4 +1,4 @@
-"""The content sums at a silo: what it adds by the features of its items, and what the others have added."""
+"""A silo adds its items' features to the content sums, and keeps the sums of the others."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ SLACK = 1e-6  # of the largest eigenvalue, by which rounding may leave one below
 
 @dataclass(frozen=True, eq=False)
 class ContentStatistics(Statistics):
-    """What the other silos have added: A and D without this silo's own part, so that its own data are never kept here.
+    """Content sums of the other silos.
 
-    encoder: of the features. summed: sha256 over the sums of all silos, which is the digest, alike in every silo.
+    A and D lack this silo's own part, so that its own data are never kept here. encoder: of the features. summed:
+    sha256 over the sums of all silos, which is the digest, alike in every silo.
     """
 
     encoder: str
@@ -46,22 +47,28 @@ class ContentStatistics(Statistics):
 
     @property
     def sums(self) -> ContentSums:
-        """The others' A and D."""
+        """Returns the others' A and D."""
         return ContentSums(self.profiles, self.pairs)
 
     def described(self) -> dict[str, str]:
-        """The encoder, and what the sums of all were; check: sha256 over the arrays, for the file."""
+        """Describes the encoder and the sums of all silos.
+
+        check: sha256 over the arrays, for the file.
+        """
         check = hashlib.sha256(self.profiles.tobytes() + self.pairs.tobytes()).hexdigest()
         return {"kind": self.kind, "encoder": self.encoder, "summed": self.summed, "check": check}
 
     @property
     def digest(self) -> str:
-        """sha256 over the encoder and the sums of all silos."""
+        """Returns the sha256 over the encoder and the sums of all silos."""
         return hashlib.sha256(f"{self.kind} {self.encoder} {self.summed}".encode()).hexdigest()
 
 
 def count_content(shard: Shard, method: MethodSettings) -> ContentSums:
-    """A and D of the training pairs. DataError for items of which nothing is known, or by another encoder."""
+    """Computes A and D of the training pairs.
+
+    DataError for items of which nothing is known, or by another encoder.
+    """
     features, agreed = known_features(shard), method.basis.encoder
     if features is None:
         words = "expected items with titles or attributes for the content sums, got none"
@@ -73,9 +80,10 @@ def count_content(shard: Shard, method: MethodSettings) -> ContentSums:
 
 
 def digest_content(shard: Shard) -> SummedDigests:
-    """Of the training pairs, as for other sums; of the encoder, which all silos have; and of the pairs with features.
+    """Computes the digests of the summed data.
 
-    The last one changes where titles do: sums before and after would tell of this silo alone.
+    They are of the training pairs, as for other sums; of the encoder, which all silos have; and of the pairs with
+    features. The last one changes where titles do: sums before and after would tell of this silo alone.
     """
     features, pairs = known_features(shard), training_digest(shard)
     encoder, digest = ("", "") if features is None else (features.encoder, features.digest)
@@ -84,13 +92,16 @@ def digest_content(shard: Shard) -> SummedDigests:
 
 
 def add_content(at: SumRound) -> Sums:
-    """The upper triangles of A and D in words."""
+    """Encodes the upper triangles of A and D in words."""
     own: ContentSums = at.counted
     return {name: encode_wide(_upper(one), at.clients, name) for name, one in zip((PROFILES, PAIRS), own, strict=True)}
 
 
 def finish_content(at: SumRound) -> ContentStatistics:
-    """What the others have added. ProtocolError for sums that no data can have."""
+    """Computes the sums of the other silos.
+
+    ProtocolError for sums that no data can have.
+    """
     sums, encoder = at.sums[at.number], at.method.basis.encoder
     summed = hashlib.sha256(b"".join(np.ascontiguousarray(sums[name]).tobytes() for name in (PROFILES, PAIRS)))
     size = count_features(encoder)
@@ -98,7 +109,7 @@ def finish_content(at: SumRound) -> ContentStatistics:
     most = MOST_SUMMED * (MOST_SILOS - 1)  # of the low words of so many silos; beyond it a sum has wrapped around
     if any((sums[name][:-1] > most).any() for name in (PROFILES, PAIRS)) or not _is_possible(*total):
         words = "a silo or the aggregator gave false numbers; sum anew, or train without them"
-        raise ProtocolError(f"expected content sums that data can have, got other numbers: {words}")
+        raise ProtocolError(f"expected content sums that data can have, got impossible numbers: {words}")
     if at.included:
         own = add_content(at)
         others = [one - _symmetric(decode_wide(own[name]), size) for one, name in zip(total, own, strict=True)]
@@ -108,7 +119,10 @@ def finish_content(at: SumRound) -> ContentStatistics:
 
 
 def _is_possible(profiles: Float64, pairs: Float64) -> bool:
-    """Are A and T^T diag(n) T = A - D positive? With others W would be no number."""
+    """Checks if A and T^T diag(n) T = A - D are positive.
+
+    With others W would be no number.
+    """
     for one in (profiles, profiles - pairs):
         values = np.linalg.eigvalsh(one)
         if values[0] < -SLACK * max(float(values[-1]), 1.0):
@@ -128,22 +142,28 @@ def _symmetric(upper: Float64, size: int) -> Float64:
 
 
 def read_content(arrays: Arrays, described: Mapping[str, str]) -> ContentStatistics:
-    """The same from the disk. ValueError for a file whose arrays have changed."""
+    """Reads the other silos' sums from the disk.
+
+    ValueError for a file whose arrays have changed.
+    """
     profiles, pairs = arrays["profiles"], arrays["pairs"]
     found = ContentStatistics("content", described["encoder"], described["summed"], profiles, pairs)
     if found.described()["check"] != described["check"]:
-        raise ValueError("other arrays than were kept")
+        raise ValueError("expected the arrays that the digest was computed of, got others")
     return found
 
 
 def can_take_out(method: MethodSettings) -> bool:
-    """Each silo can take its own part out: it is kept without it."""
+    """Checks if a silo can take its own part out of the sums.
+
+    Each can, as the sums are kept without it.
+    """
     del method
     return True
 
 
 def cost_content(method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of the matrices, and of encoding and adding up the silo's items."""
+    """Estimates the costs of the matrices, and of encoding and adding up the silo's items."""
     size = count_features(method.basis.encoder)
     words = f"{CONTENT_SUM.tells} ({size:,} columns)"
     held = 8.0 * size * (2.0 * shard.items + 8192.0) + 200.0 * size**2
@@ -152,12 +172,12 @@ def cost_content(method: MethodSettings, shard: Counts) -> list[Cost]:
 
 
 def bytes_of_content(method: MethodSettings) -> float:
-    """Of W and what it is solved from."""
+    """Estimates the memory of W and of the matrices that it is solved from."""
     return 100.0 * count_features(method.basis.encoder) ** 2
 
 
 def warn_of_few_users(method: MethodSettings) -> tuple[str, ...]:
-    """A warning of what the sums tell where the others have few users."""
+    """Warns that sums over few users reveal their profiles."""
     size = count_features(method.basis.encoder)
     return (
         f"the content sums are products of users' features in {size:,} columns: from the sum over fewer users than"

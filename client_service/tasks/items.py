@@ -108,7 +108,10 @@ def begin_training(
 
 
 def _choice_basis(place: RunContext) -> str:
-    """What choices are kept under beside the shard: the sums, and whether the model begins in those of the items."""
+    """Makes the key under which choices are kept beside the shard.
+
+    It names the sums, and tells if the model begins in those of the items.
+    """
     content = "" if place.content is None else f"content-{place.content.digest[:16]}"
     if place.basis is None:
         return content

@@ -1,1 +1,1 @@
-"""What is known of items in words and numbers becomes vectors: the features of items."""
+"""Encoders convert texts, categories and numbers of items to vectors, the features of items."""

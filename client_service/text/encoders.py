@@ -58,7 +58,7 @@ ENCODERS: Final[Mapping[str, Callable[[CatalogueTexts, int], FeatureFile]]] = {
 
 
 def encode_items(texts: CatalogueTexts, encoder: str, width: int) -> FeatureFile:
-    """Computes the features of items by an encoder of the registry, or by the model in a folder.
+    """Computes the features of items by a registered encoder, or by the model in a folder.
 
     SettingsError for an unknown encoder, a missing package or a width outside the bounds. DataError where no item has
     a text or an attribute.
@@ -78,7 +78,10 @@ def encode_items(texts: CatalogueTexts, encoder: str, width: int) -> FeatureFile
 
 
 def encode_like(texts: CatalogueTexts, like: FeatureFile, path: Path) -> FeatureFile:
-    """Computes the features of items by the encoder of a file. DataError for one that the file does not hold."""
+    """Computes the features of items by the encoder of a file.
+
+    DataError for an encoder that the file does not hold.
+    """
     encoder = like.text_encoder
     if encoder is None:
         expected = "expected features of the encoder projection or svd, whose function the file holds"

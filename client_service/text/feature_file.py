@@ -1,4 +1,4 @@
-"""Writes and reads the vectors of items that a silo has computed, and the state of what computed them.
+"""Writes and reads a silo's computed item vectors with the state of their encoder.
 
 The file is an npz archive of plain arrays: item ids, vectors, a head in JSON with the digest of all arrays, and the
 arrays of the encoder's state under names that begin with `state-`.
@@ -35,7 +35,10 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class FeatureFile:
-    """Vectors of items, (N, d), finite, of length one or zero, with the name and the state of their encoder."""
+    """Vectors of items with the name and the state of their encoder.
+
+    They are (N, d), finite, of length one or zero.
+    """
 
     item_ids: tuple[str, ...]
     values: Float32
@@ -85,7 +88,10 @@ def write_feature_file(path: Path, features: FeatureFile) -> str:
 
 
 def read_feature_file(path: Path) -> FeatureFile:
-    """Reads and checks a file. DataError, with what was expected and what to do, for a damaged or another one."""
+    """Reads and checks a file of features.
+
+    DataError, with what was expected and what to do, for a damaged or another one.
+    """
     arrays = _read_arrays(path)
     try:
         head = json.loads(bytes(arrays.pop(HEAD)))
@@ -111,7 +117,10 @@ def read_feature_file(path: Path) -> FeatureFile:
 
 
 def align_rows(features: FeatureFile, item_ids: Sequence[str]) -> tuple[Float32, NDArray[np.bool_]]:
-    """Finds the vectors of some items, (N, d), zero for an item that the file lacks; and which it has, (N,)."""
+    """Finds the vectors of some items, and which of them the file has.
+
+    Returns (N, d), zero for an item that the file lacks, and (N,).
+    """
     places = {item: place for place, item in enumerate(features.item_ids)}
     rows = np.array([places.get(item, -1) for item in item_ids], dtype=np.int64)
     found = np.zeros((len(item_ids), features.values.shape[1]), dtype=np.float32)

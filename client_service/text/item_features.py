@@ -1,4 +1,4 @@
-"""Computes the features of a shard's items from their titles and attributes, or reads those that were computed."""
+"""Computes the features of a shard's items from titles and attributes, or reads computed ones."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ DEFAULT_WIDTH: Final = 64
 
 @dataclass(frozen=True, eq=False)
 class ItemFeatures:
-    """Features of N items as rows of length one, or zero for an item of which nothing is known.
+    """Features of N items as rows of length one.
 
-    encoder: kind, width and version; encoders of one name are the same function in every silo. text_encoder: that
-    function, for items and texts that come later; None for one that needs more than numpy.
+    The row of an item of which nothing is known is zero. encoder: kind, width and version; encoders of one name are the
+    same function in every silo. text_encoder: that function, for items and texts that come later; None for one that
+    needs more than numpy.
     """
 
     values: Float32
@@ -65,12 +66,15 @@ def _compute(shard: Shard, width: int) -> ItemFeatures | None:
 
 
 def _read_features(shard: Shard) -> ItemFeatures:
-    """Reads the vectors of the shard's items; the encoder computes those of items that came later, if it can."""
+    """Reads the vectors of the shard's items.
+
+    The encoder computes those of items that came later, if it can.
+    """
     assert shard.feature_file is not None
     found = read_feature_file(shard.feature_file)
     values, known = align_rows(found, shard.item_ids)
     if not known.any():
-        expected = "expected vectors of this shard's items, got those of others alone"
+        expected = "expected vectors of this shard's items, got only those of other items"
         raise DataError(f"{shard.feature_file}: {expected}: make it anew by `lpsfed encode`")
     encoder, missing = found.text_encoder, np.flatnonzero(~known)
     if encoder is not None and len(missing):

@@ -56,7 +56,10 @@ AT_ONCE: Final = 4096  # items that are summed together: bounds the memory
 
 @dataclass(frozen=True)
 class TextTable:
-    """Texts of items by block, (N,) each: titles without years, categories, years (NaN: none), numbers."""
+    """Texts and attributes of items by block, (N,) each.
+
+    They are titles without years, categories, years (NaN: none), and numbers.
+    """
 
     titles: Sequence[str]
     categories: Mapping[str, Sequence[str | None]]
@@ -101,7 +104,7 @@ def _parse_years(values: Sequence[str | None]) -> NDArray[np.float64]:
 
 
 def _are_texts(values: Sequence[str | None]) -> bool:
-    """Are most values too long for the name of a category?"""
+    """Checks if most values are too long for the name of a category."""
     parts = [part for value in values[:1000] if value for part in SEPARATORS.split(value)]
     return bool(parts) and float(np.mean([len(part) for part in parts])) > LONGEST_CATEGORY
 
@@ -118,7 +121,10 @@ class ProjectionEncoder:
 
     @property
     def name(self) -> str:
-        """Kind, width and version: encoders of one name give the same features of the same item."""
+        """Returns the name with kind, width and version.
+
+        Encoders of one name give the same features of the same item.
+        """
         return f"projection/{self.width}/{VERSION}"
 
     @property
@@ -128,7 +134,10 @@ class ProjectionEncoder:
         return self.width - years - 1, years
 
     def encode(self, titles: Sequence[str | None], columns: Mapping[str, Values] | None = None) -> Float32:
-        """Computes the features of items, (N, width), each row of length one, or zero if nothing is known."""
+        """Computes the features of items, (N, width).
+
+        Each row has length one, or is zero if nothing is known.
+        """
         return self.encode_table(make_text_table(titles, columns or {}))
 
     def encode_table(self, table: TextTable) -> Float32:
@@ -155,7 +164,10 @@ class ProjectionEncoder:
         )
 
     def sum_words(self, texts: Sequence[str]) -> Float32:
-        """Projects the words and n-grams of texts to all coordinates, (N, width), rows of length one or zero."""
+        """Projects the words and n-grams of texts to all coordinates, (N, width).
+
+        Rows have length one or zero.
+        """
         return self._sum_tokens([split_words(text) for text in texts], self._word_vectors)
 
     def sum_labels(self, labels: Sequence[Sequence[str]]) -> Float32:
@@ -197,7 +209,10 @@ class ProjectionEncoder:
         return found * weights[:, None]
 
     def _sign_vectors(self, block: str, tokens: Sequence[str]) -> Float32:
-        """Makes the random vector of each token from its hash: signs of equal size, of length one, (V, width)."""
+        """Makes the random vector of each token from its hash, (V, width).
+
+        It has signs of equal size, and length one.
+        """
         size, parts = -(-self.width // 8), range(-(-self.width // (8 * HASH_BYTES)))
         keys = [f"{self.seed}/{block}/{part}".encode() for part in parts]
         hashes = b"".join(
@@ -209,7 +224,10 @@ class ProjectionEncoder:
 
 
 def join_attributes(texts: Float32, table: TextTable, weight: float) -> Float32:
-    """Joins vectors of the items' texts (N, d), of length one or zero, with the projection of their attributes."""
+    """Joins the vectors of texts with the projection of the items' attributes.
+
+    texts: (N, d), of length one or zero.
+    """
     attributes = ProjectionEncoder().encode_table(replace(table, titles=("",) * len(table.titles)))
     return unit_rows(np.hstack([np.float32(weight) * texts, attributes]))
 
@@ -249,7 +267,10 @@ def join_labels(categories: Mapping[str, Sequence[str | None]], count: int) -> l
 
 
 def count_labels(labels: Sequence[Sequence[str]]) -> Float32:
-    """Scales the number of each item's categories, (N, 1), which unit rows lose; 0 for an item without any."""
+    """Scales the number of each item's categories, (N, 1).
+
+    Unit rows lose it; 0 for an item without any.
+    """
     counts = np.array([len(one) for one in labels], dtype=np.float32)[:, None]
     scaled = (np.minimum(counts, MOST_COUNTED) - USUAL_COUNT) * np.float32(COUNT_WEIGHT)
     found: Float32 = np.where(counts > 0, scaled, np.float32(0.0))

@@ -77,7 +77,10 @@ def search_arrays(titles: Sequence[str | None], columns: Mapping[str, Values]) -
 
 
 def feature_arrays(values: Float32, encoder: TextEncoder | None) -> dict[str, NDArray[Any]]:
-    """Makes the arrays by which items are found by their features; none for an encoder that a server cannot run."""
+    """Makes the arrays by which items are found by their features.
+
+    There are none for an encoder that a server cannot run.
+    """
     if encoder is None:
         return {}
     state = {} if isinstance(encoder, ProjectionEncoder) else encoder.state
@@ -108,7 +111,10 @@ class TitleSearch:
         return [*((row, "typing") for row in spelled), *((row, "meaning") for row in like)]
 
     def _find_by_words(self, likely: Likely) -> Rows:
-        """Finds items that hold most of the words, or words with one or two other letters; the best first."""
+        """Finds items that hold most of the words, the best first.
+
+        Words with one or two other letters count too.
+        """
         if not likely:
             return np.zeros(0, dtype=np.int64)
         weights = [len(word) * (COMMON_WEIGHT if word in COMMON_WORDS else 1.0) for word in likely]
@@ -159,7 +165,7 @@ class TitleSearch:
         return named
 
     def _like(self, word: str) -> dict[int, float]:
-        """Finds the words of the vocabulary that a searched word can mean, each with its likeness in (0, 1]."""
+        """Finds the vocabulary's words that a searched word can mean, with likenesses in (0, 1]."""
         found: dict[int, float] = {}
         if len(word) >= FEWEST_LETTERS:
             first, last = bisect_left(self._words, word), bisect_left(self._words, f"{word}\U0010ffff")  # type: ignore[type-var]
@@ -205,18 +211,19 @@ class TitleSearch:
 
 
 def _unit_blocks(values: Float32, encoder: TextEncoder) -> Float32:
-    """Scales the words, categories and years of each item to length one, so that each counts alike, (N, d).
+    """Scales the words, categories and years of each item to length one, (N, d).
 
-    The number of categories is left out.
+    So each of them counts alike. The number of categories is left out.
     """
     bounds = np.cumsum([0, *encoder.blocks])
     return np.hstack([unit_rows(values[:, first:last]) for first, last in pairwise(bounds)])
 
 
 def count_errors(one: str, other: str, most: int) -> int:
-    """Counts the letters to add, drop, change or swap with the next to get from one word to another.
+    """Counts the single-letter errors between one word and another.
 
-    Returns most + 1 for more. The distance of Damerau and Levenshtein, each letter touched once.
+    An error adds, drops or changes a letter, or swaps it with the next. Returns most + 1 for more. The distance of
+    Damerau and Levenshtein, each letter touched once.
     """
     if abs(len(one) - len(other)) > most:
         return most + 1

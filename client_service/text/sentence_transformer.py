@@ -37,7 +37,7 @@ def encode_by_sentences(table: TextTable, folder: Path) -> tuple[Float32, str]:
     found = np.asarray(vectors, dtype=np.float32)
     found[[not text for text in texts]] = 0.0
     if found.ndim != 2 or not np.isfinite(found).all():
-        raise DataError(f"{folder}: expected a finite vector of each text, got others")
+        raise DataError(f"{folder}: expected a finite vector of each text, got other values or shapes")
     return join_attributes(unit_rows(found), table, TEXT_WEIGHT), f"sentences/{found.shape[1]}/{_digest(folder)}"
 
 

@@ -71,7 +71,10 @@ class SvdEncoder:
 
     @cached_property
     def name(self) -> str:
-        """Kind, width of the words, version, and the digest of the state, without which it is another function."""
+        """Returns the name with kind, width of the words, version, and digest of the state.
+
+        With another state it is another function.
+        """
         digest = hashlib.sha256()
         for name, one in sorted(self.state.items()):
             digest.update(f"{name} {one.dtype.str} {one.shape}\n".encode() + np.ascontiguousarray(one).tobytes())
@@ -92,7 +95,7 @@ class SvdEncoder:
             tokens, labels, numbers = (tuple(text.split("\n")) if text else () for text in texts.values())
             rarity, directions, scales = state["rarity"], state["directions"], state["scales"]
         except (KeyError, UnicodeDecodeError) as error:
-            raise ValueError(f"the state of a vocabulary, got none of {error}") from None
+            raise ValueError(f"all arrays of a vocabulary, got a missing or unreadable one ({error})") from None
         shapes = (rarity.shape, directions.shape[:1], directions.ndim, scales.shape)
         if shapes != ((len(tokens),), (len(tokens),), 2, (len(numbers), 2)) or not np.isfinite(directions).all():
             raise ValueError(f"a vocabulary of {len(tokens):,} words with a direction each, got other arrays")
@@ -100,10 +103,10 @@ class SvdEncoder:
 
     @classmethod
     def fit(cls, table: TextTable, width: int) -> SvdEncoder:
-        """Fits the encoder to the items of a catalogue. ValueError for fewer items or words than the width needs.
+        """Fits the encoder to the items of a catalogue.
 
-        Log tf-idf of words and n-grams, without those that one item alone holds; its leading right singular vectors,
-        from a fixed start.
+        ValueError for fewer items or words than the width needs. Log tf-idf of words and n-grams, without those that
+        one item alone holds; its leading right singular vectors, from a fixed start.
         """
         from scipy.sparse.linalg import svds
 
@@ -126,7 +129,10 @@ class SvdEncoder:
         return cls(tokens, rarity, directions.astype(np.float32), _frequent_labels(table), numbers, scales)
 
     def encode(self, titles: Sequence[str | None], columns: Mapping[str, Values] | None = None) -> Float32:
-        """Computes the features of items, (N, d), each row of length one, or zero if nothing is known."""
+        """Computes the features of items, (N, d).
+
+        Each row has length one, or is zero if nothing is known.
+        """
         return self.encode_table(make_text_table(titles, columns or {}))
 
     def encode_table(self, table: TextTable) -> Float32:
@@ -142,7 +148,10 @@ class SvdEncoder:
         return unit_rows(np.hstack(blocks))
 
     def encode_words(self, texts: Sequence[str]) -> Float32:
-        """Computes the directions of texts, (N, width), each row of length one, or zero without a known word."""
+        """Computes the directions of texts, (N, width).
+
+        Each row has length one, or is zero without a known word.
+        """
         found = np.zeros((len(texts), self.width), dtype=np.float32)
         for begin in range(0, len(texts), AT_ONCE):
             for row, text in enumerate(texts[begin : begin + AT_ONCE], begin):
@@ -152,7 +161,10 @@ class SvdEncoder:
         return unit_rows(found)
 
     def encode_labels(self, table: TextTable) -> Float32:
-        """Marks the categories of items, (N, L), each row of length one, or zero without a known one."""
+        """Marks the categories of items, (N, L).
+
+        Each row has length one, or is zero without a known one.
+        """
         found = np.zeros((len(table.titles), len(self.labels)), dtype=np.float32)
         places = {label: place for place, label in enumerate(self.labels)}
         held = join_labels(table.categories, len(table.titles))

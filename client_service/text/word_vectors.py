@@ -1,6 +1,6 @@
-"""Encodes items by the GloVe word vectors of an installed package, which needs no download at run time.
+"""Encodes items by the GloVe word vectors of an installed package.
 
-The vectors are English: words of other languages have mostly none.
+It needs no download at run time. The vectors are English: words of other languages have mostly none.
 """
 
 from __future__ import annotations

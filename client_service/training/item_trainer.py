@@ -148,7 +148,7 @@ class ItemTrainer(Trainer):
 
     @cached_property
     def untaken(self) -> Tensor:
-        """Whether no user has an item in training, (N,)."""
+        """Marks the items that no user has in training, (N,)."""
         return torch.from_numpy(np.asarray(self.shard.train.sum(0) == 0)).to(self.device)
 
     @property
@@ -250,7 +250,10 @@ class ItemTrainer(Trainer):
 
 @torch.no_grad()
 def shrink(model: Model, shrinkage: Shrinkage, rate: float) -> None:
-    """w <- sign(w) max(|w| - rate strength, 0): the proximal step of an L1 norm."""
+    """Shrinks parameters by the proximal step of an L1 norm.
+
+    w <- sign(w) max(|w| - rate strength, 0).
+    """
     own = dict(model.named_parameters())
     for name in shrinkage.names:
         own[name].copy_(torch.nn.functional.softshrink(own[name], rate * shrinkage.strength))

@@ -81,7 +81,7 @@ class Judge:
         return found
 
     def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
-        """Measures, for each user, the rankings by several candidates' scores in one pass."""
+        """Measures each user's rankings by the scores of several candidates in one pass."""
         shard = self._shard
         hits, relevant = hits_of_each(
             lambda users: candidates(self._places(users)),
@@ -93,7 +93,7 @@ class Judge:
         return [METRICS[PRIMARY].per_user(one, relevant) for one in hits]
 
     def by_user(self, scores: Score) -> PerUser:
-        """Measures, for each user, a ranking by these scores."""
+        """Measures each user's ranking by these scores."""
         return self.by_user_of_each(lambda places: [scores(places)])[0]
 
     def quality(self, scores: Float32) -> float:
@@ -195,7 +195,7 @@ class KeptItemsJudge(Judge):
         self._wanted, self._relevant = wanted, np.diff(shard.valid.indptr)[self.users]
 
     def by_user_of_each(self, candidates: Blends) -> list[PerUser]:
-        """Measures, for each user, the rankings by several candidates' scores in one pass."""
+        """Measures each user's rankings by the scores of several candidates in one pass."""
 
         def hits(places: slice) -> list[NDArray[np.bool_]]:
             self._interrupt.check()

@@ -101,12 +101,12 @@ def begin_model(
 
 
 def text_rows(shard: Shard, method: MethodSettings, name: str) -> Float32 | None:
-    """What the items' text gives their vectors, (N, d); None where they begin at random.
+    """Computes the initial item vectors from the items' text, (N, d).
 
-    A row depends on the item and the encoder alone, so that it is the same in every silo. Its root mean square is
-    TABLE_DEVIATION, as users' vectors have it: with longer rows the first scores would saturate. An item without text
-    has a row that its place in the catalogue draws. SettingsError where text is asked for and there is none, or that of
-    another encoder.
+    Returns None where they begin at random. A row depends on the item and the encoder alone, so that it is the same in
+    every silo. Its root mean square is TABLE_DEVIATION, as users' vectors have it: with longer rows the first scores
+    would saturate. An item without text has a row that its place in the catalogue draws. SettingsError where text is
+    asked for and there is none, or that of another encoder.
     """
     exchange = EXCHANGES[name]
     start = method.item_start or exchange.item_start
@@ -126,7 +126,7 @@ def text_rows(shard: Shard, method: MethodSettings, name: str) -> Float32 | None
 
 
 def _encoded_rows(features: ItemFeatures, start: str, width: int) -> Float64:
-    """The features themselves, or their projection on as many columns as vectors have."""
+    """Returns the features, or projects them on as many columns as vectors have."""
     usual = features.encoder.startswith("projection/")
     if not (usual if start == TEXT_START else features.encoder == start):
         expected = "the usual encoder" if start == TEXT_START else repr(start)

@@ -179,12 +179,18 @@ def table_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def begins_at_text(item_start: str) -> bool:
-    """Do items begin at their text? Then a silo adds it to the rows of the table, which begin at zero."""
+    """Checks if items begin at their text.
+
+    Then a silo adds it to the rows of the table, which begin at zero.
+    """
     return item_start not in ("", RANDOM_START)
 
 
 def fused_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """The item table, and ReLU(E W^T + b) with a layer's gain and shift (FedUTR): d^2 + 3 d numbers."""
+    """Lists the tensors of FedUTR, the item table and the fusion.
+
+    They are E, and W, b of ReLU(E W^T + b) with a layer's gain and shift: d^2 + 3 d numbers besides the table.
+    """
     width = sizes.width
     starts = {"bias": "zeros", "gain": "ones", "shift": "zeros"}
     vectors = tuple(Tensor(f"{FUSION}{name}", (width,), start) for name, start in starts.items())

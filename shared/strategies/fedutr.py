@@ -24,8 +24,9 @@ REGULARISED = (f"{FUSION}weight", f"{FUSION}bias")
 
 
 class FedUTRSettings(OwnSettings):
-    """sparsity: lambda of the L1 norm. fusion (CIFM), normalise (LayerNorm), adaptation (LAM): false leaves it out.
+    """Settings of FedUTR.
 
+    sparsity: lambda of the L1 norm. fusion (CIFM), normalise (LayerNorm), adaptation (LAM): false leaves it out.
     table_mean: each row's mean over all clients, or over those that moved it, which secure aggregation cannot tell.
     taken_negatives: sample negatives among items alone that some user of the silo has, so that no new item is pushed
     down for being new. noise_scale: of the Laplace noise on the table that leaves; it clips nothing, so that no epsilon
@@ -42,18 +43,18 @@ class FedUTRSettings(OwnSettings):
 
 
 def read_switches(method: MethodSettings) -> FedUTRSettings:
-    """These settings of a run, whichever strategy trains the model."""
+    """Reads the FedUTR settings of a run, whichever strategy trains the model."""
     known = {name: value for name, value in method.strategy.items() if name in FedUTRSettings.model_fields}
     return validate_settings(FedUTRSettings, known)
 
 
 def shares(settings: FedUTRSettings, name: str) -> bool:
-    """The item table and the fusion leave a silo."""
+    """Checks if a silo shares the parameter: the item table or the fusion."""
     return name == ITEM_TABLE or (settings.fusion and name.startswith(FUSION))
 
 
 def fit_adapted(client: LocalClient, received: Parameters, *, settings: FedUTRSettings) -> Parameters:
-    """Train the adaptation with all else frozen, then the rest from the fusion that it has mixed."""
+    """Trains the adaptation with all else frozen, then the rest from the mixed fusion."""
     # Paper: says not how G_LAM is trained; here: first and alone, as no gradient reaches it once its
     # result is set.
     client.load(received)
@@ -83,10 +84,16 @@ def _build(name: str, method: MethodSettings) -> Strategy:
 
 
 def fedutr(method: MethodSettings) -> Strategy:
-    """Private: user vectors, the adaptation, and the fusion that it mixes. Shared: the item table and the fusion."""
+    """Makes the FedUTR strategy.
+
+    Private: user vectors, the adaptation, and the fusion that it mixes. Shared: the item table and the fusion.
+    """
     return _build("fedutr", method)
 
 
 def fedutr_sar(method: MethodSettings) -> Strategy:
-    """Likewise with sparsity-aware residuals, whose two numbers are private, as are the users' counts of items."""
+    """Makes FedUTR with sparsity-aware residuals.
+
+    Their two numbers are private, as are the users' counts of items.
+    """
     return _build("fedutr_sar", method)

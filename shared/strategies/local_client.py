@@ -18,7 +18,10 @@ Penalty = Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """L1 by proximal steps: after each step w <- sign(w) max(|w| - rate strength, 0), for the parameters named."""
+    """L1 shrinkage of the named parameters by proximal steps.
+
+    After each step w <- sign(w) max(|w| - rate strength, 0).
+    """
 
     names: tuple[str, ...]
     strength: float

@@ -54,17 +54,20 @@ def is_basis(basis: BasisSettings) -> bool:
 
 
 def is_listed(basis: BasisSettings) -> bool:
-    """Is it a sum over a list of items?"""
+    """Checks if a sum is over a list of items."""
     return basis.kind != "off" and SUMS[basis.kind].listed
 
 
 def needs_list(method: MethodSettings) -> bool:
-    """Has each silo to know a list of items that all have, for the sums that are declared?"""
+    """Checks if the declared sums need a list of items that all silos have."""
     return any(is_listed(one) and one.places is None for one in list_sums(method).values())
 
 
 def makes_models(basis: BasisSettings, declared: MethodSettings) -> bool:
-    """Do silos that share sums alone make their models once this sum is there: a basis, or content sums without one?"""
+    """Checks if silos that share sums alone make their models after this sum.
+
+    It is a basis, or content sums without one.
+    """
     if basis.kind == "off":
         return False
     return is_basis(basis) or (

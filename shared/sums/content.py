@@ -1,8 +1,9 @@
-"""Content sums: how features of items go together in users, as one small matrix pair without item ids.
+"""Content sums add up how item features occur together, without item ids.
 
-A silo encodes its items by the one function that the federation has agreed on, the encoder, as T (N, d) with a last
-column of ones. With P = X T it sends A = P^T P and D = A - T^T diag(n) T, n the users of each item: d (d + 1) numbers
-(client_service.models.closed_form.content). No item needs to be in common, and there is no list of items.
+They are one small pair of matrices. A silo encodes its items by the one function that the federation has agreed on, the
+encoder, as T (N, d) with a last column of ones. With P = X T it sends A = P^T P and D = A - T^T diag(n) T, n the users
+of each item: d (d + 1) numbers (client_service.models.closed_form.content). No item needs to be in common, and there is
+no list of items.
 
 A number has LIMBS words of 32 bits, because words are added modulo 2^32: two of 16 bits, whose sums have room for
 2^16 silos, and one with its sign.
@@ -33,8 +34,10 @@ MOST_WIDTH = 1024
 
 
 def count_features(encoder: str) -> int:
-    """The columns of T of an encoder "kind/width/version": its width, and the column of ones. SettingsError for another
-    name."""
+    """Counts the columns of T for an encoder "kind/width/version".
+
+    They are its width and the column of ones. SettingsError for another name.
+    """
     width = encoder.split("/")[1] if encoder.count("/") == 2 else ""
     if not (width.isdecimal() and 1 <= int(width) <= MOST_WIDTH):
         expected = f"expected the name of an encoder, kind/width/version with a width up to {MOST_WIDTH:,}"
@@ -43,23 +46,26 @@ def count_features(encoder: str) -> int:
 
 
 def content_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
-    """The upper triangles of A and D, (LIMBS, d (d + 1) / 2) each. SettingsError for an encoder without a width."""
+    """Lists the tensors of the upper triangles of A and D.
+
+    They are (LIMBS, d (d + 1) / 2) each. SettingsError for an encoder without a width.
+    """
     size = count_features(method.basis.encoder)
     shape = (LIMBS, size * (size + 1) // 2)
     return tuple(Tensor(name, shape, "zeros", dtype="U32") for name in (PROFILES, PAIRS))
 
 
 def content_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
-    """None: the settings name the encoder, from which all sizes follow."""
+    """Returns no sizes, as all follow from the encoder that the settings name."""
     del basis, shapes
     return {}
 
 
 def encode_wide(values: Float64, clients: int, name: str) -> UInt32:
-    """Nearest multiples of 2^-FRACTION_BITS as words, (LIMBS, n), lowest first.
+    """Encodes values as the nearest multiples of 2^-FRACTION_BITS.
 
-    ProtocolError, without the values, where `clients` of that size could overflow a sum, or where one is not finite.
-    name: of the tensor, for the error.
+    Returns words, (LIMBS, n), lowest first. ProtocolError, without the values, where `clients` of that size could
+    overflow a sum, or where one is not finite. name: of the tensor, for the error.
     """
     if clients > MOST_SILOS:
         raise ProtocolError(f"{name}: expected at most {MOST_SILOS:,} silos in a sum, got {clients:,}")
@@ -72,7 +78,7 @@ def encode_wide(values: Float64, clients: int, name: str) -> UInt32:
 
 
 def decode_wide(words: NDArray[np.uint32]) -> Float64:
-    """The real numbers of a sum, (n,)."""
+    """Decodes the words of a sum to real numbers, (n,)."""
     *low, high = np.asarray(words)
     whole = np.ascontiguousarray(high).view(np.int32).astype(np.int64) << (LIMB_BITS * (LIMBS - 1))
     for place, one in enumerate(low):
@@ -81,7 +87,7 @@ def decode_wide(words: NDArray[np.uint32]) -> Float64:
 
 
 def describe_features(basis: BasisSettings) -> str:
-    """What all silos learn by content sums."""
+    """Describes what all silos learn by content sums."""
     return (
         "which words, categories and years go together in what users have, in"
         f" {count_features(basis.encoder):,} mixed columns; of few users in all silos, what these have"

@@ -23,7 +23,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(host: str) -> str:
-    """What callers are told apart by."""
+    """Finds the address or IPv6 network that identifies a caller."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

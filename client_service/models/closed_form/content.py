@@ -34,19 +34,25 @@ PAIRS = 800  # training pairs from which a silo's own sums count a quarter of wh
 
 
 class ContentSums(NamedTuple):
-    """What content-EASE needs of interactions: A and D, (d, d), symmetric, float64."""
+    """Sums of interactions from which content-EASE is solved.
+
+    A and D, (d, d), symmetric, float64.
+    """
 
     profiles: Float64
     pairs: Float64
 
     def add(self, other: ContentSums, share: float = 1.0) -> ContentSums:
-        """These sums and a share of others."""
+        """Adds a share of other sums to these."""
         return ContentSums(self.profiles + share * other.profiles, self.pairs + share * other.pairs)
 
 
 @dataclass(frozen=True)
 class ContentSetting:
-    """ridge: a. others: what the sums of the other silos count beside the silo's own; 0: nothing."""
+    """Setting of content-EASE.
+
+    ridge: a. others: the weight of the other silos' sums beside the silo's own; 0: none.
+    """
 
     ridge: float
     others: float = 0.0
@@ -66,39 +72,45 @@ class ColdItemScorer:
     weights: Float32
 
     def scores(self, baskets: sparse.csr_array, items: NDArray[np.int64]) -> Float32:
-        """Of some items for 0/1 baskets (B, N), (B, items)."""
+        """Computes the scores of some items for 0/1 baskets.
+
+        baskets: (B, N). Returns (B, items).
+        """
         found: Float32 = np.asarray(baskets @ self.left) @ self.features[items].T
         return found
 
     def arrays(self) -> dict[str, Float32]:
-        """As they are compiled: by these names, float32."""
+        """Returns the arrays to compile, by name, in float32."""
         return {"content-features": self.features, "content-left": self.left, "content-weights": self.weights}
 
 
 @dataclass(frozen=True)
 class ContentWeights:
-    """f of a basket x (N,): x L R^T, with the low-rank matrices L and R, (N, d)."""
+    """Low-rank weights of content-EASE.
+
+    f of a basket x (N,) is x L R^T, with the matrices L and R, (N, d).
+    """
 
     left: Float32
     right: Float32
 
     def encode(self, baskets: sparse.csr_array) -> Float32:
-        """x L of the baskets (B, N), (B, d)."""
+        """Computes x L of the baskets (B, N), (B, d)."""
         found: Float32 = np.asarray(baskets @ self.left)
         return found
 
     def decode(self, codes: Float32) -> Float32:
-        """f of every item (B, N)."""
+        """Computes f of every item from the codes, (B, N)."""
         found: Float32 = codes @ self.right.T
         return found
 
     def contributions(self, basket: NDArray[np.int64], columns: NDArray[np.int64]) -> Float32:
-        """L R^T of these rows and columns, (b, n)."""
+        """Computes the entries of L R^T in these rows and columns, (b, n)."""
         found: Float32 = self.left[basket] @ self.right[columns].T
         return found
 
     def of_items(self, places: NDArray[np.int64]) -> ContentWeights:
-        """For the items in these rows alone."""
+        """Restricts the weights to the items in these rows."""
         return replace(self, left=self.left[places], right=self.right[places])
 
 
@@ -106,19 +118,25 @@ _KNOWN: WeakKeyDictionary[Shard, ItemFeatures | None] = WeakKeyDictionary()
 
 
 def known_features(shard: Shard) -> ItemFeatures | None:
-    """The features of a shard's items, encoded once; None where nothing is known of them."""
+    """Finds the features of a shard's items, encoded once; None where nothing is known of them."""
     if shard not in _KNOWN:
         _KNOWN[shard] = item_features(shard)
     return _KNOWN[shard]
 
 
 def add_constant(features: Float32) -> Float64:
-    """T, (N, d): the features and a column of ones."""
+    """Adds a column of ones to the features.
+
+    Returns T, (N, d).
+    """
     return np.concatenate([features, np.ones((len(features), 1))], axis=1, dtype=np.float64)
 
 
 def sum_content(interactions: sparse.csr_array, table: Float64) -> ContentSums:
-    """A and D of interactions X (M, N). table: T (N, d)."""
+    """Computes A and D of interactions.
+
+    interactions: X (M, N). table: T (N, d).
+    """
     profiles = np.zeros((table.shape[1],) * 2)
     for start in range(0, interactions.shape[0], ROWS):
         some = np.asarray(interactions[start : start + ROWS] @ table)
@@ -128,13 +146,16 @@ def sum_content(interactions: sparse.csr_array, table: Float64) -> ContentSums:
 
 
 def _symmetric(matrix: Float64) -> Float64:
-    """Without the last bits by which products differ from their transpose."""
+    """Removes the rounding errors by which a product differs from its transpose."""
     found: Float64 = (matrix + matrix.T) / 2.0
     return found
 
 
 def content_weights(sums: ContentSums, table: Float64, ridge: float) -> Float64:
-    """W, (d, d), of sums and the items' features T (N, d)."""
+    """Solves for the weights W of content-EASE, (d, d).
+
+    table: T (N, d), the items' features.
+    """
     size = len(sums.profiles)
     strength = ridge * float(np.trace(sums.profiles)) / size
     if not strength > 0.0:
@@ -145,12 +166,18 @@ def content_weights(sums: ContentSums, table: Float64, ridge: float) -> Float64:
 
 
 def content_of_graph(graph: TrainingGraph, setting: ContentSetting) -> ContentWeights:
-    """The scorer of a graph whose items have features; of one without them, 0 for every item."""
+    """Fits the content-EASE scorer of a graph.
+
+    Without item features, it scores every item 0.
+    """
     return contents_of_graph(graph, (setting,))[0]
 
 
 def contents_of_graph(graph: TrainingGraph, settings: Sequence[ContentSetting]) -> list[ContentWeights]:
-    """The same with several settings, for which sums are computed once."""
+    """Fits a content-EASE scorer for each of several settings.
+
+    The sums are computed once.
+    """
     if graph.features is None:
         nothing = np.zeros((graph.interactions.shape[1], 0), np.float32)
         return [ContentWeights(nothing, nothing) for _ in settings]
@@ -166,7 +193,10 @@ def contents_of_graph(graph: TrainingGraph, settings: Sequence[ContentSetting]) 
 
 
 def cold_scorer(graph: TrainingGraph, setting: ContentSetting) -> ColdItemScorer | None:
-    """Content-EASE with the matrices by which it scores items that come later too; None without features."""
+    """Fits content-EASE with the matrices by which it scores later items too.
+
+    Returns None without features.
+    """
     if graph.features is None:
         return None
     table = add_constant(graph.features)
@@ -182,7 +212,10 @@ def cold_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
 
 
 def settings_of(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
-    """The ridges, of the silo's own sums and with the others' where there are any; none without features."""
+    """Lists the settings of content-EASE to try; none without features.
+
+    They are the ridges with the silo's own sums, and with the others' sums where there are any.
+    """
     if graph.features is None:
         return ()
     return _usual_first(graph, RIDGES, USUAL_RIDGE)
@@ -196,7 +229,10 @@ def _usual_first(graph: TrainingGraph, ridges: Sequence[float], usual_ridge: flo
 
 
 def weigh_content(graph: TrainingGraph, setting: ContentSetting) -> float:
-    """The usual weight: less where a silo of few training pairs has no sums but its own."""
+    """Computes the usual weight of content-EASE among the scorers.
+
+    It is less where a silo of few training pairs has no sums but its own.
+    """
     pairs = graph.interactions.nnz
     return WEIGHT if setting.others > 0.0 else WEIGHT * (pairs / (pairs + PAIRS)) ** 2
 

@@ -92,7 +92,7 @@ class TrainingGraph:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """M users and N items."""
+        """Returns the numbers M of users and N of items."""
         users, items = self.interactions.shape
         return users, items
 
@@ -110,7 +110,7 @@ class TrainingGraph:
         return found
 
     def computed_once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """What a scorer computes of the graph, kept for its other settings."""
+        """Computes a value of the graph once, and keeps it for a scorer's other settings."""
         if key not in self._computed:
             self._computed[key] = compute()
         return self._computed[key]

@@ -64,10 +64,10 @@ def score_sums(pairs: SummedPairs) -> tuple[ItemScorer, ...]:
 
 @dataclass
 class ClosedFormScorers:
-    """interactions (M, N), their low spectrum, and what is known of the items: see `TrainingGraph`.
+    """Closed-form scorers of one training graph.
 
-    What was kept of a setting is not made again; all else is, because the inverse of each ridge of EASE may take
-    hundreds of megabytes.
+    interactions (M, N), their low spectrum, and what is known of the items: see `TrainingGraph`. What was kept of a
+    setting is not made again; all else is, because the inverse of each ridge of EASE may take hundreds of megabytes.
     """
 
     interactions: sparse.csr_array
@@ -78,7 +78,7 @@ class ClosedFormScorers:
 
     @classmethod
     def of_shard(cls, shard: Shard, spectrum: Spectrum, others: ContentSums | None = None) -> ClosedFormScorers:
-        """Of the training pairs of a shard, with the features of its items."""
+        """Makes the scorers from a shard's training pairs and the features of its items."""
         features = known_features(shard)
         return cls(shard.train, spectrum, None if features is None else features.values, others)
 
@@ -94,11 +94,11 @@ class ClosedFormScorers:
         return made
 
     def choose_cold(self) -> ContentSetting | None:
-        """The setting that ranks hidden items best; None where nothing is known of the items."""
+        """Chooses the setting that ranks hidden items best; None where nothing is known of the items."""
         return choose_content_setting(self.graph) if CONTENT.settings(self.graph) else None
 
     def make_cold(self, setting: ContentSetting | None) -> ColdItemScorer | None:
-        """What scores items that nobody has; None where nothing is known of the items."""
+        """Makes the scorer of items that nobody has; None where nothing is known of the items."""
         return None if setting is None else cold_scorer(self.graph, setting)
 
     def make_each(self, name: str, settings: Sequence[Any]) -> list[Scorer]:

@@ -28,15 +28,18 @@ class FusionValues(NamedTuple):
     shift: Tensor
 
     def interactions(self, rows: Tensor) -> Tensor:
-        """G(E) = ReLU(E W^T + b), (B, d)."""
+        """Computes the interactions' part G(E) = ReLU(E W^T + b), (B, d)."""
         return functional.relu(functional.linear(rows, self.weight, self.bias))
 
     def normalise(self, rows: Tensor) -> Tensor:
-        """LayerNorm(E) * g + c, (B, d)."""
+        """Computes LayerNorm(E) * g + c, (B, d)."""
         return functional.layer_norm(rows, rows.shape[1:], self.gain, self.shift, EPSILON)
 
     def mixed(self, others: FusionValues, share: Tensor) -> FusionValues:
-        """rho of these and 1 - rho of the others; share (d,): rho of each output unit."""
+        """Mixes these values with others, by a share rho of these.
+
+        share: rho of each output unit, (d,); the others have 1 - rho.
+        """
         sides = (share[:, None], share, share, share)
         return FusionValues(*(torch.lerp(b, a, rho) for a, b, rho in zip(self, others, sides, strict=True)))
 
@@ -52,18 +55,18 @@ class FusionLayer(nn.Module):
             self.register_parameter(name, nn.Parameter(start, requires_grad=trained))
 
     def values(self) -> FusionValues:
-        """As they are."""
+        """Returns the parameters as values."""
         return FusionValues(*(self.get_parameter(name) for name in FusionValues._fields))
 
     @torch.no_grad()
     def copy_values(self, values: FusionValues) -> None:
-        """Take over these values."""
+        """Copies these values to the parameters."""
         for mine, theirs in zip(self.values(), values, strict=True):
             mine.copy_(theirs)
 
 
 class Adaptation(nn.Module):
-    """How much of each output unit a silo takes from the common fusion, and how much from its own (LAM)."""
+    """Share of the common fusion, and of the silo's own, in each output unit (LAM)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -72,15 +75,19 @@ class Adaptation(nn.Module):
         self.bias = nn.Parameter(torch.zeros(()))
 
     def share(self, common: FusionValues, own: FusionValues) -> Tensor:
-        """rho_j = sigmoid(<a_g, W_g[j]> + <a_u, W_u[j]> + c), (d,)."""
+        """Computes the share of the common fusion in each output unit, (d,).
+
+        rho_j = sigmoid(<a_g, W_g[j]> + <a_u, W_u[j]> + c).
+        """
         return torch.sigmoid(common.weight @ self.common + own.weight @ self.own + self.bias)
 
 
 class FedUTR(Factors):
-    """f_ui = <u, EF_i>, EF = LayerNorm(G(E) + E), E_i an item's text and its row of the shared table.
+    """Encoder of FedUTR.
 
-    Private: `embedding` (M, d); `adaptation`; `local`, the fusion as the silo's own training left it last, and
-    `local_known`, 1 once there was one. Shared: `item.table` and `fusion`.
+    f_ui = <u, EF_i>, EF = LayerNorm(G(E) + E), E_i an item's text and its row of the shared table. Private: `embedding`
+    (M, d); `adaptation`; `local`, the fusion as the silo's own training left it last, and `local_known`, 1 once there
+    was one. Shared: `item.table` and `fusion`.
     """
 
     # Paper: one fusion and one LAM for each user's device; here: one for each silo, as for all baselines.
@@ -98,22 +105,28 @@ class FedUTR(Factors):
         return self.fuse(super().item_rows(items))
 
     def fuse(self, rows: Tensor) -> Tensor:
-        """EF of E, (B, d)."""
+        """Computes EF of the rows E, (B, d)."""
         values = self.fusion_values()
         fused = values.interactions(rows) + rows if self.switches.fusion else rows
         return values.normalise(fused) if self.switches.fusion and self.switches.normalise else fused
 
     def fusion_values(self) -> FusionValues:
-        """Those that scores are computed with: while the adaptation is trained, what it mixes."""
+        """Finds the fusion that scores are computed with.
+
+        While the adaptation is trained, it is the one that the adaptation mixes.
+        """
         return self.mix_fusions() if self.trained == ADAPTATION else self.fusion.values()
 
     def mix_fusions(self) -> FusionValues:
-        """The common fusion and the silo's own, mixed by the adaptation."""
+        """Mixes the common fusion and the silo's own by the adaptation."""
         common, own = self.fusion.values(), self.local.values()
         return common.mixed(own, self.adaptation.share(common, own))
 
     def begin_training(self, only: str) -> bool:
-        """Before a silo has trained a fusion of its own there is nothing to mix with the common one."""
+        """Prepares a training; returns False for an adaptation without a fusion of the silo's own.
+
+        Before a silo has trained one, there is nothing to mix with the common fusion.
+        """
         if only == ADAPTATION and not self.local_known:
             return False
         self.trained = only
@@ -121,7 +134,11 @@ class FedUTR(Factors):
 
     @torch.no_grad()
     def finish_training(self) -> None:
-        """Train on from what the adaptation has mixed; after that keep the fusion as the silo's own."""
+        """Updates the fusions after a training.
+
+        After that of the adaptation, the mixed fusion becomes the one to train; after another one, the fusion is kept
+        as the silo's own.
+        """
         if self.trained == ADAPTATION:
             self.fusion.copy_values(self.mix_fusions())
         elif self.trained is not None:
@@ -131,5 +148,5 @@ class FedUTR(Factors):
 
 
 def build(given: Ingredients) -> Model:
-    """f_ui = <u, EF_i>."""
+    """Makes the model with the score f_ui = <u, EF_i>."""
     return by_dot_product(FedUTR(given))

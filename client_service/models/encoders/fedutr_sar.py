@@ -1,4 +1,4 @@
-"""FedUTR-SAR's model: how much an item's text and interactions count follows from how many items a user has.
+"""FedUTR-SAR's model weighs an item's text and interactions by the user's number of items.
 
 f_ui = <u, LayerNorm(a_u G(E_i) + (1 - a_u) E_i) * g + c> needs no table of each user's items: a layer's mean and
 variance follow from those of G_i and E_i and their covariance. Shapes: M users, N items, d width, B rows, K knots.
@@ -22,9 +22,10 @@ PRECISE, MOST_KNOTS = 1e-7, 48  # of the lengths that the served form interpolat
 
 
 class SparsityAware(FedUTR):
-    """Private besides: `sparsity` p and q of a_u = sigmoid(p log n_u + q), n_u a user's training items.
+    """Encoder of FedUTR-SAR.
 
-    Rows of users are [u * g, <u, c>, a_u], those of items [G_i, E_i].
+    Private besides: `sparsity` p and q of a_u = sigmoid(p log n_u + q), n_u a user's training items. Rows of users are
+    [u * g, <u, c>, a_u], those of items [G_i, E_i].
     """
 
     # Paper: a drawing of the block alone; here: a_u and 1 - a_u as the two weights, which at p = q = 0 rank as FedUTR.
@@ -44,14 +45,14 @@ class SparsityAware(FedUTR):
     usual_logs: Tensor
 
     def shares(self, logs: Tensor) -> Tensor:
-        """a of users with so many items."""
+        """Computes the shares a of users with so many items."""
         return torch.sigmoid(self.sparsity[0] * logs + self.sparsity[1])
 
     def user_rows(self, users: Tensor) -> Tensor:
         return self.wide_users(self.embedding[users], self.shares(self.logs[users]))
 
     def wide_users(self, vectors: Tensor, shares: Tensor) -> Tensor:
-        """[u * g, <u, c>, a], (B, d + 2)."""
+        """Computes the users' rows [u * g, <u, c>, a], (B, d + 2)."""
         values = self.fusion_values()
         if not self.switches.normalise:
             return torch.cat([vectors, vectors.new_zeros(len(vectors), 1), shares[:, None]], dim=1)
@@ -65,10 +66,10 @@ class SparsityAware(FedUTR):
         return self.user_rows(every), super().vectors()[1]
 
     def knots(self) -> Tensor:
-        """Log odds of shares between those of the silo's users, the usual one among them, (K,).
+        """Places knots between the log odds of the shares of the silo's users, (K,).
 
-        The lengths are analytic within pi / 3 of the real line unless G and E of an item are opposite by more than a
-        correlation of -.5, from which the number of knots follows.
+        The usual share is among them. The lengths are analytic within pi / 3 of the real line unless G and E of an item
+        are opposite by more than a correlation of -.5, from which the number of knots follows.
         """
         usual, *ends = (self.sparsity[0] * self.usual_logs + self.sparsity[1]).double().tolist()
         half = abs(ends[1] - ends[0]) / 2
@@ -82,9 +83,10 @@ class SparsityAware(FedUTR):
         return torch.from_numpy(np.append(found, usual))
 
     def folded_items(self) -> Tensor:
-        """EF at the share of a usual user of the silo: nothing but the basket is known of its user.
+        """Computes EF at the share of a usual user of the silo.
 
-        The shift c is left out, as in the form at rest: <u, c> is the same for all items.
+        Nothing but the basket is known of its user. The shift c is left out, as in the form at rest: <u, c> is the same
+        for all items.
         """
         g, e = self.vectors()[1].chunk(2, dim=1)
         share, values = self.shares(self.usual_logs[:1]), self.fusion_values()
@@ -96,7 +98,10 @@ class SparsityAware(FedUTR):
 
 
 class SparsityAwareHead(Head):
-    """The factored score. At rest it is a dot product, in which an item's length is interpolated between shares."""
+    """Factored score of FedUTR-SAR.
+
+    At rest it is a dot product, in which an item's length is interpolated between shares.
+    """
 
     residual = True
 
@@ -106,17 +111,23 @@ class SparsityAwareHead(Head):
 
     @property
     def encoder(self) -> SparsityAware:
-        """Whose knots the form at rest has."""
+        """Returns the encoder that determines the knots of the form at rest."""
         return self._encoder[0]
 
     def pool_users(self, users: Nodes) -> Pooled:
-        """[a u, (1 - a) u] with (a^2, 2 a (1 - a), (1 - a)^2) as scale, (B, 3)."""
+        """Computes the users' factors [a u, (1 - a) u].
+
+        Their scale is (a^2, 2 a (1 - a), (1 - a)^2), (B, 3).
+        """
         vectors, bias, share = torch.split(users.layers[-1], [self.encoder.width, 1, 1], dim=1)
         weights = torch.cat([share**2, 2 * share * (1 - share), (1 - share) ** 2], dim=1)
         return Pooled(torch.cat([share * vectors, (1 - share) * vectors], dim=1), weights, bias[:, 0])
 
     def pool_items(self, items: Nodes) -> Pooled:
-        """[G, E], each around its mean, with their variances and covariance as scale, (B, 3)."""
+        """Computes the items' factors [G, E], each around its mean.
+
+        Their scale is the variances and the covariance, (B, 3).
+        """
         g, e = items.layers[-1].chunk(2, dim=1)
         if not self.encoder.switches.normalise:
             return Pooled(items.layers[-1], g.new_zeros(len(g), 3))
@@ -152,7 +163,7 @@ class SparsityAwareHead(Head):
         return bare_side(_outer(lengths.to(items.embedding), items.embedding)).by_columns()
 
     def predictor(self) -> Predictor:
-        """An MLP that adds nothing."""
+        """Makes an MLP that adds nothing."""
         nothing = np.zeros(0, dtype=np.float32)
         return Predictor(np.zeros((0, 0), dtype=np.float32), nothing, np.float32(0.0))
 
@@ -163,12 +174,15 @@ def _bias(users: Pooled) -> Tensor:
 
 
 def _outer(weights: Tensor, rows: Tensor) -> Tensor:
-    """(B, K), (B, q) -> (B, K q)."""
+    """Computes the outer product of each row of weights with each row, (B, K), (B, q) -> (B, K q)."""
     return (weights[:, :, None] * rows[:, None, :]).reshape(len(rows), -1)
 
 
 def _lagrange(values: Tensor, knots: Tensor) -> Tensor:
-    """What the value at each knot counts at these places, (B,), (K,) -> (B, K); beyond the knots as at the last."""
+    """Computes the Lagrange weights of the knots at these places, (B,), (K,) -> (B, K).
+
+    Beyond the knots they are as at the last.
+    """
     values = values.clamp(knots.min(), knots.max())
     columns = []
     for place, knot in enumerate(knots):
@@ -178,6 +192,6 @@ def _lagrange(values: Tensor, knots: Tensor) -> Tensor:
 
 
 def build(given: Ingredients) -> Model:
-    """f_ui = <u, EF_ui>."""
+    """Makes the model with the score f_ui = <u, EF_ui>."""
     encoder = SparsityAware(given)
     return Model(encoder, SparsityAwareHead(encoder))
