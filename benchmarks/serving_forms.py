@@ -79,7 +79,7 @@ class FormGain:
 
 @dataclass(frozen=True)
 class JudgedForm:
-    """All figures of one shard.
+    """The figures of one shard's compiled form.
 
     form, why: the compiled form, and why it was chosen. megabytes: its size. seconds, peak: time and more MiB of memory
     for choosing and compiling it. again: seconds to compile it alone. lists: milliseconds of one list, by the size of

@@ -1,1 +1,1 @@
-"""How well items that nobody has are ranked: hidden items, methods by their text, and what other silos add."""
+"""Measures how well methods rank cold items, which nobody has, by their text."""

@@ -1,5 +1,6 @@
-"""Methods that rank items without a user, by name, and the choice of their settings by hidden items.
+"""Ranks cold items, which have no user, by several methods.
 
+Hidden items of the training data choose each method's setting.
 A method sees interactions in which the cold items have no user, and the features of all items.
 """
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from benchmarks.fedutr.methods import score_cold
+from benchmarks.fedutr.methods import score_cold_items_by_fedutr
 from client_service.models.closed_form.content import add_constant, content_weights, sum_content
 from client_service.models.closed_form.ease import ease
 from client_service.models.cold_items import (
@@ -34,8 +35,11 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ColdTask:
-    """Cold items to rank. train: (M, N), in which they have no user. features: (N, d). users: rows of whose baskets.
-    seed: of what a method draws."""
+    """A task of ranking cold items for some users.
+
+    train: interactions, (M, N), in which the cold items have no user. features: of all items, (N, d). cold: columns of
+    the cold items, (C,). users: rows of the users whose baskets are scored, (B,). seed: of the methods' random draws.
+    """
 
     train: sparse.csr_array
     features: Float32
@@ -45,12 +49,12 @@ class ColdTask:
 
     @property
     def baskets(self) -> sparse.csr_array:
-        """The users' rows."""
+        """Selects the training rows of the task's users, (B, N)."""
         return self.train[self.users].astype(np.float32)
 
     @property
     def warm(self) -> Rows:
-        """The items that somebody has."""
+        """Finds the items that some user has in training."""
         return np.flatnonzero(degrees(self.train)[1] > 0)
 
 
@@ -59,7 +63,10 @@ Score = Callable[[ColdTask, Any], Float32]
 
 @dataclass(frozen=True)
 class ColdMethod:
-    """score: (task, setting) -> scores (B, C). settings: those that hidden items choose from."""
+    """A method that scores cold items, with the settings to choose from.
+
+    score: (task, setting) -> scores (B, C). settings: candidates, of which hidden items choose one.
+    """
 
     score: Score
     settings: Sequence[Any] = (None,)
@@ -71,21 +78,27 @@ def _score_random(task: ColdTask, _: None) -> Float32:
 
 
 def _score_popularity(task: ColdTask, ridge: float) -> Float32:
-    """The frequency that ridge regression expects of an item's features, the same for everybody."""
+    """Predicts the popularity of cold items from their features by ridge regression.
+
+    All users get the same scores.
+    """
     table, counts = add_constant(task.features), np.log1p(degrees(task.train)[1])
     warm = table[task.warm]
     weights = np.linalg.solve(warm.T @ warm + ridge * np.eye(warm.shape[1]), warm.T @ counts[task.warm])
     return np.tile((table[task.cold] @ weights).astype(np.float32), (len(task.users), 1))
 
 
-def _score_plain(task: ColdTask, _: None) -> Float32:
-    """The cosine with each item of the basket, summed."""
+def _score_plain_text(task: ColdTask, _: None) -> Float32:
+    """Sums the cosines of a cold item with the items of the basket."""
     found: Float32 = np.asarray(task.baskets @ task.features) @ task.features[task.cold].T
     return found
 
 
 def _score_nearest(task: ColdTask, neighbours: int) -> Float32:
-    """The same with the nearest warm items of each cold item alone."""
+    """Sums the cosines of a cold item with its nearest neighbours in the basket.
+
+    neighbours: how many warm items are nearest to a cold item; the others do not count.
+    """
     warm, few = task.warm, min(neighbours, len(task.warm))
     likeness = task.features[task.cold] @ task.features[warm].T
     nearest = np.argpartition(-likeness, few - 1, axis=1)[:, :few]
@@ -97,7 +110,7 @@ def _score_nearest(task: ColdTask, neighbours: int) -> Float32:
 
 
 def _score_content(task: ColdTask, ridge: float) -> Float32:
-    """Content-EASE of the silo's own sums."""
+    """Scores cold items by content-EASE with the silo's own sums."""
     table, warm = add_constant(task.features), task.warm
     weights = content_weights(sum_content(task.train[:, warm], table[warm]), table[warm], ridge)
     found: Float32 = ((np.asarray(task.baskets @ table) @ weights) @ table[task.cold].T).astype(np.float32)
@@ -105,7 +118,7 @@ def _score_content(task: ColdTask, ridge: float) -> Float32:
 
 
 def _score_ridge(task: ColdTask, ridge: float) -> Float32:
-    """Scores of EASE, carried to cold items by linear ridge regression on features."""
+    """Extends EASE's scores to cold items by linear ridge regression on features."""
     table = add_constant(task.features)
     warm = np.zeros_like(table)
     warm[task.warm] = table[task.warm]
@@ -115,51 +128,54 @@ def _score_ridge(task: ColdTask, ridge: float) -> Float32:
     return found
 
 
-def _score_cold(task: ColdTask, _: None) -> Float32:
-    """What the product ranks cold items by; it chooses its own setting by hidden items."""
+def _score_by_product(task: ColdTask, _: None) -> Float32:
+    """Scores cold items by the product's scorer, whose setting `choose_cold_setting` chooses by hidden items."""
     setting = choose_cold_setting(task.train, task.features, task.seed)
     return fit_cold_items(task.train, task.features, setting).score(task.baskets, task.features[task.cold])
 
 
 def _score_fedutr(task: ColdTask, steps: int) -> Float32:
-    """FedUTR in one silo of all users."""
-    return score_cold(task.train, task.features, task.users, task.cold, steps, task.seed)
+    """Scores cold items by FedUTR, trained in one silo of all users."""
+    return score_cold_items_by_fedutr(task.train, task.features, task.users, task.cold, steps, task.seed)
 
 
 METHODS = {
     "random": ColdMethod(_score_random),
     "popularity": ColdMethod(_score_popularity, (1.0, 10.0, 100.0)),
-    "plain_text": ColdMethod(_score_plain),
+    "plain_text": ColdMethod(_score_plain_text),
     "knn": ColdMethod(_score_nearest, (10, 20, 50, 100)),
     "content": ColdMethod(_score_content, (0.03, 0.1, 0.3, 1.0)),
     "ridge": ColdMethod(_score_ridge, (100.0, 300.0, 1000.0)),
     "fedutr": ColdMethod(_score_fedutr, (30, 100)),
-    "cold": ColdMethod(_score_cold),
+    "cold": ColdMethod(_score_by_product),
 }
 
 
 def score_cold_items(method: ColdMethod, task: ColdTask) -> Float32:
-    """Scores of the cold items (B, C), by the setting that ranks other hidden items best."""
+    """Scores the cold items by the setting that ranks other hidden items best, (B, C)."""
     if len(method.settings) == 1:
         return method.score(task, method.settings[0])
     totals = np.zeros(len(method.settings))
     for fold in range(FOLDS):  # the very items by which the product chooses
         hidden = hide_items(task.train, np.random.default_rng([task.seed, fold]))
-        inner, wanted = pose_task(task.train, task.features, hidden, task.seed)
+        inner, wanted = make_cold_task(task.train, task.features, hidden, task.seed)
         totals += [float(mean_gain(method.score(inner, one), wanted).mean()) for one in method.settings]
     return method.score(task, method.settings[int(np.argmax(totals))])
 
 
-def pose_task(
+def make_cold_task(
     interactions: sparse.csr_array, features: Float32, hidden: Rows, seed: int
 ) -> tuple[ColdTask, NDArray[np.bool_]]:
-    """Hides items from everybody: the task of ranking them, and which of them each of its users has, (B, C)."""
+    """Makes a task by removing items from all users' interactions.
+
+    Also returns which of these items each user of the task has, (B, C).
+    """
     train = hide_columns(interactions, hidden)
     wanted = sparse.csr_array(interactions[:, hidden]).toarray() > 0
     users = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0)).astype(np.int64)
     return ColdTask(train, features, hidden, users, seed), wanted[users]
 
 
-def gains_of_methods(task: ColdTask, wanted: NDArray[np.bool_]) -> dict[str, Float64]:
-    """NDCG@10 of each user by each method."""
+def measure_user_gains(task: ColdTask, wanted: NDArray[np.bool_]) -> dict[str, Float64]:
+    """Measures the NDCG@10 of each user by each method."""
     return {name: mean_gain(score_cold_items(method, task), wanted) for name, method in METHODS.items()}

@@ -1,4 +1,4 @@
-"""Measures what reserved places for new items cost the others, and what they bring.
+"""Measures how reserved places for new items change the quality of lists.
 
 A list is EASE's of warm items, 20 long; the places are those that a silo's answers reserve. A fifth of the warm records
 is held out of what these lists are made of, and they are judged by it. New items are chosen by all warm records of a
@@ -28,7 +28,7 @@ BLOCK = 1024  # users whose lists are ranked at a time
 
 @dataclass(frozen=True)
 class PlacesMeasure:
-    """Figures of lists with so many reserved places.
+    """The figures of lists with a number of reserved places.
 
     warm: NDCG@20 of held-out warm items, of each user who has one. cold: share of a user's hidden items among the first
     10, of each user who has one.
@@ -38,7 +38,7 @@ class PlacesMeasure:
     cold: Float64
 
     def to_json(self, base: PlacesMeasure) -> dict[str, float]:
-        """The figures, beside lists without a place."""
+        """Builds the JSON figures, compared with lists without reserved places."""
         figures = {
             "warm_ndcg@20": self.warm.mean(),
             "warm_ratio": self.warm.mean() / base.warm.mean(),
@@ -49,7 +49,7 @@ class PlacesMeasure:
 
 
 def hold_out(train: sparse.csr_array, generator: np.random.Generator) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """Splits the records of a matrix: what is left, and a fifth that is held out."""
+    """Splits the records of a matrix into a kept part and a held-out fifth."""
     coo = train.tocoo()
     out = generator.random(coo.nnz) < HELD_OUT
     left, held = (
@@ -61,7 +61,10 @@ def hold_out(train: sparse.csr_array, generator: np.random.Generator) -> tuple[s
 def measure_places(
     task: ColdTask, wanted: NDArray[np.bool_], counts: tuple[int, ...] = COUNTS
 ) -> dict[int, PlacesMeasure]:
-    """Lists with so many places. wanted: hidden items of the task's users, (B, C)."""
+    """Measures lists with each number of reserved places.
+
+    wanted: hidden items of the task's users, (B, C).
+    """
     left, held = hold_out(task.train, np.random.default_rng([3000, task.seed]))
     weights = ease(left, RIDGE)
     scorer = fit_cold_items(task.train, task.features, usual_setting(left.shape))
@@ -85,7 +88,7 @@ def measure_places(
 
 
 def average_places(draws: Sequence[Mapping[int, PlacesMeasure]]) -> dict[str, dict[str, float]]:
-    """The figures by the number of places, averaged over draws."""
+    """Averages the figures of each number of places over draws."""
     found = {}
     for count in draws[0]:
         each = [draw[count].to_json(draw[0]) for draw in draws]
@@ -99,7 +102,10 @@ def _best(scores: NDArray[np.float32], count: int) -> Rows:
 
 
 def insert_items(lists: Rows, items: Rows, places: tuple[int, ...]) -> Rows:
-    """Puts items at places of each list (B, L), as answers have them; the others move down."""
+    """Inserts items at the given places of each list.
+
+    lists: (B, L), and as long afterwards: the other items move down, as in a silo's answers.
+    """
     found = lists
     for at, place in enumerate(places):
         found = np.insert(found, place, items[:, at], axis=1)

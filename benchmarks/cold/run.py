@@ -1,5 +1,6 @@
-"""`python -m benchmarks cold DATA`: NDCG@10 of items that nobody has, by draws, and what other silos' sums add.
+"""Measures the NDCG@10 of cold items by method and by silo size.
 
+The command is `python -m benchmarks cold DATA`. Silos of several sizes rank with their own sums and with all silos'.
 A draw hides a tenth of the items from everybody, and ranks them among themselves for each user who has one of them.
 Settings are chosen by a second tenth, of the items that are left; what the test hides is read once.
 """
@@ -16,7 +17,7 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
-from benchmarks.cold.methods import ColdTask, Rows, gains_of_methods, pose_task
+from benchmarks.cold.methods import ColdTask, Rows, make_cold_task, measure_user_gains
 from benchmarks.cold.places import average_places, measure_places
 from benchmarks.common import render_table
 from client_service.data.interactions import build_shard
@@ -37,7 +38,10 @@ SPLIT_SEED = 0
 
 @dataclass(frozen=True)
 class FeaturedItems:
-    """All interactions of a data set (M, N), and the features of its items (N, d)."""
+    """The interactions of a data set with the features of its items.
+
+    interactions: (M, N), of all splits. features: (N, d).
+    """
 
     name: str
     interactions: sparse.csr_array
@@ -45,7 +49,10 @@ class FeaturedItems:
 
 
 def read_catalogue(path: Path) -> FeaturedItems:
-    """A data set as one matrix, whatever its split. DataError where nothing is known of the items."""
+    """Reads a data set as one matrix, without its split.
+
+    Raises DataError where the items have neither titles nor attributes.
+    """
     dataset = load_dataset(path, SPLIT_SEED)
     items = dataset.events.select(pl.col("item").unique().sort())
     if dataset.titles is not None:
@@ -59,17 +66,24 @@ def read_catalogue(path: Path) -> FeaturedItems:
 
 @dataclass
 class UserGains:
-    """NDCG@10 by draw and user, of one method. They are averaged over the users of a draw, then over draws."""
+    """The NDCG@10 of one method by draw and user.
+
+    The mean is taken over the users of a draw, then over draws.
+    """
 
     draws: list[tuple[Rows, Float64]] = field(default_factory=list)
 
     @property
     def value(self) -> float:
-        """The mean over draws."""
+        """Computes the mean over draws."""
         return float(np.mean([gains.mean() for _, gains in self.draws]))
 
-    def error(self, base: UserGains | None = None) -> float:
-        """Half the width of the 95 % interval over users, who occur in every draw; of the difference to a base."""
+    def interval_half_width(self, base: UserGains | None = None) -> float:
+        """Computes half the width of the 95 % confidence interval of the mean.
+
+        The interval is over users, each of whom may occur in several draws. base: if given, the interval is that of the
+        difference to it.
+        """
         parts = []
         for place, (users, gains) in enumerate(self.draws):
             moved = gains if base is None else gains - base.draws[place][1]
@@ -79,46 +93,53 @@ class UserGains:
         return NORMAL * float(np.sqrt(np.square(by_user.to_numpy()).sum()))
 
     def to_json(self) -> dict[str, Any]:
-        """The figures."""
+        """Builds the JSON figures: mean, interval and the mean of each draw."""
         each = [float(gains.mean()) for _, gains in self.draws]
         return {
             "ndcg@10": round(self.value, 4),
-            "interval": round(self.error(), 4),
+            "interval": round(self.interval_half_width(), 4),
             "draws": np.round(each, 4).tolist(),
         }
 
     def compare(self, base: UserGains) -> dict[str, Any]:
-        """This method over another one, of the same users."""
-        low = self.value - base.value - self.error(base)
-        found = {"ratio": self.value / base.value, "difference": self.value - base.value, "interval": self.error(base)}
+        """Compares this method with another one on the same users."""
+        low = self.value - base.value - self.interval_half_width(base)
+        found = {
+            "ratio": self.value / base.value,
+            "difference": self.value - base.value,
+            "interval": self.interval_half_width(base),
+        }
         return {name: round(value, 4) for name, value in found.items()} | {"above": bool(low > 0.0)}
 
 
 def measure_methods(catalogue: FeaturedItems, draws: int) -> dict[str, UserGains]:
-    """Every method in every draw."""
+    """Measures each method in each draw."""
     found: dict[str, UserGains] = {}
     for draw in range(draws):
-        task, wanted = pose_draw(catalogue, draw)
-        for name, gains in gains_of_methods(task, wanted).items():
+        task, wanted = draw_cold_task(catalogue, draw)
+        for name, gains in measure_user_gains(task, wanted).items():
             found.setdefault(name, UserGains()).draws.append((task.users, gains))
         told = ", ".join(f"{name} {one.draws[-1][1].mean():.4f}" for name, one in found.items())
         tell_progress(f"draw {draw + 1} of {draws}, {len(task.cold):,} cold items, {len(task.users):,} users: {told}")
     return found
 
 
-def pose_draw(catalogue: FeaturedItems, draw: int) -> tuple[ColdTask, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """The task of one draw."""
+def draw_cold_task(catalogue: FeaturedItems, draw: int) -> tuple[ColdTask, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Draws the hidden items of one draw and makes its task."""
     cold = hide_items(catalogue.interactions, np.random.default_rng([1000, draw]), HIDDEN)
-    return pose_task(catalogue.interactions, catalogue.features, cold, draw)
+    return make_cold_task(catalogue.interactions, catalogue.features, cold, draw)
 
 
 def measure_silos(catalogue: FeaturedItems, draws: int) -> dict[int, tuple[UserGains, UserGains]]:
-    """By users of a silo: what it has of itself, and what it has of the sums of all silos. The catalogue is shared."""
+    """Measures silos of several sizes with their own sums and with all silos'.
+
+    Returns both gains by the number of users of a silo. All silos have the whole catalogue.
+    """
     users = catalogue.interactions.shape[0]
     sizes = {count: users // count for count in DIVISIONS if users // count in SILO_USERS}
     found = {size: (UserGains(), UserGains()) for size in sizes.values()}
     for draw in range(draws):
-        task, wanted = pose_draw(catalogue, draw)
+        task, wanted = draw_cold_task(catalogue, draw)
         pooled = fit_cold_items(task.train, task.features, choose_cold_setting(task.train, task.features, task.seed))
         for count, size in sizes.items():
             silo = np.random.default_rng([2000, draw]).permutation(users) % count
@@ -145,10 +166,10 @@ def measure_silos(catalogue: FeaturedItems, draws: int) -> dict[int, tuple[UserG
 BASES = ("plain_text", "knn")
 
 
-def describe(
+def build_report(
     catalogue: FeaturedItems, methods: Mapping[str, UserGains], silos: Mapping[int, tuple[UserGains, UserGains]]
 ) -> dict[str, Any]:
-    """All figures as JSON."""
+    """Builds the JSON document of all figures."""
     users, items = catalogue.interactions.shape
     sizes = [
         {"users": size, "local": local.to_json(), "federated": whole.to_json(), "gain": whole.compare(local)}
@@ -165,15 +186,22 @@ def describe(
     }
 
 
-def render(document: Mapping[str, Any]) -> str:
-    """The figures as tables."""
+def render_report(document: Mapping[str, Any]) -> str:
+    """Renders the figures as tables."""
     lines = [
         [name, f"{one['ndcg@10']:.4f} ± {one['interval']:.4f}", " ".join(f"{value:.4f}" for value in one["draws"])]
         for name, one in document["methods"].items()
     ]
-    over: Sequence[str] = [f"cold over {name}: {_say(one)}" for name, one in document["cold_over"].items()]
+    over: Sequence[str] = [
+        f"cold over {name}: {_format_comparison(one)}" for name, one in document["cold_over"].items()
+    ]
     sizes = [
-        [str(one["users"]), f"{one['local']['ndcg@10']:.4f}", f"{one['federated']['ndcg@10']:.4f}", _say(one["gain"])]
+        [
+            str(one["users"]),
+            f"{one['local']['ndcg@10']:.4f}",
+            f"{one['federated']['ndcg@10']:.4f}",
+            _format_comparison(one["gain"]),
+        ]
         for one in document["silos"]
     ]
     headings = ("places for new items", "NDCG@20 of the others", "beside no place", "recall@10 of new items")
@@ -189,13 +217,13 @@ def render(document: Mapping[str, Any]) -> str:
     )
 
 
-def _say(one: Mapping[str, Any]) -> str:
+def _format_comparison(one: Mapping[str, Any]) -> str:
     return f"x {one['ratio']:.3f}, {one['difference']:+.4f} ± {one['interval']:.4f}"
 
 
 def run_cold(path: Path, draws: int, *, as_json: bool) -> None:
     """Measures a data set and prints the figures."""
     catalogue = read_catalogue(path)
-    document = describe(catalogue, measure_methods(catalogue, draws), measure_silos(catalogue, draws))
-    document["places"] = average_places([measure_places(*pose_draw(catalogue, draw)) for draw in range(draws)])
-    print(json.dumps(document, indent=1) if as_json else render(document))
+    document = build_report(catalogue, measure_methods(catalogue, draws), measure_silos(catalogue, draws))
+    document["places"] = average_places([measure_places(*draw_cold_task(catalogue, draw)) for draw in range(draws)])
+    print(json.dumps(document, indent=1) if as_json else render_report(document))

@@ -1,9 +1,10 @@
-"""`python -m benchmarks.cold.warm DATA`: lists of small silos without text, with their own, and with all silos' sums.
+"""Measures lists of small silos without text, with own text, and with all silos' sums.
 
-A user's interactions are split at random, 7:1:2. Silos of the asked size are drawn, and each is measured as it would
-answer before any training: the closed forms that its validation items choose. The sums are those of all users of the
-data, in exact numbers; `--basis` measures text beside a common basis too. `--apart` gives the other silos' users the
-items of other categories alone, so that their sums are alien.
+The command is `python -m benchmarks.cold.warm DATA`. A user's interactions are split at random, 7:1:2. Silos of the
+asked size are drawn, and each is measured as it would answer before any training: the closed forms that its validation
+items choose. The sums are those of all users of the data, in exact numbers; `--basis` measures text beside a common
+basis too. `--apart` gives the other silos' users the items of other categories alone, so that their sums describe other
+items than the silo's.
 """
 
 from __future__ import annotations
@@ -42,14 +43,17 @@ TRAIN, VALID = 0.7, 0.8  # up to where a drawn number in [0, 1) makes an interac
 
 @dataclass(frozen=True)
 class SiloDraw:
-    """Interactions of all users by split, (M, N) each, the features of items, and the users of each silo."""
+    """A data set with split interactions and the users of the drawn silos.
+
+    splits: training, validation and test interactions of all users, (M, N) each. silos: the rows of each silo's users.
+    """
 
     catalogue: FeaturedItems
     splits: tuple[sparse.csr_array, ...]
     silos: list[np.ndarray[Any, np.dtype[np.int64]]]
 
-    def shard(self, users: np.ndarray[Any, Any]) -> Shard:
-        """Of these users, with the whole catalogue."""
+    def make_shard(self, users: np.ndarray[Any, Any]) -> Shard:
+        """Makes the shard of these users with the whole catalogue."""
         ids = (
             [f"{kind}{one:06}" for one in range(size)] for kind, size in zip("ui", self.splits[0].shape, strict=True)
         )
@@ -58,8 +62,8 @@ class SiloDraw:
         return shard_of_matrices("silo", [everybody[user] for user in users], items, parts, np.arange(len(items)))
 
 
-def pose(catalogue: FeaturedItems, size: int, count: int, seed: int) -> SiloDraw:
-    """Splits the interactions, and draws `count` silos of `size` users."""
+def draw_silos(catalogue: FeaturedItems, size: int, count: int, seed: int) -> SiloDraw:
+    """Splits the interactions and draws `count` silos of `size` users."""
     whole, generator = catalogue.interactions, np.random.default_rng([3000, seed])
     order, drawn = generator.permutation(whole.shape[0]), generator.random(whole.nnz)
     coo = whole.tocoo()
@@ -72,8 +76,11 @@ def pose(catalogue: FeaturedItems, size: int, count: int, seed: int) -> SiloDraw
     return SiloDraw(catalogue, splits, silos)
 
 
-def alien_sums(task: SiloDraw, users: np.ndarray[Any, Any], table: Any) -> ContentSums:
-    """Sums of the other users over the half of the items that is least like what these users have."""
+def sum_unlike_items(task: SiloDraw, users: np.ndarray[Any, Any], table: Any) -> ContentSums:
+    """Sums the other users' interactions with items unlike those of these users.
+
+    Only the half of the items with the lowest likeness to these users' items counts.
+    """
     liked = np.asarray(task.splits[0][users].sum(axis=0), dtype=np.float64) @ table[:, :-1]
     others = np.setdiff1d(np.arange(task.splits[0].shape[0]), users)
     likeness = table[:, :-1] @ liked
@@ -81,19 +88,22 @@ def alien_sums(task: SiloDraw, users: np.ndarray[Any, Any], table: Any) -> Conte
     return sum_content(sparse.csr_array(task.splits[0][others] @ sparse.diags_array(far.astype(float))), table)
 
 
-def measure(task: SiloDraw, *, basis: bool, apart: bool) -> dict[str, PerUser]:
-    """NDCG@20 of each test user, by what the silo knows."""
+def measure_silos(task: SiloDraw, *, basis: bool, apart: bool) -> dict[str, PerUser]:
+    """Measures the NDCG@20 of each test user by what the silo knows.
+
+    basis: also with a common basis. apart: the others' sums are of items unlike the silo's.
+    """
     table = add_constant(task.catalogue.features)
     total, found = sum_content(task.splits[0], table), dict[str, list[PerUser]]()
     summed = None
     if basis:
         items = table.shape[0]
-        summed = sum_silos([task.shard(np.arange(task.splits[0].shape[0]))], items, "exact", 0)
+        summed = sum_silos([task.make_shard(np.arange(task.splits[0].shape[0]))], items, "exact", 0)
     for place, users in enumerate(task.silos):
-        shard = task.shard(users)
+        shard = task.make_shard(users)
         spectrum = low_spectrum(shard.train, MethodSettings().cutoff)
         chosen, seen = best_filter(shard, spectrum).choice, sparse.csr_array(shard.train + shard.valid)
-        others = alien_sums(task, users, table) if apart else total.add(sum_content(shard.train, table), -1.0)
+        others = sum_unlike_items(task, users, table) if apart else total.add(sum_content(shard.train, table), -1.0)
 
         def gains(features: Float32 | None, others: ContentSums | None, common: tuple[Scorer, ...] = ()) -> PerUser:
             made = ClosedFormScorers(shard.train, spectrum, features, others)  # noqa: B023
@@ -112,8 +122,11 @@ def measure(task: SiloDraw, *, basis: bool, apart: bool) -> dict[str, PerUser]:
     return {name: np.concatenate(values) for name, values in found.items()}
 
 
-def compare(found: dict[str, PerUser]) -> list[dict[str, Any]]:
-    """Each pair of ways that were measured: the ratio, and the difference with its interval over users."""
+def compare_variants(found: dict[str, PerUser]) -> list[dict[str, Any]]:
+    """Compares each pair of measured variants.
+
+    Each line has the ratio, and the difference with its 95 % interval over users.
+    """
     lines = []
     for one, base in PAIRS:
         if one in found and base in found:
@@ -126,7 +139,7 @@ def compare(found: dict[str, PerUser]) -> list[dict[str, Any]]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command's options."""
+    """Makes the parser of the command's options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="a data set with titles or attributes of its items")
     parser.add_argument("--users", type=int, default=24, help="of a silo")
@@ -139,18 +152,20 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measures and prints."""
+    """Measures the silos of all draws and prints the figures."""
     given = make_parser().parse_args(arguments)
     catalogue, draws = read_catalogue(given.data), list[dict[str, PerUser]]()
     for seed in range(given.draws):
-        draws.append(measure(pose(catalogue, given.users, given.silos, seed), basis=given.basis, apart=given.apart))
+        draws.append(
+            measure_silos(draw_silos(catalogue, given.users, given.silos, seed), basis=given.basis, apart=given.apart)
+        )
     found = {name: np.concatenate([draw[name] for draw in draws]) for name in draws[0]}
     document = {
         "data": catalogue.name,
         "users": given.users,
         "ndcg@20": {name: round(float(values.mean()), 4) for name, values in found.items()},
         "draws": {name: [round(float(draw[name].mean()), 4) for draw in draws] for name in found},
-        "gains": compare(found),
+        "gains": compare_variants(found),
     }
     if given.json:
         print(json.dumps(document, indent=1))

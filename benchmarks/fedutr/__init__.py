@@ -1,1 +1,4 @@
-"""FedUTR's tables: text at the start of item tables, leave-one-out over all items that a user has not met."""
+"""Measures FedUTR and other item-table strategies with text, as in FedUTR's tables.
+
+The protocol is leave-one-out over all items that a user has not met.
+"""

@@ -1,4 +1,7 @@
-"""The rows of FedUTR's tables: what needs no training, strategies with an item table, and FedUTR's ablations."""
+"""Scores items by the methods of FedUTR's tables.
+
+They are baselines without training, strategies with an item table, and FedUTR's ablations.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from simulation.experiments.devices import DevicePlan, train_devices
 CPU = torch.device("cpu")
 TAKEN: dict[str, Any] = {"strategy.taken_negatives": True}
 RIDGES = (30.0, 100.0, 300.0, 1000.0)  # of EASE; validation chooses
-LOUDNESS = (0.0, 0.1, 0.3, 1.0)  # of popularity beside EASE
+POPULARITY_WEIGHTS = (0.0, 0.1, 0.3, 1.0)  # of popularity beside EASE
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedmf": ("fedmf", {}),
     "fedmf+text": ("fedmf", {"item_start": "text"}),
@@ -49,31 +52,37 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 Figures = dict[str, float]
 
 
-def popularity(found: LeaveOneOut) -> Scores:
-    """How many users have an item, in all silos."""
+def score_by_popularity(found: LeaveOneOut) -> Scores:
+    """Scores each item by the number of its users in all silos, (M, N)."""
     counts = found.whole.train.sum(0).astype(np.float32)
     return np.broadcast_to(counts, found.whole.train.shape)
 
 
-def ease(found: LeaveOneOut) -> Scores:
-    """EASE on all silos' users, beside popularity; validation chooses the ridge and how loud popularity is."""
+def score_by_ease(found: LeaveOneOut) -> Scores:
+    """Scores items by EASE on all silos' users, plus weighted popularity.
+
+    Validation chooses the ridge and the weight of popularity.
+    """
     train = found.whole.train
     gram, counts = (train.T @ train).toarray(), np.log1p(train.sum(0))
-    best: tuple[float, Scores] = (-1.0, popularity(found))
+    best: tuple[float, Scores] = (-1.0, score_by_popularity(found))
     for ridge in RIDGES:
         inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
         weights = -inverse / np.diag(inverse)
         np.fill_diagonal(weights, 0.0)
         scores = np.asarray(train @ weights)
-        for loudness in LOUDNESS:
-            both = (scores / scores.std() + loudness * counts / counts.std()).astype(np.float32)
+        for weight in POPULARITY_WEIGHTS:
+            both = (scores / scores.std() + weight * counts / counts.std()).astype(np.float32)
             value = judge_scores(found, both, "valid")["ndcg10_all"]
             best = max(best, (value, both), key=lambda pair: pair[0])
     return best[1]
 
 
-def fusion_of(shards: Sequence[Shard]) -> Callable[[LeaveOneOut], Scores]:
-    """LPSFed's closed-form start of each of these shards on its own, fused as its validation items say."""
+def make_fusion_scorer(shards: Sequence[Shard]) -> Callable[[LeaveOneOut], Scores]:
+    """Makes a scorer by LPSFed's closed-form start of each shard.
+
+    Each shard is fitted on its own, and its validation items choose the fusion.
+    """
 
     def score(found: LeaveOneOut) -> Scores:
         rows = found.silos if len(shards) > 1 else (np.arange(len(found.whole.user_ids)),)
@@ -81,22 +90,25 @@ def fusion_of(shards: Sequence[Shard]) -> Callable[[LeaveOneOut], Scores]:
         for place, shard in zip(rows, shards, strict=True):
             method = method_settings(catalogue=len(shard.item_ids))
             served = freeze("start", ItemTrainer(shard, low_spectrum(shard.train, method.cutoff), method, CPU))
-            scores[place] = all_scores(served.ranker, shard)
+            scores[place] = score_all_items(served.ranker, shard)
         return scores
 
     return score
 
 
-def all_scores(ranker: Any, shard: Shard) -> Scores:
-    """f of every user with every item, (M, N)."""
+def score_all_items(ranker: Any, shard: Shard) -> Scores:
+    """Scores all items for each user of a shard, (M, N)."""
     every = np.arange(len(shard.user_ids))
     columns = np.broadcast_to(np.arange(len(shard.item_ids)), shard.train.shape)
     found: Scores = ranker.scores(every, columns)
     return found
 
 
-class LastingClients:
-    """Silos, or users' devices, that keep their private parameters and optimisers between rounds."""
+class StatefulClients:
+    """Clients that keep their private parameters and optimisers between rounds.
+
+    A client is a silo, or the device of one user.
+    """
 
     def __init__(self, shards: Sequence[Shard], method: MethodSettings, kind: str) -> None:
         spectrum = low_spectrum(sparse.csr_array(np.eye(2)), 1)  # no model with an item table reads it
@@ -104,12 +116,12 @@ class LastingClients:
         self.names: Sequence[str] = tuple(self.trainers)
 
     def visit(self, device: str, moment: RoundContext) -> LocalClient:
-        """That client's own model."""
+        """Returns the client's own trainer for this round."""
         self.trainers[device].moment = moment
         return self.trainers[device]
 
-    def scores(self, found: LeaveOneOut) -> Scores:
-        """Of all users, each by the model of his client, (M, N)."""
+    def score_users(self, found: LeaveOneOut) -> Scores:
+        """Scores all items for each user by the model of his client, (M, N)."""
         scores = np.empty(found.whole.train.shape, np.float32)
         for rows, trainer in zip(found.silos, self.trainers.values(), strict=True):
             ranker = trainer.model.freeze()
@@ -117,36 +129,39 @@ class LastingClients:
         return scores
 
 
-def loss_of(client: LocalClient) -> float:
-    """The mean loss of the round that was trained last."""
+def read_loss(client: LocalClient) -> float:
+    """Returns the mean loss of the client's last trained round."""
     assert isinstance(client, ItemTrainer)
     return client.figures.loss
 
 
-def score_cold(train: sparse.csr_array, features: Scores, users: Int64, cold: Int64, steps: int, seed: int) -> Scores:
-    """FedUTR in one silo of all users (M, N), with these features (N, d) as text: scores of items nobody has, (B, C).
+def score_cold_items_by_fedutr(
+    train: sparse.csr_array, features: Scores, users: Int64, cold: Int64, steps: int, seed: int
+) -> Scores:
+    """Trains FedUTR in one silo of all users and scores cold items, (B, C).
 
-    steps: of the optimiser, or so many that whole epochs are nearest to it.
+    train: (M, N). features: the items' text, (N, d). users: rows of the B users. cold: columns of the C cold items.
+    steps: of the optimiser, rounded to whole epochs, at least one.
     """
     names, items = ([f"{number:07d}" for number in range(size)] for size in train.shape)
     nothing = sparse.csr_array(train.shape)
     shard = shard_of_matrices("all", names, items, [train, nothing, nothing], places=np.arange(len(items)))
     method = method_settings(catalogue=len(items), width=features.shape[1], learning_rate=0.01, **TAKEN)
-    crew = LastingClients([shard], method, "fedutr")
-    (trainer,) = crew.trainers.values()
+    clients = StatefulClients([shard], method, "fedutr")
+    (trainer,) = clients.trainers.values()
     encoder = trainer.model.encoder
     assert isinstance(encoder, FedUTR) and encoder.item.text is not None
     encoder.item.text.copy_(torch.from_numpy(features * np.float32(TABLE_DEVIATION * np.sqrt(features.shape[1]))))
     rounds = max(1, round(steps / len(trainer.batches)))
-    for _ in train_devices(DevicePlan("fedutr", method, rounds, 1, seed), crew, loss_of):
+    for _ in train_devices(DevicePlan("fedutr", method, rounds, 1, seed), clients, read_loss):
         pass
     ranker = trainer.model.freeze()
     found: Scores = ranker.users.embedding[users] @ ranker.items.embedding[cold].T
     return found
 
 
-class Judged(NamedTuple):
-    """A round by validation, and the test figures of its models."""
+class RoundFigures(NamedTuple):
+    """The validation and test figures of the models after one round."""
 
     number: int
     valid: Figures
@@ -155,16 +170,19 @@ class Judged(NamedTuple):
 
 def train_rounds(
     found: LeaveOneOut, strategy: str, changes: Mapping[str, Any], rounds: int, seed: int, sample: int = 0
-) -> Iterator[Judged]:
-    """Each round as clients rank after it: with what the aggregator answers, and their private parameters."""
+) -> Iterator[RoundFigures]:
+    """Trains a strategy and measures the clients' models after each round.
+
+    A client then ranks with the aggregator's answer and its private parameters.
+    """
     method = method_settings(**{"catalogue": len(found.whole.item_ids), **changes})
     built = build_strategy(strategy, method)
-    shards = found.shards()
-    crew = LastingClients(shards, method, built.model)
+    shards = found.make_shards()
+    clients = StatefulClients(shards, method, built.model)
     plan = DevicePlan(strategy, method, rounds, sample or len(shards), seed)
-    for one in train_devices(plan, crew, loss_of):
+    for one in train_devices(plan, clients, read_loss):
         received = built.personalise(one.state, None)
-        for trainer in crew.trainers.values():
+        for trainer in clients.trainers.values():
             trainer.load(received)
-        scores = crew.scores(found)
-        yield Judged(one.number, judge_scores(found, scores, "valid"), judge_scores(found, scores, "test"))
+        scores = clients.score_users(found)
+        yield RoundFigures(one.number, judge_scores(found, scores, "valid"), judge_scores(found, scores, "test"))

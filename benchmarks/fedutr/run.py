@@ -1,4 +1,6 @@
-"""Does text at the start of item tables help, and does FedUTR? Leave-one-out over all items that a user has not met.
+"""Measures whether text at the start of item tables improves rankings, and whether FedUTR does.
+
+The protocol is leave-one-out over all items that a user has not met.
 
 python -m benchmarks.fedutr.run FOLDER [--users 2000] [--records 8] [--silos 4] [--rows fedutr fedmf ...] [--rounds 20]
 python -m benchmarks.fedutr.run ../shared/data/ml-100k --silos 0 --rows pfedrec fedrap    one user a client
@@ -17,8 +19,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fedutr.methods import ROWS, Judged, ease, fusion_of, popularity, train_rounds
-from benchmarks.fedutr.sets import LeaveOneOut, judge_scores, read_set
+from benchmarks.fedutr.methods import (
+    ROWS,
+    RoundFigures,
+    make_fusion_scorer,
+    score_by_ease,
+    score_by_popularity,
+    train_rounds,
+)
+from benchmarks.fedutr.sets import LeaveOneOut, judge_scores, read_leave_one_out
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 CHOSEN_BY, TUNING_SEED = "ndcg10_all", 100
@@ -28,37 +37,44 @@ Row = dict[str, Any]
 
 
 def run_floors(found: LeaveOneOut) -> Iterator[tuple[str, dict[str, float]]]:
-    """What needs no rounds."""
-    makers = {"popularity": popularity, "ease": ease, "fusion": fusion_of(found.shards())}
-    for name, make in (makers | {"fusion pooled": fusion_of([found.whole])}).items():
+    """Measures the baselines that need no training rounds."""
+    makers = {
+        "popularity": score_by_popularity,
+        "ease": score_by_ease,
+        "fusion": make_fusion_scorer(found.make_shards()),
+    }
+    for name, make in (makers | {"fusion pooled": make_fusion_scorer([found.whole])}).items():
         yield name, judge_scores(found, make(found), "test")
 
 
-def best_round(judged: Iterator[Judged]) -> tuple[Judged, list[float]]:
-    """The round that validation prefers, and what it said of each."""
+def find_best_round(judged: Iterator[RoundFigures]) -> tuple[RoundFigures, list[float]]:
+    """Finds the round with the best validation figure.
+
+    Also returns the validation figure of each round.
+    """
     rounds = list(judged)
     return max(rounds, key=lambda one: one.valid[CHOSEN_BY]), [one.valid[CHOSEN_BY] for one in rounds]
 
 
 def choose_rates(found: LeaveOneOut, name: str, base: dict[str, Any], rounds: int, sample: int) -> dict[str, float]:
-    """The rates with the best validation figure in any round."""
+    """Finds the learning rates with the best validation figure in any round."""
     strategy, changes = ROWS[name]
 
     def value(rates: dict[str, float]) -> float:
         judged = train_rounds(found, strategy, base | changes | rates, rounds, TUNING_SEED, sample)
-        return best_round(judged)[0].valid[CHOSEN_BY]
+        return find_best_round(judged)[0].valid[CHOSEN_BY]
 
     return max(RATES, key=value)
 
 
 def run_rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    """A line for each floor, row and seed."""
+    """Measures each baseline and row with each seed."""
     chosen: dict[str, dict[str, float]] = {}
     base = {"width": arguments.width, "batch_size": arguments.batch, "negatives": arguments.negatives}
     base |= dict(arguments.set)
     for seed in arguments.seeds:
         sizes = {"users": arguments.users, "records": arguments.records, "silos": arguments.silos}
-        found = read_set(arguments.folder, **sizes, seed=seed)
+        found = read_leave_one_out(arguments.folder, **sizes, seed=seed)
         about = {"data": found.name, **sizes, "seed": seed}
         if arguments.floors:
             for name, test in run_floors(found):
@@ -73,13 +89,13 @@ def run_rows(arguments: argparse.Namespace) -> Iterator[Row]:
             judged = train_rounds(
                 found, strategy, base | changes | chosen[name], arguments.rounds, seed, arguments.sample
             )
-            best, curve = best_round(judged)
+            best, curve = find_best_round(judged)
             spent = {"rounds": arguments.rounds, "best": best.number, "cpu": round(time.process_time() - began, 1)}
             yield {**about, "row": name, "set": base, **chosen[name], **spent, "test": best.test, "curve": curve}
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """NAME=JSON."""
+    """Parses a setting of the form NAME=JSON."""
     name, _, value = text.partition("=")
     return name, json.loads(value)
 

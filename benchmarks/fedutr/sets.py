@@ -1,5 +1,6 @@
-"""Data sets with one validation and one test item a user, cut into silos that have the same catalogue.
+"""Reads data sets with one validation and one test item per user.
 
+The users are divided into silos that have the same catalogue.
 Shapes: M users, N items.
 """
 
@@ -26,9 +27,10 @@ Scores = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """whole: all users with all items of the set. silos: the rows of each silo's users in it.
+    """A data set with leave-one-out splits, divided into silos.
 
-    candidates: (M, 99) items that a user has not met, against which the short protocol ranks.
+    whole: all users with all items of the set. silos: the rows of each silo's users in it. candidates: (M, 99) items
+    that a user has not met, against which the short protocol ranks.
     """
 
     name: str
@@ -36,19 +38,24 @@ class LeaveOneOut:
     silos: tuple[Int64, ...]
     candidates: Int64
 
-    def shards(self) -> list[Shard]:
-        """One for each silo, which has the whole catalogue."""
-        return [take_users(self.whole, rows, f"silo-{number:04d}") for number, rows in enumerate(self.silos)]
+    def make_shards(self) -> list[Shard]:
+        """Makes the shard of each silo, with the whole catalogue."""
+        return [select_users(self.whole, rows, f"silo-{number:04d}") for number, rows in enumerate(self.silos)]
 
 
-def read_set(path: Path, *, users: int, records: int, silos: int, seed: int) -> LeaveOneOut:
-    """The set at `path` thinned to so many users and so many records of each; 0: all. silos 0: one for each user."""
-    return leave_one_out(load_dataset(path, seed), users=users, records=records, silos=silos, seed=seed)
+def read_leave_one_out(path: Path, *, users: int, records: int, silos: int, seed: int) -> LeaveOneOut:
+    """Reads the data set at `path` and splits it by leave-one-out.
+
+    users, records: how many users are drawn, and how many of each user's last records are kept; 0: all.
+    silos: their number; 0: one for each user.
+    """
+    return split_leave_one_out(load_dataset(path, seed), users=users, records=records, silos=silos, seed=seed)
 
 
-def leave_one_out(found: Dataset, *, users: int, records: int, silos: int, seed: int) -> LeaveOneOut:
-    """A user's last item is the test's, the one before it the validation's; by time where it is known, else drawn.
+def split_leave_one_out(found: Dataset, *, users: int, records: int, silos: int, seed: int) -> LeaveOneOut:
+    """Takes each user's last item for the test and the one before for validation.
 
+    Items are ordered by time where it is known, else at random.
     Users with fewer than three records are left out.
     """
     # Paper: says nothing of a validation item; here: the second last one.
@@ -71,12 +78,12 @@ def leave_one_out(found: Dataset, *, users: int, records: int, silos: int, seed:
     matrices = [interaction_matrix(rows[places == back], columns[places == back], shape) for back in (2, 1, 0)]
     whole = shard_of_matrices("whole", list(names), list(items), matrices, places=np.arange(len(items)))
     groups = np.array_split(generator.permutation(len(names)), silos or len(names))
-    with_text = add_text(whole, found.titles)
+    with_text = add_item_text(whole, found.titles)
     return LeaveOneOut(found.name, with_text, tuple(np.sort(one) for one in groups), draw_candidates(whole, generator))
 
 
-def add_text(shard: Shard, titles: pl.DataFrame | None) -> Shard:
-    """The shard with the titles and attributes of its items."""
+def add_item_text(shard: Shard, titles: pl.DataFrame | None) -> Shard:
+    """Adds the titles and attributes of the items to a shard."""
     if titles is None:
         return shard
     table = pl.DataFrame({"item": shard.item_ids}).join(titles, on="item", how="left", maintain_order="left")
@@ -85,8 +92,8 @@ def add_text(shard: Shard, titles: pl.DataFrame | None) -> Shard:
     return replace(shard, titles=known, features=features if features.width else None)
 
 
-def take_users(shard: Shard, rows: Int64, name: str) -> Shard:
-    """The shard of some users, with all items."""
+def select_users(shard: Shard, rows: Int64, name: str) -> Shard:
+    """Selects some users of a shard, with all of its items."""
     matrices = [sparse.csr_array(getattr(shard, split)[rows]) for split in ("train", "valid", "test")]
     ids = [shard.user_ids[row] for row in rows]
     found = shard_of_matrices(name, ids, shard.item_ids, matrices, places=shard.places)
@@ -94,15 +101,16 @@ def take_users(shard: Shard, rows: Int64, name: str) -> Shard:
 
 
 def draw_candidates(shard: Shard, generator: np.random.Generator) -> Int64:
-    """99 items that each user has not met, (M, 99)."""
+    """Draws 99 items that each user has not met, (M, 99)."""
     keys = generator.random(shard.train.shape)
     keys[shard.known_pairs.nonzero()] = np.inf
     return np.argpartition(keys, NEGATIVES, axis=1)[:, :NEGATIVES].astype(np.int64)
 
 
 def judge_scores(found: LeaveOneOut, scores: Scores, split: str) -> dict[str, float]:
-    """HR@10 and NDCG@10 of the one item of `split`, among all items that the user has not met and among 99 of them.
+    """Measures the HR@10 and NDCG@10 of each user's item of `split`.
 
+    It is ranked among all items that the user has not met, and among 99 of them.
     scores: (M, N). An item of the same score as another counts as half ahead of it, so that equal scores win nothing.
     """
     shard = found.whole
@@ -119,6 +127,9 @@ def judge_scores(found: LeaveOneOut, scores: Scores, split: str) -> dict[str, fl
 
 
 def measure_ranks(ranks: NDArray[np.float64], side: str) -> Mapping[str, float]:
-    """HR@10 and NDCG@10 of single targets; of rank 3 they are 1 and 1 / 2, of rank 11 both are 0."""
+    """Computes the mean HR@10 and NDCG@10 of single targets.
+
+    Rank 3 gives 1 and 1 / 2, rank 11 gives 0 and 0.
+    """
     gains = np.where(ranks <= AT, 1.0 / np.log2(ranks + 1.0), 0.0)
     return {f"hr10_{side}": float((ranks <= AT).mean()), f"ndcg10_{side}": float(gains.mean())}

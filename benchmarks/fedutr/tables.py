@@ -1,4 +1,7 @@
-"""FedUTR's tables from results.jsonl, and what becomes of its paper's claims: `python -m benchmarks.fedutr.tables`."""
+"""Renders FedUTR's tables from results.jsonl and tests its paper's claims.
+
+The command is `python -m benchmarks.fedutr.tables`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ Cells = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 
 def read_cells(path: Path = RESULTS) -> dict[tuple[Any, ...], dict[str, dict[int, dict[str, float]]]]:
-    """Test figures by set and sizes, row and seed; the last line of each counts."""
+    """Reads the test figures by data set and sizes, row and seed.
+
+    The last line of each counts.
+    """
     found: dict[tuple[Any, ...], dict[str, dict[int, dict[str, float]]]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         row: Row = json.loads(line)
@@ -47,7 +53,10 @@ def read_cells(path: Path = RESULTS) -> dict[tuple[Any, ...], dict[str, dict[int
 
 
 def judge_claim(cells: Cells, ahead: str, behind: str, figure: str = "hr10_all") -> str:
-    """The mean difference over seeds with its 95 % interval (Student), and what it says of the claim."""
+    """Tests a claim by the mean difference over seeds.
+
+    The text has the verdict, the difference and its 95 % interval (Student's t).
+    """
     seeds = sorted(cells.get(ahead, {}).keys() & cells.get(behind, {}).keys())
     if len(seeds) < 2:
         return "not measured"
@@ -58,8 +67,8 @@ def judge_claim(cells: Cells, ahead: str, behind: str, figure: str = "hr10_all")
     return f"{verdict}: {mean:+.4f} +- {half:.4f} over {len(seeds)} seeds"
 
 
-def describe_cells(cells: Cells) -> Iterable[str]:
-    """A line for each row, means over seeds."""
+def render_cells(cells: Cells) -> Iterable[str]:
+    """Renders a line for each row with its means over seeds."""
     yield "| row | seeds | " + " | ".join(FIGURES) + " |"
     yield "| --- " * (2 + len(FIGURES)) + "|"
     for name, seeds in cells.items():
@@ -67,15 +76,15 @@ def describe_cells(cells: Cells) -> Iterable[str]:
         yield f"| {name} | {len(seeds)} | " + " | ".join(f"{value:.4f}" for value in means) + " |"
 
 
-def describe(found: Mapping[tuple[Any, ...], Cells]) -> Sequence[str]:
-    """The tables of all sets, and the claims of each."""
+def render_tables(found: Mapping[tuple[Any, ...], Cells]) -> Sequence[str]:
+    """Renders the tables and the tested claims of all data sets."""
     lines = []
     for sizes, cells in found.items():
         lines += [f"\n{sizes[0]}: {sizes[1] or 'all'} users, {sizes[2] or 'all'} records, {sizes[3] or 'no'} silos", ""]
-        lines += [*describe_cells(cells), ""]
+        lines += [*render_cells(cells), ""]
         lines += [f"- {claim}: {judge_claim(cells, *pair)}" for claim, pair in CLAIMS.items()]
     return lines
 
 
 if __name__ == "__main__":
-    print("\n".join(describe(read_cells())))
+    print("\n".join(render_tables(read_cells())))

@@ -76,7 +76,7 @@ class TimedWork:
 
 @dataclass(frozen=True)
 class PreparedWork:
-    """All that one process measures: works to time, and memory.
+    """The timed works and the memory that one process measures.
 
     mib: the memory that its own is divided by; `memory_unit` says it in words. taken: MiB that another process holds,
     given instead of its own; None: its own.

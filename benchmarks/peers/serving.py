@@ -82,7 +82,7 @@ EVENTS, STEADY, AROUND = 1000, 200, 1.0  # later events; requests a second; seco
 
 @dataclass(frozen=True)
 class ServingRow:
-    """A figure and the bar that it has to keep to.
+    """A measured figure with the limit that it has to keep.
 
     bar: the least value where `at_least`, else the most; None where there is none. more: what explains the figure.
     """

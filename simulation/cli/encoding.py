@@ -1,4 +1,7 @@
-"""`lpsfed encode`: titles and attributes of items become vectors in a file, which a shard can keep."""
+"""Encodes titles and attributes of items as vectors in a file: `lpsfed encode`.
+
+A shard can keep these vectors.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ def encode(
     delimiter: options.Delimiter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Encode the titles and attributes of items as vectors, by which items that nobody has bought yet are found.
+    """Encode the titles and attributes of items as vectors.
+
+    By these vectors, items that nobody has bought yet are found.
 
     Columns that users make (tags, ratings, counts of views) are never read: a new item cannot have them.
     """
@@ -59,7 +64,10 @@ def encode(
 
 @step("reading the items")
 def _read_texts(path: Path, given: FileOptions, attributes: list[str]) -> tuple[CatalogueTexts, list[str]]:
-    """Reads ids, titles and attributes; and a note of the columns that users make."""
+    """Reads ids, titles and attributes of items from a file or a shard.
+
+    Also returns notes of the columns that users make, which are left out.
+    """
     from client_service.text.encoders import CatalogueTexts
     from client_service.text.item_features import attribute_columns
     from client_service.text.projection import is_behaviour

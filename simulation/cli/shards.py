@@ -168,7 +168,9 @@ def features(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep vectors of the items in a shard, in place of those of the projection, or remove them.
+    """Keep vectors of the items in a shard, or remove them.
+
+    They replace the vectors of the projection.
 
     The file must have vectors of some items of the shard. Items that come later are encoded by the state in the file;
     by an encoder without one they have no vector until the file is made anew.

@@ -84,7 +84,7 @@ class FileOptions:
         return self.is_id(name) or detail or is_title(name) or self.is_attribute(name)
 
     def is_attribute(self, name: str) -> bool:
-        """Whether a column of this name is an attribute of the items."""
+        """Checks if a column of this name is an attribute of the items."""
         return name in self.attributes
 
 

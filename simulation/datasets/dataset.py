@@ -97,7 +97,7 @@ def _draw_validation(events: pl.DataFrame, seed: int, draws: Draws, notes: list[
 
 
 def _first_titles(titles: pl.DataFrame, notes: list[str]) -> pl.DataFrame | None:
-    """Each item once, with its first title and attributes; None where no item has any."""
+    """Keeps the first title and attributes of each item; None where no item has any."""
     once = titles.unique("item", keep="first", maintain_order=True)
     counted = [
         (len(titles) - len(once), "repeated item", "in the file of titles dropped"),

@@ -97,7 +97,10 @@ def _add_split(group: dict[str, Path], split: str, file: Path) -> None:
 
 
 def _title_files(folder: Path, interactions: Path) -> tuple[Path | None, Path | None]:
-    """The one file of titles that uses the same item ids, or other ids and a file with the number of each; and that."""
+    """Finds the file of titles, and the file that numbers its items.
+
+    The second is None where the titles use the item ids of the interactions; both are None where no file is found.
+    """
     prefix, _, last = file_stem(interactions).rpartition(".")
     own = prefix if last in SPLIT_NAMES else file_stem(interactions)
     kind = FORMATS[format_extension(interactions)]
@@ -178,7 +181,10 @@ def _read_table(path: Path, file_options: FileOptions) -> Table:
 
 
 def _number_items(titles: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Titles of the items in a file of lines `id number`, under their numbers; others are left out. DataError."""
+    """Replaces the ids of titled items by their numbers in a file.
+
+    The file has lines `id number`; items without a line are left out. Raises DataError for other lines.
+    """
     pairs = pl.Series(read_lines(path), dtype=pl.String).str.split(" ").to_frame("pair")
     if (wrong := (pairs["pair"].list.len() != 2)).any():
         raise line_error(path, (wrong.arg_max() or 0) + 1, "expected an id and a number with a blank between them")
@@ -190,7 +196,10 @@ def _number_items(titles: pl.DataFrame, path: Path) -> pl.DataFrame:
 
 
 def read_titles(path: Path, file_options: FileOptions = OF_ITEMS) -> pl.DataFrame:
-    """(item, title) and the items' attributes of one file, with null where none is known. Raises DataError."""
+    """Reads the titles and attributes of items from one file.
+
+    Columns: item, title and the attributes, with null where nothing is known. Raises DataError.
+    """
     name = path.name.removesuffix(".gz")
     if (read := TITLES.get(name) or TITLES.get(format_extension(path))) is None:
         raise DataError(

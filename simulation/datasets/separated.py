@@ -97,7 +97,10 @@ def _parse_object(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _text_of(value: Any, *, joined: bool) -> str | None:
-    """A string or a Boolean as text; joined: a list of strings too, with bars between them."""
+    """Converts a string or a Boolean to text; None for other values.
+
+    joined: a list of strings too, with bars between them.
+    """
     if joined and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return "|".join(value)
     if isinstance(value, bool):
@@ -115,7 +118,10 @@ def read_movie_titles(path: Path, file_options: FileOptions) -> Table:
 
 
 def read_u_item(path: Path, file_options: FileOptions) -> Table:
-    """MovieLens 100k's `u.item`: 24 fields between bars: the item, its title, three others and 19 marks of genres."""
+    """Reads the items of MovieLens 100k from `u.item`.
+
+    Its 24 fields between bars are the item, its title, three others and 19 marks of genres.
+    """
     whole = read_text(path, latin=True)
     names = ("item", "title", *("other",) * 3, *GENRES_OF_U_ITEM)
     table = _without_header(path, whole, "|", names, file_options)

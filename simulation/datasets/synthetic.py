@@ -125,7 +125,10 @@ def _draw_titles(genre: Int64, rng: np.random.Generator) -> pl.Series:
 
 
 def describe_items(items: pl.Series, titles: pl.Series) -> pl.DataFrame:
-    """Items with their titles, and the category and the year that a title ends with: (item, title, category, year)."""
+    """Makes a table of items with the category and year in their titles.
+
+    Columns: item, title, category and year; a title ends with the year and the category.
+    """
     told = titles.str.extract_groups(r"\((?<year>\d{4}), (?<category>\w+)\)$").struct
     year, category = told.field("year").cast(pl.Float64), told.field("category")
     return pl.DataFrame({"item": items, "title": titles, "category": category, "year": year})

@@ -89,7 +89,10 @@ class Table:
         return pl.DataFrame({**columns, "time": micros}), [*notes, *self._describe_unread({"session", "item", "time"})]
 
     def title_table(self) -> pl.DataFrame:
-        """(item, title) and the items' attributes, with null where there is none."""
+        """Makes the table of items with their titles and attributes.
+
+        Columns: item, title and the attributes, with null where there is none.
+        """
         table, _ = self._with_ids("item", strict=True)
         items, titles = table._id_column("item"), table._find("title")
         if titles is None:
@@ -261,7 +264,10 @@ class Table:
 
 
 def _attribute_values(name: str, column: pl.Series) -> pl.Series | None:
-    """Float64 for a column of numbers, else String, with null where nothing is known; None where nothing is at all."""
+    """Converts a column to attribute values: Float64 for numbers, else String.
+
+    null where nothing is known; None for a column without any value.
+    """
     found = column
     if column.dtype == pl.String:
         found = column.replace({"": None, NO_GENRES: None})

@@ -1,9 +1,10 @@
-"""What text brings the small shop of a federation whose shops have no item and no user in common.
+"""Measures how text improves a small shop's lists in a federation of disjoint shops.
 
-Its lists by interactions alone, with its own text, and with the content sums of the others; and its cold items, which
-nobody has, by plain text, by its own content and by that of all. Judged by visitors, users whom no shop has learnt of,
-and by the shop's own users. Nothing here is reported by a silo: the experiment has all shards, and of the others' data
-it takes what the run left in the silo's state.
+The shops have no item and no user in common. The small shop's lists are ranked by interactions alone, with its own
+text, and with the content sums of the others; its cold items, which nobody has, by plain text, by its own content and
+by that of all shops. The rankings are judged by visitors, whose interactions no shop has in training, and by the shop's
+own users. No silo reports these figures: the experiment has all shards, and it takes the others' content sums from the
+silo's state after the run.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ NORMAL = 1.96  # half-width of a 95 % interval in standard errors
 
 
 def measure_small_shop(experiment: Experiment) -> tuple[str, dict[str, Any]]:
-    """The name of the shop with the fewest users, and its figures: `today`, `own_text`, `together`, `plain_text`.
+    """Measures the shop with the fewest users and returns its name and figures.
 
+    The figures are `today`, `own_text`, `together` and `plain_text`.
     gains: ratios and paired differences, with 95 % intervals over its users. DataError for items without text.
     """
     shards = {path: load_shard(path) for path in experiment.shards}
@@ -77,7 +79,10 @@ def measure_small_shop(experiment: Experiment) -> tuple[str, dict[str, Any]]:
 
 
 def join_figures(row: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
-    """A silo's row of the report with further figures; those of a name that it has are added to it."""
+    """Adds figures to a silo's row of the report.
+
+    A figure that is a dict in the row already gets the further entries.
+    """
     return row | {
         name: {**row[name], **value} if isinstance(row.get(name), dict) else value for name, value in figures.items()
     }
@@ -91,7 +96,7 @@ def _compare(kind: str, together: PerUser, name: str, base: PerUser) -> dict[str
 
 
 def _kept_sums(experiment: Experiment, shard: Path) -> ContentSums | None:
-    """What the run left in the silo's state of the others' content sums; None where it held none."""
+    """Reads the others' content sums from the silo's state; None where there are none."""
     folder = experiment.state_of(shard) / "basis"
     head = load_basis_head(folder, "content")
     found = None if head is None else load_basis(folder, head.digest)
@@ -99,7 +104,7 @@ def _kept_sums(experiment: Experiment, shard: Path) -> ContentSums | None:
 
 
 def _pooled_sums(others: list[Shard]) -> ContentSums:
-    """The same of the others' data in this process."""
+    """Computes the content sums of the other shops from their shards."""
     total: ContentSums | None = None
     for shard in others:
         features = known_features(shard)
@@ -114,8 +119,11 @@ def _pooled_sums(others: list[Shard]) -> ContentSums:
 def _measure_warm(
     shard: Shard, features: Float32, others: ContentSums, visits: _Visits, cutoff: int
 ) -> tuple[dict[str, PerUser], float]:
-    """NDCG@20 of each visitor and user of the shop with a test item, cold items left out of the lists; and the share of
-    the others' sums that the shop's validation has chosen."""
+    """Measures the NDCG@20 of the shop's warm items for visitors and own users.
+
+    It is that of each user with a test item; lists leave out cold items. Also returns the weight of the others' sums
+    that the shop's validation has chosen.
+    """
     spectrum = cached_spectrum(shard, cutoff, None)
     chosen = best_filter(shard, spectrum).choice
     ways = {
@@ -142,7 +150,10 @@ def _measure_warm(
 
 
 def _score_visits(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array, baskets: sparse.csr_array) -> Float32:
-    """The filter's scores of baskets of anybody, (B, N): U of a basket is x D^-1/2 V / s."""
+    """Scores all items by the filter for baskets of any users, (B, N).
+
+    A basket's row of U is x D^-1/2 V / s.
+    """
     kept, start = spectrum.cut(chosen.cutoff), start_at(chosen, spectrum, train)
     amplitude = np.sqrt(kept.singular * chosen.response(kept.singular))
     entered = baskets * power(degrees(train)[1], -0.5)[None, :]
@@ -154,7 +165,10 @@ def _score_visits(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array, b
 def _measure_cold(
     shard: Shard, features: Float32, others: ContentSums | None, visits: _Visits, seed: int
 ) -> dict[str, PerUser]:
-    """NDCG@10 among the shop's cold items of each visitor and user who has one. others: None: it takes none."""
+    """Measures the NDCG@10 of the shop's cold items for visitors and own users.
+
+    It is that of each user who has a cold item. others: content sums of the other shops; None: they are not used.
+    """
     cold = np.flatnonzero(np.diff(visits.cold.tocsc().indptr))
     wanted = visits.cold[:, cold].toarray() > 0
     asked = np.flatnonzero(wanted.any(axis=1) & (np.diff(visits.train.indptr) > 0))
@@ -168,7 +182,10 @@ def _measure_cold(
 
 @dataclass(frozen=True)
 class _Visits:
-    """What the shop's users and visitors have of its items, (B, N) each: by split, and of cold items whatever split."""
+    """The interactions of the shop's users and visitors with its items.
+
+    (B, N) each: train, valid and test with warm items, and `cold` with cold items of all splits.
+    """
 
     train: sparse.csr_array
     valid: sparse.csr_array
@@ -177,7 +194,10 @@ class _Visits:
 
 
 def _read_visits(shard: Shard, hidden: pl.DataFrame) -> _Visits:
-    """Of the visitors and of the shop's own users; nobody learns of the former."""
+    """Builds the interactions of the visitors and of the shop's own users.
+
+    No shop has the visitors in its training data.
+    """
     own = shard.events_with_ids().select("user", "item", pl.col("split").cast(pl.String), cold=pl.lit(value=False))
     table = pl.concat([own, hidden.with_columns(pl.col("split").cast(pl.String))])
     table = table.filter(pl.col("item").is_in(shard.item_ids))

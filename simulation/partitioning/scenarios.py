@@ -67,7 +67,10 @@ def _place_one_large(dataset: Dataset, silos: int, seed: int) -> Int64:
 
 
 def _place_one_small(dataset: Dataset, silos: int, seed: int, small: int = SMALL_USERS) -> Int64:
-    """One shop of few users; the others share the rest equally. DataError where another has not more than it."""
+    """Places few users in one shop and divides the rest equally among the others.
+
+    Raises DataError for fewer than two shops, a small shop of too few users, or another of no more users than it.
+    """
     users = len(training_graph(dataset)[0])
     if silos < 2 or small < FEWEST or (users - small) // (silos - 1) <= small:
         words = f"expected 2 or more clients, and a small one of {FEWEST} users or more, less than each other"
@@ -79,14 +82,17 @@ def _place_one_small(dataset: Dataset, silos: int, seed: int, small: int = SMALL
 
 
 def _spread_items(dataset: Dataset, silos: int, seed: int) -> pl.DataFrame:
-    """Each item in one shop, at random, in equal parts."""
+    """Places each item in one shop at random, in equal parts."""
     items = _sorted_items(dataset)
     drawn = np.random.default_rng([seed, 2]).permutation(len(items)) % silos
     return pl.DataFrame({"item": items, "shop": drawn})
 
 
 def _spread_genres(dataset: Dataset, silos: int, seed: int) -> pl.DataFrame:
-    """Each item in the shop of its first genre; genres, in drawn order, go to the shop with the fewest items."""
+    """Places each item in the shop of its first genre.
+
+    Genres go to the shop with the fewest items so far, the largest first, equally large ones in drawn order.
+    """
     titles = dataset.titles
     column = None if titles is None else next((name for name in GENRES if name in titles.columns), None)
     if titles is None or column is None:
@@ -110,8 +116,11 @@ def _spread_genres(dataset: Dataset, silos: int, seed: int) -> pl.DataFrame:
 def _separate_shops(
     dataset: Dataset, placed: pl.DataFrame, sold: pl.DataFrame, seed: int
 ) -> tuple[Dataset, pl.DataFrame, pl.DataFrame]:
-    """The data set in which each user has items of his own shop alone, and none of the cold ones; the users' shops
-    without the visitors; and what visitors have of the small shop's items, and its own users of cold ones."""
+    """Removes interactions with other shops' items and with cold items from a data set.
+
+    Returns the changed data set, the shops of the users without the visitors, and the interactions that are kept for
+    the evaluation: those of visitors with the small shop's items, and those of the shops' own users with cold items.
+    """
     cold = sold.filter(pl.Series(np.random.default_rng([seed, 4]).random(len(sold)) < COLD_SHARE))["item"]
     small, drawn = int(placed["shop"].max()), np.random.default_rng([seed, 5]).random(len(placed))  # type: ignore[arg-type]
     visits = pl.Series(drawn < VISITOR_SHARE) & (placed["shop"] != small)
@@ -144,7 +153,7 @@ def _separate_shops(
 
 
 def _list_cold_items(partition: Partition, hidden: pl.DataFrame, placed: pl.DataFrame) -> Partition:
-    """The partition whose shops list their cold items too, of which they have no interaction."""
+    """Adds to each shop's items its cold ones, without any interaction."""
     parts = []
     for part in partition.parts:
         shop = int(placed.filter(pl.col("user") == part.users[0])["shop"][0])
@@ -276,8 +285,9 @@ def find_late_silos(name: str, shards: Sequence[Path]) -> tuple[Path, ...]:
 def divide_by_scenario(
     dataset: Dataset, name: str, silos: int, seed: int, small: int | None = None
 ) -> tuple[Dataset, Partition]:
-    """Divides a data set as a scenario says: the data set as the silos have it, and its parts. small: users of the
-    small shop in scenarios that have one.
+    """Divides a data set as a scenario says.
+
+    Returns the data set as the silos have it, and its parts. small: users of the small shop in scenarios that have one.
 
     Raises DataError for an unknown scenario, too many silos, or a silo that is left with fewer than 2 users or items.
     """

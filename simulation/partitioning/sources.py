@@ -35,8 +35,9 @@ HIDDEN_PAIRS = "hidden.parquet"  # of users and items that silos do not learn of
 
 @dataclass(frozen=True)
 class Cut:
-    """How to divide a data set: Section D.2's partition number is the seed `number`.
+    """Options for dividing a data set among clients.
 
+    number: the seed, which is Section D.2's partition number.
     Without a method a chain is divided by its shops, and any other data set spectrally; without a number of clients
     there are four. scenario: in place of a method, see `scenarios`. small: users of its small shop, where it has one.
     rules: how the task reads data, by the names that it has for it. file_options: which columns of a file hold what.

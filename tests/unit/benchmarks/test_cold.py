@@ -66,8 +66,10 @@ def test_the_interval_counts_a_user_of_two_draws_once() -> None:
     once, twice = UserGains([(np.arange(4), gains)]), UserGains([(np.arange(4), gains)] * 2)
     others = UserGains([(np.arange(4), gains), (np.arange(4, 8), gains)])
     assert once.value == twice.value == others.value == 0.5
-    assert twice.error() == pytest.approx(once.error()) and others.error() == pytest.approx(once.error() / np.sqrt(2.0))
-    assert twice.error(twice) == 0.0
+    assert twice.interval_half_width() == pytest.approx(
+        once.interval_half_width()
+    ) and others.interval_half_width() == pytest.approx(once.interval_half_width() / np.sqrt(2.0))
+    assert twice.interval_half_width(twice) == 0.0
 
 
 def test_data_without_a_word_about_items_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from benchmarks.fedutr import run, tables
-from benchmarks.fedutr.methods import ROWS, ease, fusion_of, popularity, train_rounds
-from benchmarks.fedutr.sets import LeaveOneOut, judge_scores, leave_one_out, measure_ranks
+from benchmarks.fedutr.methods import ROWS, make_fusion_scorer, score_by_ease, score_by_popularity, train_rounds
+from benchmarks.fedutr.sets import LeaveOneOut, judge_scores, measure_ranks, split_leave_one_out
 from simulation.datasets.dataset import Dataset
 
 USERS, ITEMS, RECORDS = 60, 120, 12
@@ -35,7 +35,7 @@ def generated() -> Dataset:
 
 @pytest.fixture(scope="module")
 def found(generated: Dataset) -> LeaveOneOut:
-    return leave_one_out(generated, users=0, records=8, silos=3, seed=0)
+    return split_leave_one_out(generated, users=0, records=8, silos=3, seed=0)
 
 
 def test_the_last_record_is_the_tests_and_the_one_before_it_the_validations(
@@ -72,18 +72,18 @@ def test_text_tells_the_kind_before_anything_else_does(found: LeaveOneOut) -> No
         max(one.test["hr10_all"] for one in train_rounds(found, "fedmf", SIZES | ROWS[name][1], 8, 0))
         for name in ("fedmf", "fedmf+text")
     )
-    by_popularity = judge_scores(found, popularity(found), "test")["hr10_all"]
+    by_popularity = judge_scores(found, score_by_popularity(found), "test")["hr10_all"]
     assert text > plain and text > by_popularity
 
 
 def test_rows_without_rounds_score_every_pair(found: LeaveOneOut) -> None:
-    for make in (popularity, ease, fusion_of([found.whole])):
+    for make in (score_by_popularity, score_by_ease, make_fusion_scorer([found.whole])):
         assert make(found).shape == (USERS, ITEMS)
-    assert judge_scores(found, ease(found), "test")["hr10_all"] > 2 * 10 / ITEMS
+    assert judge_scores(found, score_by_ease(found), "test")["hr10_all"] > 2 * 10 / ITEMS
 
 
 def test_one_user_a_client_trains(generated: Dataset) -> None:
-    few = leave_one_out(generated, users=5, records=8, silos=0, seed=0)
+    few = split_leave_one_out(generated, users=5, records=8, silos=0, seed=0)
     assert [len(rows) for rows in few.silos] == [1] * 5
     assert len(list(train_rounds(few, "pfedrec", SIZES, 2, 0, sample=2))) == 2
 
@@ -102,7 +102,7 @@ def test_verdicts_and_tables(tmp_path: Path) -> None:
     assert judged["fedutr", "fedmf"].startswith("does not hold: -0.1010")
     assert judged["fedutr_sar", "fedutr"].startswith("no difference seen")
     assert judged["fedutr", "ease"] == "not measured"
-    assert "| fedmf | 3 | 0.2010 |" in "\n".join(tables.describe(cells))
+    assert "| fedmf | 3 | 0.2010 |" in "\n".join(tables.render_tables(cells))
 
 
 def test_rates_are_chosen_by_validation(found: LeaveOneOut, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cold.run import read_catalogue
-from benchmarks.cold.warm import BASIS, BOTH, FEDERATED, NONE, OWN, alien_sums, main, pose
+from benchmarks.cold.warm import BASIS, BOTH, FEDERATED, NONE, OWN, draw_silos, main, sum_unlike_items
 from client_service.models.closed_form.content import add_constant, sum_content
 from tests.unit.benchmarks.test_cold import write_films
 
@@ -30,13 +30,13 @@ def test_all_ways_are_measured_of_the_same_users_and_compared(
 
 def test_splits_are_disjoint_and_sums_of_others_have_nothing_of_the_silo(tmp_path: Path) -> None:
     catalogue = read_catalogue(write_films(tmp_path))
-    task = pose(catalogue, 15, 2, 0)
+    task = draw_silos(catalogue, 15, 2, 0)
     whole = sum(one.toarray() for one in task.splits)
     np.testing.assert_array_equal(whole, catalogue.interactions.toarray())
     table = add_constant(catalogue.features)
     everybody = sum_content(task.splits[0], table)
     others = np.setdiff1d(np.arange(60), task.silos[0])
-    left = everybody.add(sum_content(task.shard(task.silos[0]).train, table), -1.0)
+    left = everybody.add(sum_content(task.make_shard(task.silos[0]).train, table), -1.0)
     np.testing.assert_allclose(left.profiles, sum_content(task.splits[0][others], table).profiles, atol=1e-8)
-    alien = alien_sums(task, task.silos[0], table)
-    assert 0 < np.trace(alien.profiles) < np.trace(left.profiles)
+    unlike = sum_unlike_items(task, task.silos[0], table)
+    assert 0 < np.trace(unlike.profiles) < np.trace(left.profiles)
