@@ -17,15 +17,8 @@ from scipy import sparse
 from benchmarks.fedutr.methods import score_cold_items_by_fedutr
 from client_service.models.closed_form.content import add_constant, content_weights, sum_content
 from client_service.models.closed_form.ease import ease
-from client_service.models.cold_items import (
-    FOLDS,
-    carry_weights,
-    choose_cold_setting,
-    fit_cold_items,
-    hide_columns,
-    hide_items,
-    mean_gain,
-)
+from client_service.models.cold_items import carry_weights, choose_cold_setting, fit_cold_items
+from client_service.models.hidden_items import FOLDS, hide_columns, hide_items, mean_gain
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
 

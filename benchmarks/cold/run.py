@@ -21,7 +21,8 @@ from benchmarks.cold.methods import ColdTask, Rows, make_cold_task, measure_user
 from benchmarks.cold.places import average_places, measure_places
 from benchmarks.common import render_table
 from client_service.data.interactions import build_shard
-from client_service.models.cold_items import HIDDEN, choose_cold_setting, fit_cold_items, hide_items, mean_gain
+from client_service.models.cold_items import choose_cold_setting, fit_cold_items
+from client_service.models.hidden_items import HIDDEN, hide_items, mean_gain
 from client_service.text.item_features import item_features
 from shared.errors import DataError
 from shared.method.graph import Float64

@@ -32,10 +32,12 @@ from client_service.models.closed_form.content import (
     add_constant,
     cold_settings,
     content_weights,
+    rank_hidden_items,
     sum_content,
 )
 from client_service.models.closed_form.ease import ONE_RIDGE_SIDE, OWN_SIDE, USUAL_RIDGE, UserWeights, ease
 from client_service.models.closed_form.part import ItemWeights, TrainingGraph
+from client_service.models.hidden_items import FOLDS, MOST_USERS, hide_columns, hide_items, mean_gain
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
 
@@ -48,10 +50,6 @@ FEW_USERS = 50.0
 PLAIN_SHARES = (0.0, 0.15, 0.3)  # of the plain likeness, which needs no user and so helps where there are few
 RIDGES = (100.0, 300.0, 1000.0)  # of EASE
 NUGGET = 0.01  # added to K_a's diagonal: anchors of the same features leave it singular
-HIDDEN = 0.1  # share of the warm items that validation hides
-FOLDS = 2  # draws of hidden items
-MOST_USERS = 2000  # whom validation and the spread of scores ask
-TOP = 10
 Rows = NDArray[np.int64]
 
 
@@ -164,7 +162,7 @@ def choose_content_setting(graph: TrainingGraph) -> ContentSetting:
     The usual setting stays unless another one is better by ERRORS standard errors over users.
     """
     settings = cold_settings(graph)
-    gains = np.concatenate([_rank_hidden(graph, settings, fold) for fold in range(FOLDS)], axis=1)
+    gains = rank_hidden_items(graph, settings)
     if gains.shape[1] < 2:
         return settings[0]
     over = gains - gains[0]
@@ -172,61 +170,11 @@ def choose_content_setting(graph: TrainingGraph) -> ContentSetting:
     return settings[int(np.argmax(surely))]
 
 
-def _rank_hidden(graph: TrainingGraph, settings: Sequence[ContentSetting], fold: int) -> Float64:
-    """Ranks hidden items by each setting.
-
-    Returns the NDCG of each user who has a hidden and another item, (settings, users).
-    """
-    assert graph.features is not None
-    table, hidden = add_constant(graph.features), hide_items(graph.interactions, np.random.default_rng([4, fold]))
-    train = hide_columns(graph.interactions, hidden)
-    wanted = graph.interactions[:, hidden].toarray() > 0
-    users = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0))[:MOST_USERS]
-    profiles, own = np.asarray(train[users] @ table), sum_content(train, table)
-    found = []
-    for setting in settings:
-        sums = own if graph.others is None else own.add(graph.others, setting.others)
-        scores = profiles @ content_weights(sums, table, setting.ridge) @ table[hidden].T
-        found.append(mean_gain(scores.astype(np.float32), wanted[users]))
-    return np.stack(found)
-
-
 def _is_surely_above(differences: Float64) -> bool:
     """Checks if the mean of paired differences is above its standard error."""
     if len(differences) < 2:
         return False
     return bool(differences.mean() > differences.std(ddof=1) / np.sqrt(len(differences)))
-
-
-def hide_items(interactions: sparse.csr_array, generator: np.random.Generator, share: float = HIDDEN) -> Rows:
-    """Draws a share of the items that somebody has, ascending."""
-    warm = np.flatnonzero(degrees(interactions)[1] > 0)
-    found: Rows = np.sort(generator.permutation(warm)[: max(1, round(share * len(warm)))]).astype(np.int64)
-    return found
-
-
-def hide_columns(interactions: sparse.csr_array, items: Rows) -> sparse.csr_array:
-    """Removes the interactions with these items, which keep their columns."""
-    kept = np.ones(interactions.shape[1], dtype=bool)
-    kept[items] = False
-    coo = interactions.tocoo()
-    seen = kept[coo.col]
-    return sparse.csr_array((coo.data[seen], (coo.row[seen], coo.col[seen])), shape=interactions.shape)
-
-
-def mean_gain(scores: Float32, wanted: NDArray[np.bool_]) -> Float64:
-    """Computes NDCG@10 of each row, (B,).
-
-    scores: (B, C). Each row has a wanted item.
-    """
-    size = min(TOP, scores.shape[1])
-    first = np.argpartition(-scores, size - 1, axis=1)[:, :size]
-    order = np.argsort(-np.take_along_axis(scores, first, 1), axis=1, kind="stable")
-    hits = np.take_along_axis(wanted, np.take_along_axis(first, order, 1), 1)
-    discounts = 1.0 / np.log2(np.arange(2, size + 2))
-    ideal = np.cumsum(discounts)[np.minimum(wanted.sum(axis=1), size) - 1]
-    found: Float64 = (hits @ discounts) / ideal
-    return found
 
 
 @dataclass(frozen=True)

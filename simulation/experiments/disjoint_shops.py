@@ -30,7 +30,8 @@ from client_service.models.closed_form.content import (
     sum_content,
 )
 from client_service.models.closed_form.registry import ClosedFormScorers
-from client_service.models.cold_items import choose_cold_setting, fit_cold_items, mean_gain
+from client_service.models.cold_items import choose_cold_setting, fit_cold_items
+from client_service.models.hidden_items import mean_gain
 from client_service.models.initial_filter import Filter, start_at
 from client_service.models.score_fusion import Recipe, fuse, take_codes
 from client_service.sums.content import ContentStatistics

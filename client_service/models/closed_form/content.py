@@ -18,6 +18,7 @@ from scipy import linalg, sparse
 
 from client_service.data.interactions import Shard
 from client_service.models.closed_form.part import LOUDNESSES, ScorerPart, TrainingGraph
+from client_service.models.hidden_items import FOLDS, HIDDEN, MOST_USERS, hide_columns, hide_items, mean_gain
 from client_service.text.item_features import ItemFeatures, item_features
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
@@ -29,6 +30,9 @@ ERRORS = 2.0  # by which another share must be better: there are many settings, 
 SHARES = (1.0, 0.0, 0.3, 3.0)  # of the other silos' sums, the usual one first
 COLD_RIDGES = (0.003, 0.03, 0.3)
 USUAL_COLD_RIDGE = 0.03
+LEAST_EVIDENCE = 3.0  # standard errors; users of one silo judge the same hidden items, and so are no independent draws
+EVIDENCE_SHARE = 0.4  # of the items, which are hidden to see if their features tell anything
+HIDING_SEED = 4
 WEIGHT = 3.0  # of small silos, in which validation can hardly weigh it
 PAIRS = 800  # training pairs from which a silo's own sums count a quarter of what all silos' do
 
@@ -206,17 +210,56 @@ def cold_scorer(graph: TrainingGraph, setting: ContentSetting) -> ColdItemScorer
     return ColdItemScorer(table.astype(np.float32), (table @ weights).astype(np.float32), weights.astype(np.float32))
 
 
+def rank_hidden_items(graph: TrainingGraph, settings: Sequence[ContentSetting], share: float = HIDDEN) -> Float64:
+    """Hides items from everybody, and measures how each setting ranks them among themselves.
+
+    Returns NDCG@10 of each user who has a hidden item and another one, in each fold, (settings, users). share: of the
+    items that somebody has.
+    """
+    assert graph.features is not None
+    table, folds = add_constant(graph.features), []
+    for fold in range(FOLDS):
+        hidden = hide_items(graph.interactions, np.random.default_rng([HIDING_SEED, fold]), share)
+        train, wanted = hide_columns(graph.interactions, hidden), graph.interactions[:, hidden].toarray() > 0
+        users = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0))[:MOST_USERS]
+        profiles, own, found = np.asarray(train[users] @ table), sum_content(train, table), []
+        for setting in settings:
+            sums = own if graph.others is None else own.add(graph.others, setting.others)
+            scores = profiles @ content_weights(sums, table, setting.ridge) @ table[hidden].T
+            found.append(mean_gain(scores.astype(np.float32), wanted[users]))
+        folds.append(np.stack(found))
+    return np.concatenate(folds, axis=1)
+
+
+def predicts_taste(graph: TrainingGraph) -> bool:
+    """Checks if the features of items tell what users like.
+
+    Hidden items must be ranked better by their own features than by those of other items, by LEAST_EVIDENCE standard
+    errors over users. Features that say nothing of taste would only add noise, which few validation users do not see.
+    """
+    if graph.features is None:
+        return False
+    shuffled = graph.features[np.random.default_rng(HIDING_SEED).permutation(len(graph.features))]
+    some = sparse.csr_array(graph.interactions[:MOST_USERS])
+    graphs = (TrainingGraph(some, graph.spectrum, one, graph.others) for one in (graph.features, shuffled))
+    by_own, by_others = (rank_hidden_items(one, cold_settings(graph)[:1], EVIDENCE_SHARE)[0] for one in graphs)
+    gain = by_own - by_others
+    if len(gain) < 2:
+        return graph.others is not None  # of a shop without history, of which the others know
+    return bool(gain.mean() > LEAST_EVIDENCE * gain.std(ddof=1) / np.sqrt(len(gain)))
+
+
 def cold_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
     """Lists the settings for items that nobody has, the usual one first."""
     return _usual_first(graph, COLD_RIDGES, USUAL_COLD_RIDGE)
 
 
 def settings_of(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
-    """Lists the settings of content-EASE to try; none without features.
+    """Lists the settings of content-EASE to try; none unless the features tell what users like.
 
     They are the ridges with the silo's own sums, and with the others' sums where there are any.
     """
-    if graph.features is None:
+    if not graph.computed_once("content predicts taste", lambda: predicts_taste(graph)):
         return ()
     return _usual_first(graph, RIDGES, USUAL_RIDGE)
 

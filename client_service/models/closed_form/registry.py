@@ -95,7 +95,7 @@ class ClosedFormScorers:
 
     def choose_cold(self) -> ContentSetting | None:
         """Chooses the setting that ranks hidden items best; None where nothing is known of the items."""
-        return choose_content_setting(self.graph) if CONTENT.settings(self.graph) else None
+        return None if self.features is None else choose_content_setting(self.graph)
 
     def make_cold(self, setting: ContentSetting | None) -> ColdItemScorer | None:
         """Makes the scorer of items that nobody has; None where nothing is known of the items."""

@@ -14,11 +14,9 @@ from client_service.models.cold_items import (
     carry_weights,
     choose_cold_setting,
     fit_cold_items,
-    hide_columns,
-    hide_items,
-    mean_gain,
     solve_smooth,
 )
+from client_service.models.hidden_items import hide_columns, hide_items, mean_gain
 from shared.method.parameters import Float32
 
 USERS, ITEMS, KINDS = 120, 90, 6
