@@ -235,18 +235,21 @@ def predicts_taste(graph: TrainingGraph) -> bool:
     """Checks if the features of items tell what users like.
 
     Hidden items must be ranked better by their own features than by those of other items, by LEAST_EVIDENCE standard
-    errors over users. Features that say nothing of taste would only add noise, which few validation users do not see.
+    errors over users, with the sums of all silos or with the silo's own. Features that say nothing of taste would only
+    add noise, which few validation users do not see.
     """
     if graph.features is None:
         return False
     shuffled = graph.features[np.random.default_rng(HIDING_SEED).permutation(len(graph.features))]
     some = sparse.csr_array(graph.interactions[:MOST_USERS])
     graphs = (TrainingGraph(some, graph.spectrum, one, graph.others) for one in (graph.features, shuffled))
-    by_own, by_others = (rank_hidden_items(one, cold_settings(graph)[:1], EVIDENCE_SHARE)[0] for one in graphs)
-    gain = by_own - by_others
-    if len(gain) < 2:
+    settings = [ContentSetting(USUAL_COLD_RIDGE, share) for share in ((0.0,) if graph.others is None else (1.0, 0.0))]
+    by_own, by_others = (rank_hidden_items(one, settings, EVIDENCE_SHARE) for one in graphs)
+    gains = by_own - by_others
+    if gains.shape[1] < 2:
         return graph.others is not None  # of a shop without history, of which the others know
-    return bool(gain.mean() > LEAST_EVIDENCE * gain.std(ddof=1) / np.sqrt(len(gain)))
+    errors = gains.std(axis=1, ddof=1) / np.sqrt(gains.shape[1])
+    return bool((gains.mean(axis=1) > LEAST_EVIDENCE * errors).any())
 
 
 def cold_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:

@@ -30,12 +30,12 @@ METHOD = SMALL.model_copy(update={"sums": {"content": BasisSettings(kind="conten
 def write_shop(folder: Path, place: int) -> Path:
     """A shop whose items and users are its own."""
     generator = np.random.default_rng(place)
-    kinds, drawn = np.arange(15) % 5, generator.random((3, 20, 15))
+    kinds, drawn = np.arange(40) % 5, generator.random((3, 20, 40))
     train = drawn[0] < np.where(kinds == np.arange(20)[:, None] % 5, 0.7, 0.15)
     train[:, 0] = True
     valid = (drawn[1] < 0.2) & ~train
     test = (drawn[2] < 0.2) & ~train & ~valid
-    ids = [[f"{kind}{place}-{one:02}" for one in range(size)] for kind, size in (("u", 20), ("i", 15))]
+    ids = [[f"{kind}{place}-{one:02}" for one in range(size)] for kind, size in (("u", 20), ("i", 40))]
     made = shard_of_matrices(folder.name, *ids, [sparse.csr_array(one.astype(float)) for one in (train, valid, test)])
     words = tuple(f"{WORDS[kind]} {place} {one}" for one, kind in enumerate(kinds))
     save_shard(folder, replace(made, titles=words))

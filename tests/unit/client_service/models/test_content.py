@@ -174,6 +174,20 @@ def test_a_silo_in_which_nobody_votes_has_it_with_its_usual_weight(told: Shard) 
     assert setting == CONTENT.settings(graph)[0]
 
 
+def test_features_that_tell_nothing_of_taste_change_no_list(told: Shard) -> None:
+    """Few validation users do not see the noise that such features add."""
+    spectrum = low_spectrum(told.train, 12)
+    for seed in range(4):
+        order = np.random.default_rng(seed).permutation(40)
+        assert told.titles is not None
+        others = replace(told, titles=tuple(told.titles[item] for item in order))
+        assert CONTENT.settings(ClosedFormScorers.of_shard(others, spectrum).graph) == ()
+        nothing = best_recipe(replace(told, titles=None), spectrum, START)
+        assert best_recipe(others, spectrum, START) == nothing
+    assert CONTENT.settings(ClosedFormScorers.of_shard(told, spectrum).graph) != ()
+    assert best_recipe(told, spectrum, START) != nothing
+
+
 def test_another_share_of_the_others_sums_must_be_better_by_two_standard_errors(
     told: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
