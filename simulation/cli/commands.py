@@ -57,7 +57,7 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
     "encode": CommandEntry(
         "encoding",
         "encode",
-        "Encode the titles and attributes of items as vectors, by which items that nobody has bought yet are found.",
+        "Encode the titles and attributes of items as vectors.",
     ),
     "invite": CommandEntry(
         "joining",
