@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 from numpy.lib.format import open_memmap, read_array
@@ -26,6 +28,7 @@ MAPPED_FROM: Final = 1 << 14  # bytes from which an array's file is mapped; a sm
 Arrays = Mapping[str, NDArray[Any]]
 NOTHING_LATER: Final[Mapping[str, tuple[DTypeLike, tuple[int, ...]]]] = MappingProxyType({})
 Head = TypeVar("Head", bound=BaseModel)
+_maps: Final = WeakSet[mmap.mmap]()  # the maps of all open arrays of this process
 
 
 class _Sizes(BaseModel):
@@ -123,11 +126,32 @@ def open_array(folder: Path, name: str) -> NDArray[Any]:
             with path.open("rb") as file:
                 found: NDArray[Any] = read_array(file, allow_pickle=False)
             return found
-        # A plain view, because indexing a numpy memmap object costs more than reading the values.
-        mapped: NDArray[Any] = open_memmap(path, mode="r").view(np.ndarray)
-        return mapped
+        return map_array(path, "r")
     except (OSError, ValueError):
         raise folder_error(folder, f"an array in {path.name}, got something else") from None
+
+
+def map_array(path: Path, mode: Literal["r", "r+"]) -> NDArray[Any]:
+    """Maps the array of a file into memory.
+
+    OSError or ValueError for a damaged file.
+    """
+    found = open_memmap(path, mode=mode)
+    assert isinstance(found.base, mmap.mmap)
+    _maps.add(found.base)
+    # A plain view, because indexing a numpy memmap object costs more than reading the values.
+    return found.view(np.ndarray)
+
+
+def release_pages() -> None:
+    """Takes the pages of all mapped arrays out of this process's memory.
+
+    The system keeps them cached while it has room. The next access to a page that is cached takes a microsecond.
+    Nothing happens where the system knows no such advice.
+    """
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for one in list(_maps):
+            one.madvise(mmap.MADV_DONTNEED)
 
 
 def folder_error(folder: Path, expected: str) -> DataError:

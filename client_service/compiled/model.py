@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from client_service.compiled.arrays import Arrays, folder_error, open_arrays
+from client_service.compiled.arrays import Arrays, folder_error, map_array, open_arrays
 from client_service.compiled.cold_items import LISTED, ColdHead, ColdItems
 from client_service.compiled.exact_scores import ExactHead, ExactScorer, Growth, grow
 from client_service.compiled.publication import SHORT
@@ -352,7 +351,7 @@ def map_lists(folder: Path, head: CompiledModelHead, mode: Literal["r", "r+"]) -
     arrays = {}
     for name, (dtype, shape) in list_files(head).items():
         try:
-            array = open_memmap(folder / f"{name}.npy", mode=mode).view(np.ndarray)
+            array = map_array(folder / f"{name}.npy", mode)
         except (OSError, ValueError):
             raise folder_error(folder, f"an array in {name}.npy, got something else") from None
         if array.dtype != dtype or array.shape != shape:

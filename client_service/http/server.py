@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import SecretStr
 
+from client_service.compiled.arrays import release_pages
 from client_service.compiled.publication import SERVING, Publication, read_publication
 from client_service.event_log.service import EventLog, open_log
 from client_service.http.answering import Answering
@@ -20,7 +21,7 @@ from client_service.http.authentication import CallerKeys
 from client_service.http.trainer_proxy import TrainerProxy
 from client_service.metrics import RequestMetrics, join_metrics
 from client_service.runtime.logs import LOGGER
-from client_service.runtime.memory import return_free_memory
+from client_service.runtime.memory import mapped_memory, return_free_memory
 from client_service.runtime.trainer_process import ChildProcess, find_socket
 from client_service.serving.next_items import NextItems, open_next_items
 from client_service.serving.recommender import Recommender, open_recommender
@@ -30,6 +31,7 @@ from shared.web.listening import Listening
 from shared.web.server import run_beside
 
 LOOK_SECONDS = 0.5  # between two looks at the publication and at the log of events
+MOST_MAPPED = 32 << 20  # bytes of mapped files in memory, of which libraries take some 24 MB, after a look
 UNREAD_LOOKS = 30  # failed looks at the log in a row, after which this server is not ready
 METRICS_SECONDS = 5.0  # limit on fetching the trainer's series
 ALIVE_SECONDS = 30.0  # between two liveness checks of the trainer, and the limit of each
@@ -119,6 +121,8 @@ class Server(Answering):
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             await asyncio.to_thread(self._take_up_published)
+            if mapped_memory() > MOST_MAPPED:
+                release_pages()
             if self._feedback is not None:
                 read = await asyncio.to_thread(self._follow_log, self._feedback)
                 self._unread = 0 if read else self._unread + 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,6 +28,7 @@ from shared.web.listening import Listening
 from shared.web.server import share_port
 from simulation.experiments.processes import free_ports
 from tests.support.kept import keep_first_model, publish_model
+from tests.support.mapped import mapped_bytes
 from tests.support.questions import LONGEST_SECONDS
 
 
@@ -73,6 +76,27 @@ async def test_a_server_answers_as_the_client_does_and_writes_nothing(served: Cl
         assert (await http.get("/health/ready")).json() == {"status": "ready", "model": "serving"}
         assert "lpsfed_client_serving 1.0" in (await http.get("/metrics")).text
     assert [contents(folder) for folder in folders] == disk
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc/self/smaps")
+async def test_a_server_releases_the_mapped_pages_it_has_read(
+    served: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, _ = keep_first_model(served, published=True)
+    gc.collect()  # the client that has compiled may still hold maps
+    monkeypatch.setattr(server, "LOOK_SECONDS", 3600.0)
+    async with asking(served) as http:
+        before = await listed(http, shard.user_ids[0])
+        assert mapped_bytes(served.state_directory / SERVING) > 0
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(server, "MOST_MAPPED", 0)
+    async with asking(served) as http:
+        assert await listed(http, shard.user_ids[0]) == before
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while mapped_bytes(served.state_directory / SERVING):
+                await asyncio.sleep(0.02)
+        assert await listed(http, shard.user_ids[0]) == before
 
 
 @pytest.mark.anyio
