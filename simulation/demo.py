@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simulation.experiments.federation import Observe, Outcome
     from simulation.experiments.processes import Addresses, Children
     from simulation.experiments.tasks import Example
-    from simulation.reports.joining_value import Ledgers, Way
+    from simulation.reports.joining_value import Ledgers, ShopGain, Way
 
 KEPT, TOKEN = "processes.json", "aggregator.token"
 FIRST_PORT = 8800
@@ -36,7 +36,8 @@ class DemoResult:
     `token_file` the one for the aggregator's; `places`: where all of them answer.
 
     answer: what the silo says to the example that lies at `url`. ways: what each silo has alone, in the strict boundary
-    and, where the experiment has one, with the common basis.
+    and, where the experiment has one, with the sums. shops: what each silo gains by its own test items. new: an item
+    that nobody has, in a list; None where no list has one.
     """
 
     report: dict[str, Any]
@@ -49,6 +50,30 @@ class DemoResult:
     token_file: Path
     places: Addresses
     answer: dict[str, Any]
+    shops: tuple[ShopGain, ...]
+    new: NewItem | None
+
+
+@dataclass(frozen=True)
+class NewItem:
+    """A new item in the last place of a list.
+
+    place: from 1 on. because: titles of the user's own items that speak for it most.
+    """
+
+    url: str
+    user: str
+    place: int
+    item: str
+    title: str
+    because: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """Describes it in a sentence."""
+        like = f", for its text is like that of {', '.join(self.because)}" if self.because else ""
+        kept = f"Place {self.place} of the list of {self.user} is kept for an item that nobody has bought yet"
+        return f"{kept}: {self.item}, {self.title}{like}."
 
 
 def run_demonstration(
@@ -64,6 +89,7 @@ def run_demonstration(
     from simulation.experiments.federation import Outcome
     from simulation.experiments.processes import start_services
     from simulation.experiments.tasks import simulated_task
+    from simulation.reports.joining_value import shop_gains
 
     outcomes = list[Outcome]()
     with _exit_at_sigterm(), start_services(experiment, places) as children, _recorded(root, places, children):
@@ -79,21 +105,40 @@ def run_demonstration(
         example = simulated_task(experiment.task).find_example(shard)
         url = places.clients[shard.name] + example.path
         answer = example.choose(_ask_json(url, experiment.application_key, example.body))
+        new = _find_new_item(experiment, places)
         if keep:
             children.keep_running()
-    return DemoResult(report, ways, ledgers, url, example, *keys, places, answer)
+    lone = simulated_task(experiment.task).find_lone(experiment.shards)
+    shops = () if len(outcomes) < 2 else shop_gains(outcomes[-1].qualities, lone)
+    return DemoResult(report, ways, ledgers, url, example, *keys, places, answer, shops, new)
+
+
+def _find_new_item(experiment: Experiment, places: Addresses) -> NewItem | None:
+    """Asks for lists of the first shop until one has a new item in it."""
+    from simulation.experiments.tasks import simulated_task
+
+    shard = experiment.shards[0]
+    for path in simulated_task(experiment.task).list_new_requests(shard):
+        url = places.clients[shard.name] + path
+        answer = _ask_json(url, experiment.application_key, None)
+        for place, one in enumerate(answer["items"], 1):
+            if one.get("reason") == "new":
+                because = tuple(reason.get("title") or reason["item"] for reason in one.get("because", ()))
+                return NewItem(url, answer["user"], place, one["item"], one.get("title") or "", because)
+    return None
 
 
 async def _conduct_over_loopback(
     experiment: Experiment, places: Addresses, children: Children, observe: Observe
 ) -> list[Outcome]:
     """The outcome of each training run."""
+    from shared.sums import list_sums
     from simulation.experiments.federation import conduct_run
     from simulation.experiments.processes import connect_services
 
     async with connect_services(experiment, places, children) as federation:
         outcomes = [await conduct_run(federation, experiment.strict_request(), observe)]
-        if experiment.method.basis.kind != "off":
+        if list_sums(experiment.method):
             outcomes.append(await conduct_run(federation, experiment.run_request(), observe))
     return outcomes
 
@@ -101,14 +146,15 @@ async def _conduct_over_loopback(
 def _compare_ways(
     experiment: Experiment, report: dict[str, Any], outcomes: list[Outcome], ledgers: Ledgers
 ) -> tuple[Way, ...]:
-    from simulation.reports.joining_value import COMMON, STRICT, TRANSITIONS, federated_way, own_ways
+    from simulation.reports.joining_value import COMMON, CONTENT, STRICT, TRANSITIONS, federated_way, own_ways
 
     declaration, ways = experiment.make_aggregator_settings().declaration(), own_ways(report)
     strict = STRICT if experiment.strategy == "lpsfed" else f"{experiment.strategy}, no other exchange"
     summed = COMMON if experiment.method.basis.kind != "transitions" else TRANSITIONS
+    summed = CONTENT if experiment.method.sums else summed
     for name, outcome in zip((strict, summed), outcomes, strict=False):
-        basis, run = outcome.history.request.basis, outcome.history.run
-        runs = (run,) if basis is None else (basis, run)
+        asked = outcome.history.request
+        runs = tuple(run for run in (asked.content, asked.basis, outcome.history.run) if run is not None)
         results = tuple(outcome.qualities.values())
         ways.append(federated_way(name, results, runs, ledgers, declaration))
     return tuple(ways)

@@ -133,9 +133,9 @@ def find_cold_items(served: Served, shard: Shard) -> Mask:
     for _, part in served.ranker.fusion.parts if cold.any() else ():
         if isinstance(part, ContentWeights):  # scores an item by its text, whoever has it
             continue
-        scores = part.decode(part.encode(sparse.csr_array(shard.train[users].astype(np.float32))))[:, cold]
-        least = 1e-6 * max(float(np.abs(scores).max(initial=0.0)), 1e-12)
-        cold[np.flatnonzero(cold)[np.ptp(scores, axis=0) > least]] = False
+        scores = part.decode(part.encode(sparse.csr_array(shard.train[users].astype(np.float32))))
+        least = 1e-6 * float(np.abs(scores).max(initial=0.0))  # of all items: those of cold ones may be rounding alone
+        cold[np.flatnonzero(cold)[np.ptp(scores[:, cold], axis=0) > least]] = False
     return cold
 
 

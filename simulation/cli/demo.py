@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from simulation.experiments.experiment import Experiment
     from simulation.experiments.processes import Addresses
 
-DemoData = Annotated[
-    str | None, typer.Option(help="data set, divided by its users; by default generated shops of one chain")
-]
+DemoData = Annotated[str | None, typer.Option(help="data set, divided by its users; by default generated shops")]
 Stop = Annotated[
     bool, typer.Option("--stop", help="only end what earlier demos left running: all, or the one in --folder")
 ]
@@ -60,7 +59,7 @@ def demo(
     from simulation.demo import stop_demos
     from simulation.experiments.experiment import Experiment
     from simulation.experiments.tasks import simulated_task
-    from simulation.partitioning.sources import CHAIN
+    from simulation.partitioning.sources import CHAIN, SHOPS
 
     root = Path("demo") if folder is None else folder
     for what in [*stop_demos(folder if stop else root), *(stop_demos(root) if stop and folder is None else [])]:
@@ -74,10 +73,12 @@ def demo(
     summed = doing.sums if doing.sums == "transitions" and common_basis.value != "off" else common_basis.value
     changes = options.method_changes(None, options.BasisFlags(options.BasisKind(summed), rank, basis_rounds))
     taught = doing.taught if data is None else {}
-    method = method_settings(doing.preset, **taught, **changes)
-    how = None if data in (None, CHAIN) or task is not options.TaskName.items else options.Method.users
-    cut = options.choose_cut(data or CHAIN, task, clients, options.DivisionFlags(how, split=split), file)
+    how = None if data in (None, CHAIN, SHOPS) or task is not options.TaskName.items else options.Method.users
+    method_settings(doing.preset, **taught, **changes)  # refuses flags before data are read
+    cut = options.choose_cut(data or SHOPS, task, clients, options.DivisionFlags(how, split=split), file)
     shards = doing.cut(data or doing.generated, cut, fresh / "shards")
+    more = {} if common_basis is options.ItemBasisKind.off else doing.declare_content(shards.paths)
+    method = method_settings(doing.preset, **taught, **changes, **more)
     experiment = Experiment(
         shards.paths,
         fresh,
@@ -138,11 +139,20 @@ def _demo_document(seen: DemoResult) -> dict[str, Any]:
             },
         },
         "answer": seen.answer,
+        "shops": [shop.model_dump() for shop in seen.shops],
+        "new": None if seen.new is None else asdict(seen.new),
     }
 
 
 def _print_demo(seen: DemoResult) -> None:
-    from simulation.reports.tables import crossed_lines, crossing_table, field_table, quality_table, worth_table
+    from simulation.reports.tables import (
+        crossed_lines,
+        crossing_table,
+        field_table,
+        quality_table,
+        shop_table,
+        worth_table,
+    )
 
     first = next(iter(seen.ledgers.values()))
     tables = (
@@ -153,6 +163,8 @@ def _print_demo(seen: DemoResult) -> None:
         worth_table(seen.ways),
     )
     OUT.print(*tables, *crossed_lines(seen.ways), sep="\n")
+    if seen.shops:
+        OUT.print("", shop_table(seen.shops), sep="\n")
 
 
 def _print_end(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
@@ -160,6 +172,8 @@ def _print_end(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
     from simulation.reports.tables import describe_worth
 
     OUT.print(f"\n{describe_worth(seen.ways)}\n", style="bold", soft_wrap=True)
+    if seen.new is not None:
+        OUT.print(f"{seen.new.line}\n", soft_wrap=True)
     if not keep:
         again = shlex.join(["lpsfed", *sys.argv[1:], "--keep"])
         OUT.print("The services have ended. Next:")
@@ -174,4 +188,8 @@ def _print_end(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
         sys.stdout.write(f"  {name:<10} {url}/    {file}\n")
     body = "" if seen.example.body is None else f" --json '{json.dumps(seen.example.body)}'"
     OUT.print("\nThey go on serving until `lpsfed demo --stop`. To ask for a recommendation:\n")
-    sys.stdout.write(f"curl -H \"Authorization: Bearer $(cat {seen.key_file})\"{body} '{seen.url}'\n")
+    asking = f'curl -H "Authorization: Bearer $(cat {seen.key_file})"'
+    sys.stdout.write(f"{asking}{body} '{seen.url}'\n")
+    if seen.new is not None:
+        OUT.print("\nFor the list with the new item, and why each item is in it:\n")
+        sys.stdout.write(f"{asking} '{seen.new.url}'\n")

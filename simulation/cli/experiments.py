@@ -16,7 +16,7 @@ import typer
 from shared.errors import SettingsError
 from shared.words import count_noun
 from simulation.cli import options
-from simulation.partitioning.sources import CHAIN, SYNTHETIC
+from simulation.partitioning.sources import CHAIN, SHOPS, SYNTHETIC
 from simulation.progress import tell_progress
 from simulation.reports.terminal import OUT, partition_table, rounds_done, tell_on_stderr
 
@@ -32,7 +32,7 @@ PAUSE_SECONDS = 30 * 86400.0  # for which a simulation may be interrupted amid a
 
 @options.spread_records
 def partition(
-    data: Annotated[str, typer.Argument(help=f"data set, '{SYNTHETIC}' or '{CHAIN}'")],
+    data: Annotated[str, typer.Argument(help=f"data set, '{SYNTHETIC}', '{CHAIN}' or '{SHOPS}'")],
     out: Annotated[Path, typer.Option(help="folder for the shards")],
     task: options.Task = options.TaskName.items,
     clients: options.Clients = 4,

@@ -16,7 +16,7 @@ from audit.cli import AsJson, Authority, CallFlags, Certificate, CertificateKey
 from audit.terminal import spread_records
 from shared.errors import SettingsError
 from simulation.datasets.columns import COLUMNS, FileOptions
-from simulation.partitioning.sources import CHAIN, SYNTHETIC, USUAL_CLIENTS, Cut
+from simulation.partitioning.sources import CHAIN, SHOPS, SYNTHETIC, USUAL_CLIENTS, Cut
 from simulation.reports.terminal import ERR
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ __all__ = [
     "spread_records",
 ]  # the same for the audit's commands
 
-Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}' or '{CHAIN}'")]
+Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}', '{CHAIN}' or '{SHOPS}'")]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
 Rules = Annotated[

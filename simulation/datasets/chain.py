@@ -8,6 +8,9 @@ stock, drawn at random. The second shop has half as many customers as the first 
 
 Nothing in this knows of any model. What pooling is worth follows from the one thing that the shops have in common: who
 likes one item of a theme likes the others, and a small shop has too few customers to see that for most items.
+
+With a lone shop, the last and smallest one belongs to no chain: it sells items of its own, of the same themes, and no
+other shop has any of them. Each shop also lists some items that have just arrived, which nobody has bought.
 """
 
 from __future__ import annotations
@@ -35,53 +38,77 @@ STOCK = 0.9  # share of the catalogue that a shop has
 BOUGHT, SPREAD = 20.0, 0.5  # items of a customer: mean, and standard deviation of the logarithm
 FEWEST, MOST = 5, 100
 MOST_SHOPS = 50  # the smallest then has five customers
+LONE_ITEMS, LONE_USERS = 300, 60  # of the lone shop
+NEW = 0.1  # share of the items that have just arrived, where there is a lone shop
 
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """The data of all shops together, and each customer's shop: user, shop (from 0)."""
+    """The data of all shops together, and each customer's shop: user, shop (from 0).
+
+    new: item, shop, of the items that a shop lists and nobody has bought; None where there are none.
+    """
 
     dataset: Dataset
     shops: pl.DataFrame
+    new: pl.DataFrame | None = None
 
 
-def generate_chain(seed: int, shops: int) -> Chain:
-    """The same for the same seed and number of shops. DataError for more shops than there are customers for."""
-    if not 1 <= shops <= MOST_SHOPS:
-        raise DataError(f"chain: expected 1 to {MOST_SHOPS} shops, got {shops}")
+def generate_chain(seed: int, shops: int, *, lone: bool = False) -> Chain:
+    """The same for the same seed and number of shops. DataError for more shops than there are customers for.
+
+    lone: the last shop sells nothing that the others sell, and each shop lists new items.
+    """
+    if not 1 + lone <= shops <= MOST_SHOPS:
+        raise DataError(f"chain: expected {1 + lone} to {MOST_SHOPS} shops, got {shops}")
     rng = np.random.default_rng(seed)
-    shop, theme = _fill_shops(shops), rng.integers(0, THEMES, ITEMS)
-    weights = _draw_weights(shop, theme, rng)
-    rows, columns = draw_pairs(weights, _draw_degrees(rng), rng)
-    users, items = make_ids("user", USERS), make_ids("item", ITEMS)
+    shop, count = _fill_shops(shops, lone=lone), ITEMS + LONE_ITEMS * lone
+    theme = rng.integers(0, THEMES, count)
+    weights, listed = _draw_weights(shop, theme, rng, lone=lone)
+    new = rng.random(count) < NEW if lone else np.zeros(count, dtype=bool)
+    weights[:, new] = 0.0
+    with np.errstate(divide="ignore"):  # what has no weight is not drawn
+        rows, columns = draw_pairs(weights, _draw_degrees(len(shop), rng), rng)
+    users, items = make_ids("user", len(shop)), make_ids("item", count)
     pairs = pl.DataFrame({"user": users.gather(rows), "item": items.gather(columns)})
     titles = describe_items(items, _draw_titles(theme, rng))
     dataset = assemble_dataset("chain", {WHOLE: pairs}, seed=seed, titles=titles, draws="table")
-    return Chain(dataset, pl.DataFrame({"user": users, "shop": shop}))
+    where, what = np.nonzero(listed & new)
+    arrived = pl.DataFrame({"item": items.gather(what), "shop": where}) if lone else None
+    return Chain(dataset, pl.DataFrame({"user": users, "shop": shop}), arrived)
 
 
-def _fill_shops(shops: int) -> Int64:
+def _fill_shops(shops: int, *, lone: bool) -> Int64:
     """(M,): the first shop's customers, then those of the next one."""
-    shares = 1.0 / np.arange(1, shops + 1)
+    shares = 1.0 / np.arange(1, shops - lone + 1)
     ends = np.round(np.cumsum(shares / shares.sum()) * USERS)
-    return np.searchsorted(ends, np.arange(USERS), side="right").astype(np.int64)
+    if lone:
+        ends = np.append(ends, USERS + LONE_USERS)
+    return np.searchsorted(ends, np.arange(int(ends[-1])), side="right").astype(np.int64)
 
 
-def _draw_weights(shop: Int64, theme: Int64, rng: np.random.Generator) -> Float64:
-    """(M, N): taste times popularity; next to nothing for what the customer's shop has not in stock."""
+def _draw_weights(
+    shop: Int64, theme: Int64, rng: np.random.Generator, *, lone: bool
+) -> tuple[Float64, NDArray[np.bool_]]:
+    """Draws taste times popularity (M, N), next to nothing for what the customer's shop has not in stock.
+
+    Also returns what each shop has in stock, (shops, N).
+    """
     shops = int(shop.max()) + 1
     stressed = TASTE * rng.lognormal(0.0, REGION, (shops, THEMES))
     taste = rng.gamma(stressed[shop]) + np.finfo(np.float64).tiny
     taste /= taste.sum(axis=1, keepdims=True)
-    popularity = (1.0 + rng.permutation(ITEMS)) ** -POPULARITY
-    stocked = rng.random((shops, ITEMS)) < STOCK
+    popularity = (1.0 + rng.permutation(len(theme))) ** -POPULARITY
+    stocked = rng.random((shops, len(theme))) < STOCK
+    if lone:
+        stocked[:-1, ITEMS:], stocked[-1] = False, np.arange(len(theme)) >= ITEMS
     weights: Float64 = (taste[:, theme] + ASTRAY / THEMES) * popularity
-    return np.where(stocked[shop], weights, np.finfo(np.float64).tiny)
+    return np.where(stocked[shop], weights, np.finfo(np.float64).tiny), stocked
 
 
-def _draw_degrees(rng: np.random.Generator) -> Int64:
+def _draw_degrees(users: int, rng: np.random.Generator) -> Int64:
     """(M,): how much each customer buys, log-normal."""
-    drawn = BOUGHT * rng.lognormal(-(SPREAD**2) / 2, SPREAD, USERS)
+    drawn = BOUGHT * rng.lognormal(-(SPREAD**2) / 2, SPREAD, users)
     return np.clip(np.round(drawn), FEWEST, MOST).astype(np.int64)
 
 

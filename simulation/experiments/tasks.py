@@ -6,12 +6,13 @@ What a method works with is imported when it is called: to cut a file needs no f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from shared.errors import SettingsError
-from simulation.partitioning.sources import CHAIN, cut_shards
+from simulation.partitioning.sources import SHOPS, cut_shards
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from simulation.partitioning.sources import Cut, Shards
 
 SHOWN = 5  # items of an example
+LISTED, ASKED = 10, 20  # items of a list with a place for a new one; users who are asked for such a list
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,24 @@ class SimulatedTask(ABC):
     def measure_bounds(self, experiment: Experiment, *, shown: bool) -> Bounds:
         """What is around the trained model of an experiment."""
 
+    def list_new_requests(self, shard: Path) -> tuple[str, ...]:
+        """Lists requests whose answers may have a new item in the last place; by default none."""
+        del shard
+        return ()
+
+    def find_lone(self, shards: Sequence[Path]) -> frozenset[str]:
+        """Finds the shards of which no other one has an item; by default none is looked for."""
+        del shards
+        return frozenset()
+
     @abstractmethod
     def find_example(self, shard: Path) -> Example:
         """A request about what the shard holds."""
+
+    def declare_content(self, shards: Sequence[Path]) -> dict[str, str]:
+        """Finds the settings that declare content sums, where the shards can have them; by default none."""
+        del shards
+        return {}
 
     @abstractmethod
     def digest(self, shard: Path) -> str:
@@ -80,7 +97,7 @@ class ItemTask(SimulatedTask):
     """Lists for users."""
 
     name = "items"
-    generated = CHAIN
+    generated = SHOPS
     strategy = "lpsfed"
     preset = "default"
     sums = "exact"
@@ -93,12 +110,35 @@ class ItemTask(SimulatedTask):
 
         return measure_bounds(experiment, shown=shown)
 
+    def find_lone(self, shards: Sequence[Path]) -> frozenset[str]:
+        """Finds the shards of which no other one has an item."""
+        from client_service.data.interaction_files import load_shard
+
+        items = {path.name: frozenset(load_shard(path).item_ids) for path in shards}
+        counts = Counter(item for own in items.values() for item in own)
+        return frozenset(name for name, own in items.items() if max(map(counts.__getitem__, own)) == 1)
+
+    def list_new_requests(self, shard: Path) -> tuple[str, ...]:
+        """Lists requests whose answers may have a new item in the last place, for the first users of the shard."""
+        from client_service.data.interaction_files import load_shard
+
+        users = load_shard(shard).user_ids[:ASKED]
+        return tuple(f"/v1/users/{user}/recommendations?k={LISTED}&explain=true" for user in users)
+
     def find_example(self, shard: Path) -> Example:
         """The list of a real user of the shard."""
         from client_service.data.interaction_files import load_shard
 
         user = load_shard(shard).user_ids[0]
         return Example(f"/v1/users/{user}/recommendations?k={SHOWN}", f"For {user}")
+
+    def declare_content(self, shards: Sequence[Path]) -> dict[str, str]:
+        """Finds the settings that declare content sums, where all shards have titles or attributes of items."""
+        from client_service.data.interaction_files import load_shard
+
+        read = map(load_shard, shards)
+        told = all(shard.titles is not None or shard.features is not None for shard in read)
+        return {"sums.content.kind": "content"} if told else {}
 
     def digest(self, shard: Path) -> str:
         from client_service.data.interaction_files import load_shard

@@ -109,12 +109,29 @@ def require_clients(clients: int, users: int) -> None:
 
 
 @step("dividing the data")
-def partition_shops(dataset: Dataset, shops: pl.DataFrame) -> Partition:
-    """Divide the data set as it is: `shops` has each user's shop (from 0), and a shop all items that it has sold."""
+def partition_shops(dataset: Dataset, shops: pl.DataFrame, new: pl.DataFrame | None = None) -> Partition:
+    """Divide the data set as it is: `shops` has each user's shop (from 0), and a shop all items that it has sold.
+
+    new: item, shop, of items that a shop lists too, and that nobody has.
+    """
     users, items, graph = training_graph(dataset)
     labels = pl.DataFrame({"user": users}).join(shops, on="user", how="left", maintain_order="left")["shop"]
     groups = Groups(labels.to_numpy().astype(np.int64))
-    return _divide(dataset, _LabelledGraph(users, items, graph, groups), shops["shop"].n_unique(), "shops", 0)
+    found = _divide(dataset, _LabelledGraph(users, items, graph, groups), shops["shop"].n_unique(), "shops", 0)
+    return found if new is None else list_new_items(found, shops, new)
+
+
+def list_new_items(partition: Partition, shops: pl.DataFrame, new: pl.DataFrame) -> Partition:
+    """Adds to each shop's items those that nobody has.
+
+    shops: user, shop. new: item, shop.
+    """
+    parts = []
+    for part in partition.parts:
+        shop = int(shops.filter(pl.col("user") == part.users[0])["shop"][0])
+        items = pl.concat([part.items, new.filter(pl.col("shop") == shop)["item"]]).unique().sort()
+        parts.append(replace(part, items=items, sizes=replace(part.sizes, items=len(items))))
+    return replace(partition, parts=tuple(parts))
 
 
 def training_graph(dataset: Dataset) -> tuple[pl.Series, pl.Series, sparse.csr_array]:

@@ -1,4 +1,4 @@
-"""Shards on the disk, from what a user names as data: a data set, a folder of shards, 'synthetic' or 'chain'."""
+"""Shards on the disk, from what a user names as data: a data set, a folder of shards, or the name of generated data."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def number_silos(silos: int) -> tuple[str, ...]:
 
 SYNTHETIC = "synthetic"
 CHAIN = "chain"
+SHOPS = "shops"  # those of a chain and, of four or more, a last one that sells nothing that they sell
+FEWEST_SHOPS = 4  # for one of them to be alone with its items
 USUAL_METHOD = "spectral"
 USUAL_CLIENTS = 4
 SUMMARY = "partition.json"
@@ -38,8 +40,8 @@ class Cut:
     """Options for dividing a data set among clients.
 
     number: the seed, which is Section D.2's partition number.
-    Without a method a chain is divided by its shops, and any other data set spectrally; without a number of clients
-    there are four. scenario: in place of a method, see `scenarios`. small: users of its small shop, where it has one.
+    Without a method generated shops are divided as they are, and any other data set spectrally; without a number of
+    clients there are four. scenario: in place of a method, see `scenarios`. small: users of its small shop, if any.
     rules: how the task reads data, by the names that it has for it. file_options: which columns of a file hold what.
     """
 
@@ -132,12 +134,12 @@ def _divided_data(data: str, cut: Cut) -> tuple[Dataset, Partition]:
         raise SettingsError("--small: expected it with --scenario disjoint or disjoint-genres alone, got no scenario")
     if cut.scenario is not None and cut.method is not None:
         raise SettingsError(f"--scenario: expected none with --method {cut.method}, got {cut.scenario}")
-    if data in (CHAIN, SYNTHETIC) and cut.split is not None:
+    if data in (CHAIN, SHOPS, SYNTHETIC) and cut.split is not None:
         raise SettingsError(f"--split: expected none with {data}, whose data are generated, got {cut.split}")
-    if data == CHAIN:
-        chain = generate_chain(cut.split_seed, clients)
+    if data in (CHAIN, SHOPS):
+        chain = generate_chain(cut.split_seed, clients, lone=data == SHOPS and clients >= FEWEST_SHOPS)
         if cut.method is None and cut.scenario is None:
-            return chain.dataset, partition_shops(chain.dataset, chain.shops)
+            return chain.dataset, partition_shops(chain.dataset, chain.shops, chain.new)
         dataset = chain.dataset
     elif data == SYNTHETIC:
         dataset = generate_dataset(cut.split_seed)

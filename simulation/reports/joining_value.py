@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from client_service.boundary.call_attempts import Attempt, attempts
@@ -15,7 +15,7 @@ from simulation.reports.averages import USER_MEAN, user_mean
 from simulation.reports.report import floor_means
 
 ALONE, STRICT, COMMON = "alone", "LPSFed, strict boundary", "with the common basis"
-TRANSITIONS = "with transitions of all silos"
+CONTENT, TRANSITIONS = "with common basis and text", "with transitions of all silos"
 RunResult = QualityOut | EarlierRun
 Ledgers = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -30,6 +30,37 @@ class Way(Message):
     figures: dict[str, float | None]
     crossed: str
     bytes: int
+
+
+class ShopGain(Message):
+    """What the last run brought a silo, on its own test items.
+
+    ratio: together over alone with its 95 % interval: low, mid, high; None where the users are too few. lone: no other
+    silo has any of its items.
+    """
+
+    name: str
+    measure: str
+    users: int
+    alone: float
+    together: float
+    ratio: tuple[float, float, float] | None
+    lone: bool
+
+
+def shop_gains(qualities: Mapping[str, QualityOut], lone: Collection[str]) -> tuple[ShopGain, ...]:
+    """Collects what each silo says of its last run; one without test items says nothing."""
+    found = []
+    for name, quality in sorted(qualities.items()):
+        compared = quality.comparison
+        if compared is None or not compared.groups:
+            continue
+        whole = compared.groups[0]
+        ratio = None if whole.ratio is None else (whole.ratio.low, whole.ratio.mean, whole.ratio.high)
+        means = {"alone": whole.alone.mean, "together": whole.federated.mean}
+        said = {"measure": compared.measure, "users": whole.users, "ratio": ratio, "lone": name in lone}
+        found.append(ShopGain(name=name, **said, **means))
+    return tuple(found)
 
 
 def own_ways(report: Mapping[str, Any]) -> list[Way]:

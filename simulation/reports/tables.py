@@ -16,7 +16,7 @@ from client_service.boundary.secure_bodies import MESSAGES, RELAYED
 from client_service.evaluation.metrics import TITLE
 from shared.words import count_noun
 from simulation.reports.averages import CLIENT_MEAN, FEW_SIGN, FEW_WORDS, MEANS, mark_few
-from simulation.reports.joining_value import ALONE, Way
+from simulation.reports.joining_value import ALONE, ShopGain, Way
 from simulation.reports.report import best_floor, floor_means, measure_labels
 from simulation.reports.terminal import figure_table
 
@@ -57,6 +57,28 @@ def describe_worth(ways: Sequence[Way]) -> str:
     said = f"{key.upper()} over all users, {_format_figure(figure(best))} {best.name}"
     said = said.replace("MRR@20 over all users", "MRR@20 over all visits")
     return f"What joining was worth: {said}, {_format_figure(figure(before))} {before.name}{change.replace('%', ' %')}."
+
+
+def shop_table(shops: Sequence[ShopGain]) -> Table:
+    """What the last run brought each silo, with the interval of the ratio over its users."""
+    table = figure_table(
+        f"{shops[0].measure.upper()} of each shop, its own test items",
+        "",
+        "users",
+        "alone",
+        "together",
+        "ratio",
+        "95 %",
+    )
+    for shop in shops:
+        low, mid, high = shop.ratio or (None, None, None)
+        ratio = "-" if mid is None else f"x {mid:.3f}"
+        interval = "" if mid is None else f"{low:.3f} to {high:.3f}"
+        name = f"{shop.name}, which shares no item" if shop.lone else shop.name
+        table.add_row(
+            name, f"{shop.users:,}", _format_figure(shop.alone), _format_figure(shop.together), ratio, interval
+        )
+    return table
 
 
 def crossed_lines(ways: Sequence[Way]) -> list[str]:

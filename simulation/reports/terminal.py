@@ -165,8 +165,10 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
 
 def answer_table(said: str, answer: Mapping[str, Any]) -> Table:
     """A list of recommendations."""
-    table = figure_table(as_one_line(said), "item", "title", "score")
+    reasons = any(item.get("reason") for item in answer["items"])
+    table = figure_table(as_one_line(said), "item", "title", "score", *(["reason"] if reasons else []))
     table.columns[1].no_wrap = False
     for item in answer["items"]:
-        table.add_row(as_one_line(item["item"]), as_one_line(item.get("title") or ""), f"{item['score']:.3f}")
+        reason = [item.get("reason") or ""] if reasons else []
+        table.add_row(as_one_line(item["item"]), as_one_line(item.get("title") or ""), f"{item['score']:.3f}", *reason)
     return table

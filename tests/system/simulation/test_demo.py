@@ -19,11 +19,12 @@ from typer.testing import CliRunner, Result
 
 from shared.method.settings import method_settings
 from simulation.cli import app
+from simulation.datasets import chain
 from simulation.datasets.synthetic import generate_dataset
 from simulation.demo import demo_list, process_start, stop_demos
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.processes import choose_addresses, free_ports, is_free
-from simulation.reports.joining_value import ALONE, COMMON, STRICT
+from simulation.reports.joining_value import ALONE, COMMON, CONTENT, STRICT
 from tests.support.questions import LONGEST_SECONDS
 
 
@@ -68,6 +69,35 @@ def test_the_demo_trains_over_loopback_and_can_be_left_answering(
         stopped = run("demo", "--stop").stderr
     assert all(f"ended the {name}" in stopped for name in ("aggregator", "client-1", "client-2", "client-3"))
     assert run("demo", "--stop").stderr == ""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the line is for curl")
+def test_the_demo_shows_a_new_item_in_a_list_and_what_the_shop_gains_that_shares_no_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name, value in {"USERS": 240, "ITEMS": 160, "LONE_USERS": 40, "LONE_ITEMS": 80}.items():
+        monkeypatch.setattr(chain, name, value)
+    try:
+        shown = run("demo", "--rounds", "1", "--first-port", "0", "--keep").stdout
+        assert CONTENT in shown and "content.pairs, content.profiles, in 1 round" in shown
+        [lone] = [line for line in shown.splitlines() if "client-4, which shares no item" in line]
+        assert "x " in lone and " to " in lone
+        [said] = [line for line in shown.splitlines() if line.startswith("Place 10 of the list of ")]
+        line = [one for one in shown.splitlines() if one.startswith("curl ")][-1]
+        asked = subprocess.run(
+            ["bash", "-c", f"{line} -s --noproxy '*'"], capture_output=True, check=True, timeout=LONGEST_SECONDS
+        )
+        found = json.loads(asked.stdout)
+        last = found["items"][-1]
+        assert len(found["items"]) == 10 and last["reason"] == "new" and f"{last['item']}, {last['title']}" in said
+        assert last["because"][0]["title"] in said and said.startswith(f"Place 10 of the list of {found['user']} ")
+        assert not any("reason" in one for one in found["items"][:-1])
+    finally:
+        run("demo", "--stop")
 
 
 @pytest.mark.processes

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from client_service.data.interaction_files import load_shard
+from client_service.models.closed_form.content import known_features, predicts_taste
+from client_service.models.closed_form.part import TrainingGraph
+from client_service.training.spectrum_cache import cached_spectrum
 from shared.errors import DataError
 from simulation.cli import app
-from simulation.datasets.chain import ITEMS, MOST_SHOPS, USERS, generate_chain
-from simulation.partitioning.sources import CHAIN, Cut, cut_shards
+from simulation.datasets.chain import ITEMS, LONE_USERS, MOST_SHOPS, USERS, generate_chain
+from simulation.experiments.tasks import ItemTask
+from simulation.partitioning.sources import CHAIN, SHOPS, Cut, cut_shards
 
 
 def test_the_seed_and_the_number_of_shops_decide_everything() -> None:
@@ -30,6 +35,39 @@ def test_every_customer_has_one_shop_and_two_shops_share_most_items(tmp_path: Pa
     users, items = [set(shard.user_ids) for shard in read], [set(shard.item_ids) for shard in read]
     assert sum(map(len, users)) == len(set.union(*users)) == USERS and len(users[0]) == 2 * len(users[1])
     assert all(len(items[0] & other) > 0.8 * len(other) for other in items[1:])
+
+
+def test_the_last_of_four_shops_sells_nothing_that_the_others_sell_and_all_list_new_items(tmp_path: Path) -> None:
+    paths = cut_shards(SHOPS, Cut(4), tmp_path).paths
+    read = [load_shard(path) for path in paths]
+    items = [set(shard.item_ids) for shard in read]
+    assert ItemTask().find_lone(paths) == {"client-4"} and len(read[3].user_ids) == LONE_USERS
+    assert not items[3] & (items[0] | items[1] | items[2]) and len(items[0] & items[1]) > 0.8 * len(items[1])
+    sold = set(generate_chain(0, 4, lone=True).dataset.events["item"])
+    for shard, listed in zip(read, items, strict=True):
+        new = listed - sold
+        assert 0.05 * len(listed) < len(new) < 0.2 * len(listed)
+        assert not np.diff(shard.train.tocsc().indptr)[[shard.item_row(item) for item in new]].any()
+
+
+def test_fewer_than_four_shops_are_those_of_the_chain(tmp_path: Path) -> None:
+    chain, shops = (cut_shards(data, Cut(3), tmp_path / data).paths for data in (CHAIN, SHOPS))
+    assert [load_shard(path).digest for path in chain] == [load_shard(path).digest for path in shops]
+
+
+def test_titles_and_categories_tell_what_customers_of_each_shop_like(tmp_path: Path) -> None:
+    """Titles that belong to other items tell nothing of it, but for chance."""
+    misled = 0
+    for path in cut_shards(SHOPS, Cut(4), tmp_path).paths:
+        shard = load_shard(path)
+        features = known_features(shard)
+        assert features is not None
+        spectrum = cached_spectrum(shard, 16, None)
+        assert predicts_taste(TrainingGraph(shard.train, spectrum, features.values))
+        for seed in range(3):
+            shuffled = np.random.default_rng(seed).permutation(features.values)
+            misled += predicts_taste(TrainingGraph(shard.train, spectrum, shuffled))
+    assert misled <= 1
 
 
 def test_lists_are_merged_into_one_that_holds_every_item_of_each_shard(tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def test_figures_stay_whole_beside_a_long_name() -> None:
     }
     shown = render(answer_table("For u", {"user": "u", "items": [item]}))
     assert CUT not in shown and "1.500" in shown.split()
+    shown = render(answer_table("For u", {"user": "u", "items": [{**item, "reason": "new"}]}))
+    assert CUT not in shown and {"1.500", "new"} <= set(shown.split())
 
 
 def test_keys_are_listed_with_whole_fingerprints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 from scipy import sparse
 
-from client_service.compilation.cold_items import compress_factors
+from client_service.compilation.cold_items import compress_factors, find_cold_items
+from client_service.data.interactions import shard_of_matrices
+from client_service.models.closed_form.part import ItemWeights
 from client_service.models.cold_items import ColdSetting, fit_cold_items
 from client_service.text.projection import unit_rows
 
@@ -25,3 +30,15 @@ def test_compressed_factors_score_as_the_scorer_does() -> None:
     found = np.asarray(train.astype(np.float32) @ left) @ (scorer.map.of(new) @ narrow).T
     likeness = [np.corrcoef(one, other)[0, 1] for one, other in zip(exact, found, strict=True) if one.std() > 0]
     assert np.mean(likeness) > 0.99
+
+
+def test_an_item_that_nobody_has_stays_cold_where_its_scores_differ_by_rounding_alone() -> None:
+    """The scores by all silos' sums of an item that nobody has are 0, but for rounding."""
+    train = sparse.csr_array(np.eye(4, 6))
+    shard = shard_of_matrices("shop", "abcd", "uvwxyz", [train] * 3)
+    weights = np.ones((6, 6), np.float32) + np.eye(6, dtype=np.float32)
+    weights[:, 4:] = np.arange(1, 7, dtype=np.float32)[:, None] * np.float32(1e-15)
+    served: Any = SimpleNamespace(ranker=SimpleNamespace(fusion=SimpleNamespace(parts=[(1.0, ItemWeights(weights))])))
+    assert find_cold_items(served, shard).tolist() == [False] * 4 + [True] * 2
+    weights[:, 5] = np.arange(6)
+    assert find_cold_items(served, shard).tolist() == [False] * 4 + [True, False]
