@@ -51,11 +51,11 @@ class DemoResult:
     places: Addresses
     answer: dict[str, Any]
     shops: tuple[ShopGain, ...]
-    new: NewItem | None
+    new: ListedNewItem | None
 
 
 @dataclass(frozen=True)
-class NewItem:
+class ListedNewItem:
     """A new item in the last place of a list.
 
     place: from 1 on. because: titles of the user's own items that speak for it most.
@@ -113,7 +113,7 @@ def run_demonstration(
     return DemoResult(report, ways, ledgers, url, example, *keys, places, answer, shops, new)
 
 
-def _find_new_item(experiment: Experiment, places: Addresses) -> NewItem | None:
+def _find_new_item(experiment: Experiment, places: Addresses) -> ListedNewItem | None:
     """Asks for lists of the first shop until one has a new item in it."""
     from simulation.experiments.tasks import simulated_task
 
@@ -124,7 +124,7 @@ def _find_new_item(experiment: Experiment, places: Addresses) -> NewItem | None:
         for place, one in enumerate(answer["items"], 1):
             if one.get("reason") == "new":
                 because = tuple(reason.get("title") or reason["item"] for reason in one.get("because", ()))
-                return NewItem(url, answer["user"], place, one["item"], one.get("title") or "", because)
+                return ListedNewItem(url, answer["user"], place, one["item"], one.get("title") or "", because)
     return None
 
 
