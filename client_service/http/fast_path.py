@@ -12,9 +12,10 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from fastapi.concurrency import run_in_threadpool
 from prometheus_client import Histogram
@@ -304,21 +305,20 @@ class ListWriter:
     """Writes a prepared list in the bytes of RecommendationsOut, from prepared bytes of each item."""
 
     def __init__(self) -> None:
-        self._prepared_from: tuple[object, object] = (None, None)  # the ids and titles in the prepared bytes
-        self._heads: dict[int, bytes] = {}  # row of an item -> bytes before its score
-        self._tails: dict[int, bytes] = {}  # row of an item -> bytes behind its score
+        # By the ids of a shard, so that they are freed with it: while lists are filled, two shards answer by turns.
+        self._prepared = WeakKeyDictionary[Sequence[str], PreparedItems]()
 
     def write(self, user: str, listed: Listed) -> bytes:
         """Writes the body of an answer with a user's list."""
-        ids, titles = self._prepared_from
-        if ids is not listed.ids or titles is not listed.titles or len(self._heads) > MOST_PREPARED:
-            self._prepared_from, self._heads, self._tails = (listed.ids, listed.titles), {}, {}
+        prepared = self._prepared.get(listed.ids)
+        if prepared is None or prepared.titles is not listed.titles or len(prepared.heads) > MOST_PREPARED:
+            prepared = self._prepared[listed.ids] = PreparedItems(listed.titles, {}, {})
         rows = listed.rows
         try:
-            heads, tails = self._find(rows)
+            heads, tails = prepared.find(rows)
         except KeyError:
-            self._prepare(listed)
-            heads, tails = self._find(rows)
+            prepared.add(listed)
+            heads, tails = prepared.find(rows)
         pieces = [b""] * (3 * len(rows))
         pieces[::3], pieces[2::3] = heads, tails
         if rows:
@@ -329,14 +329,27 @@ class ListWriter:
         told = to_json(user), to_json(listed.version), items
         return b'{"user":%b,"model":%b,"unknown_items":0,"items":[%b]}' % told
 
-    def _find(self, rows: list[int]) -> tuple[list[bytes], list[bytes]]:
-        return list(map(self._heads.__getitem__, rows)), list(map(self._tails.__getitem__, rows))
 
-    def _prepare(self, listed: Listed) -> None:
+class PreparedItems(NamedTuple):
+    """Prepared bytes of items by their rows, before and behind a score.
+
+    titles: those in the bytes.
+    """
+
+    titles: Sequence[str | None] | None
+    heads: dict[int, bytes]
+    tails: dict[int, bytes]
+
+    def find(self, rows: list[int]) -> tuple[list[bytes], list[bytes]]:
+        """Finds the bytes of items; KeyError where they are not prepared."""
+        return list(map(self.heads.__getitem__, rows)), list(map(self.tails.__getitem__, rows))
+
+    def add(self, listed: Listed) -> None:
+        """Prepares the items of a list."""
         for row in listed.rows:
-            title = None if listed.titles is None else listed.titles[row]
-            self._heads[row] = b',{"item":%b,"score":' % to_json(listed.ids[row])
-            self._tails[row] = ITEM_END if title is None else b',"title":%b}' % to_json(title)
+            title = None if self.titles is None else self.titles[row]
+            self.heads[row] = b',{"item":%b,"score":' % to_json(listed.ids[row])
+            self.tails[row] = ITEM_END if title is None else b',"title":%b}' % to_json(title)
 
 
 def _write_new(one: PlacedItem) -> bytes:

@@ -159,6 +159,8 @@ class Server(Answering):
         The trainer may remove a folder while it is opened here. The next look tries an unreadable publication again.
         """
         try:
+            if isinstance(self._answers, Recommender):
+                self._answers.drop_before()
             found = read_publication(self._serving)
             if found is None or found == self._published:
                 return
@@ -175,16 +177,24 @@ class Server(Answering):
     def _take_up(self, found: Publication) -> None:
         """Opens a publication, and lets it answer.
 
-        Without a new shard the objects that answer stay. Otherwise new ones take over, and the log moves to them.
+        With a new shard the log moves to new objects. Until the lists of a new model are filled, the one before answers
+        from its own.
         """
         before = self._answers
         if before is not None and self._published is not None and found.shard == self._published.shard:
-            assert isinstance(before, Recommender | NextItems)
-            return before.take_up(self._serving, found)
+            if isinstance(before, NextItems):
+                return before.take_up(self._serving, found)
+            assert isinstance(before, Recommender)
+            other = before.with_model(self._serving, found)
+            other.follow_up(before)
+            self._answers = other
+            return
         if found.task != "items":
             self._answers = open_next_items(self._serving, found)
             return
         new = open_recommender(self._serving, found, self.settings.least_rating)
+        if isinstance(before, Recommender):
+            new.follow_up(before)
         if self._feedback is None:
             self._feedback = open_log(self.settings, new.overlay)
             self._answers = new

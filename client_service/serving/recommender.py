@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,6 +49,7 @@ from client_service.serving.ranking import (
 from shared.errors import NotFoundError
 
 QUICK = 400  # most items of a basket, and of a list, that are looked up and written in an event loop
+LONGEST_FILL = 120.0  # seconds for which the model before answers users whose lists are not filled
 EMPTY_START = ListStart(NO_ROWS, np.zeros(0, dtype=np.float32), whole=False)
 
 
@@ -82,6 +84,7 @@ class Recommender(ModelServer):
         self._exclusions = Exclusions(shard, self.overlay)
         self._new = NewItems(shard, self.overlay, self._answers)
         self._popularity = shard.popularity
+        self._before: tuple[Recommender, float] | None = None  # until its lists are filled, and at most until a time
 
     @property
     def served(self) -> CompiledModel | None:
@@ -92,12 +95,30 @@ class Recommender(ModelServer):
     def served(self, served: Any) -> None:
         self.model = served if self._intake is None else self._intake.take_up(served)
 
-    def take_up(self, serving: Path, published: Publication) -> None:
-        """Replaces the model by another published one of the same shard.
+    def with_model(self, serving: Path, published: Publication) -> Recommender:
+        """Makes a recommender with another published model of the same shard.
 
         Raises DataError for a damaged folder, or one of another shard.
         """
-        self.model = None if published.model is None else open_model(serving / published.model, self._shard)
+        model = None if published.model is None else open_model(serving / published.model, self._shard)
+        return Recommender(self._shard, self.overlay, model)
+
+    def follow_up(self, before: Recommender) -> None:
+        """Lets the recommender `before` answer known users whose lists are still to be filled.
+
+        Ranking for each of them would take a hundred times as long as a look-up, for as long as the lists are filled.
+        """
+        older = before._before
+        before._before = None
+        if self.lists_share < 1.0 and before.lists_share > 0.0:
+            self._before = before, time.monotonic() + LONGEST_FILL
+        elif self.lists_share < 1.0 and self.model is not None:
+            self._before = older
+
+    def drop_before(self) -> None:
+        """Drops the recommender before, once all lists are filled or LONGEST_FILL is over."""
+        if self._before is not None and (self.lists_share == 1.0 or time.monotonic() > self._before[1]):
+            self._before = None
 
     def close(self) -> None:
         """Ends the computation of lists in the background."""
@@ -138,8 +159,11 @@ class Recommender(ModelServer):
         Returns None where no computed list reaches so far.
         """
         model, asked, limits = self.model, self._ask_for(user), ListRequest(k, new=new)
-        if model is None or (found := self._find_list(model, asked, limits)) is None:
+        if model is None:
             return None
+        if (found := self._find_list(model, asked, limits)) is None:
+            before = self._find_before(model, asked, limits)
+            return None if before is None else before.listed_for(user, k, new)
         best, scores, placed = found[0].tolist(), found[1], tuple[PlacedItem, ...]()
         chosen = self._choose_new(model, self._asker_of(asked), limits) if self._has_new(model) else []
         if chosen:
@@ -295,7 +319,25 @@ class Recommender(ModelServer):
             excluded = self._exclusions.of_user(asked, limits)
             return self._popular(model, reason, excluded, limits, self._asker_of(asked), user=asked.user)
         found = self._find_list(model, asked, limits)
+        if found is None and (before := self._find_before(model, asked, limits)) is not None:
+            return before._answer_from_list(asked.user, limits)
         return None if found is None else self._answer(model, asked, *found, limits)
+
+    def _answer_from_list(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
+        """Answers from a computed list that is long enough, or returns None."""
+        model, asked = self.model, self._ask_for(user)
+        found = None if model is None else self._find_list(model, asked, limits)
+        return None if model is None or found is None else self._answer(model, asked, *found, limits)
+
+    def _find_before(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> Recommender | None:
+        """Returns the recommender before, if it answers a user whose list is still to be filled.
+
+        A request with a mask of items does not go there: the mask is of another shard.
+        """
+        before = self._before
+        if before is None or not asked.by_row or asked.row is None or not limits.exclude_seen:
+            return None
+        return before[0] if limits.forbidden is None and model.list_of(asked.row) is None else None
 
     def _find_list(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> ListedRows | None:
         """Returns the best items of a computed list that is long enough, or None."""

@@ -11,11 +11,16 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
+import numpy as np
 import pytest
 
 from client_service.__main__ import server_settings
+from client_service.compilation import item_publisher
+from client_service.compiled.arrays import read_folder_head
+from client_service.compiled.model import CompiledModelHead, map_lists
 from client_service.compiled.publication import CURRENT, SERVING, read_publication
 from client_service.data.interaction_files import change_shard, load_shard
 from client_service.event_log.shard_update import erase_users
@@ -144,6 +149,68 @@ async def test_a_server_takes_up_a_newer_model_and_keeps_its_own_while_there_is_
         await asyncio.to_thread(looks._take_up_published)
         assert (await http.get(f"/v1/users/{user}/recommendations")).json()["model"] == "run-2.0"
         assert (await http.get("/health/ready")).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_the_model_before_answers_known_users_until_their_lists_are_filled(
+    served: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, _ = keep_first_model(served, published=True)
+    serving, early, late = served.state_directory / SERVING, shard.user_ids[0], shard.user_ids[-1]
+    basket = {"basket": [shard.item_ids[0]], "k": 5}
+    monkeypatch.setattr(item_publisher, "fill_lists", lambda *_: None)
+    async with asking(served) as http:
+        before = (await http.get(f"/v1/users/{late}/recommendations?k=5")).json()
+        await asyncio.to_thread(partial(keep_first_model, served, "run-2", published=True))
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while (await http.get("/v1/model")).json()["version"] != "run-2.0":
+                await asyncio.sleep(0.02)
+        assert (await http.get(f"/v1/users/{late}/recommendations?k=5")).json() == before
+        batch = await http.post("/v1/recommendations", json={"users": [late], "k": 5})
+        assert batch.json()["results"][0]["model"] == "run-1.0"
+        assert (await http.post("/v1/recommendations", json=basket)).json()["results"][0]["model"] == "run-2.0"
+        liked = {"interactions": [{"event": "e1", "user": early, "item": before["items"][0]["item"]}]}
+        assert (await http.post("/v1/interactions", json=liked)).json()["accepted"] == 1
+        after = (await http.get(f"/v1/users/{early}/recommendations?k=5")).json()
+        assert after["model"] == "run-2.0"  # who has done something is ranked for anew, as always
+        assert liked["interactions"][0]["item"] not in [one["item"] for one in after["items"]]
+        await http.delete(f"/v1/users/{late}")
+        assert (await http.get(f"/v1/users/{late}/recommendations?k=5")).json()["fallback"] == "unknown user"
+        published = read_publication(serving)
+        assert published is not None and published.model is not None
+        head = read_folder_head(serving / published.model, CompiledModelHead)
+        lists = map_lists(serving / published.model, head, "r+")
+        lists.items[:], lists.scores[:] = np.arange(head.length), 1.0
+        lists.ready[0] = head.users - 1
+        middle = shard.user_ids[1]
+        listed_now = (await http.get(f"/v1/users/{middle}/recommendations?k=5")).json()
+        assert (listed_now["model"], listed_now["items"][0]["item"]) == ("run-2.0", shard.item_ids[0])
+        lists.ready[0] = head.users
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while http.app.state.service.answers._before is not None:  # type: ignore[attr-defined]
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.anyio
+async def test_lists_of_the_shard_before_leave_out_what_is_told_after_a_refresh(
+    served: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, _ = keep_first_model(served, published=True)
+    gone, there = shard.user_ids[:2]
+    async with asking(served) as http:
+        before = (await http.get(f"/v1/users/{there}/recommendations?k=5")).json()
+        change_shard(served.shard, lambda shard: erase_users(shard, [gone]))
+        monkeypatch.setattr(item_publisher, "fill_lists", lambda *_: None)
+        await asyncio.to_thread(partial(keep_first_model, served, "run-2", published=True))
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while (await http.get("/v1/model")).json()["version"] != "run-2.0":
+                await asyncio.sleep(0.02)
+        assert (await http.get(f"/v1/users/{gone}/recommendations")).json()["fallback"] == "unknown user"
+        assert (await http.get(f"/v1/users/{there}/recommendations?k=5")).json() == before
+        best, second = (one["item"] for one in before["items"][:2])
+        await http.put(f"/v1/items/{quote(best, safe='')}", json={"hidden": True})
+        after = (await http.get(f"/v1/users/{there}/recommendations?k=5")).json()
+        assert (after["model"], after["items"][0]["item"]) == ("run-1.0", second)
 
 
 async def until_answered(http: httpx.AsyncClient, user: str, question: Callable[[dict[str, Any]], bool]) -> None:
