@@ -28,10 +28,12 @@ from client_service.runtime.trainer_process import (
     BAD_SETTINGS,
     FAILED,
     SERVER,
+    SHORT_SLICE,
     TRAINER,
     ChildProcess,
     keep_settings,
     read_kept_settings,
+    set_time_slice,
     tell_refusal,
 )
 from shared.errors import FederationError, SettingsError, UnavailableError
@@ -138,6 +140,7 @@ def serve_kept_settings(kept: int, trainer: int | None, begins: Callable[[], Non
     settings = ServerSettings(**read_kept_settings(kept))
     configure("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
+    set_time_slice(SHORT_SLICE)
     keep_freed_memory()
     with write_privately():
         forks = None if settings.workers == 1 else start_fork_server(partial(_prepare_worker, settings, trainer))
