@@ -12,7 +12,7 @@ import anyio
 
 from aggregator_service.aggregation import computation
 from aggregator_service.aggregation.bodies import Body
-from aggregator_service.aggregation.common_items import settle_list
+from aggregator_service.aggregation.common_items import count_listed, settle_list
 from aggregator_service.aggregation.run_cost import estimate_costs, require_affordable
 from aggregator_service.process import LOGGER, Clock, off_loop
 from aggregator_service.rounds import transitions
@@ -20,6 +20,7 @@ from aggregator_service.rounds.basis_runs import (
     choose_sum,
     find_served_run,
     new_basis_pledge,
+    newest_list,
     require_training,
     serves_nobody,
     settle_request,
@@ -321,12 +322,21 @@ class Coordinator:
 
         Whoever asks for the current run after this is told of none that is behind it.
         """
-        found = await off_loop(run_history, self.federation.archive, name)
+        found = await off_loop(self._describe_run, name)
         await self.federation.conductor.wait_until_known()
         if found.phase != "waiting":
             return found
         known = await self.registered_names()
         return found.model_copy(update={"missing": tuple(sorted(known - set(found.enrolled)))})
+
+    def _describe_run(self, name: str) -> RunHistoryOut:
+        """The history of a run; of a list of common items with their number, as long as the list is kept."""
+        archive = self.federation.archive
+        found, listed = run_history(archive, name), newest_list(archive.database)
+        if found.sum is None or listed is None or listed.name != name:
+            return found
+        common = count_listed(archive, listed).items
+        return found.model_copy(update={"sum": found.sum.model_copy(update={"common": common})})
 
     async def starting_body(self, name: str) -> Body:
         """The body that every client of the run starts from."""

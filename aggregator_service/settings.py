@@ -26,7 +26,7 @@ from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task, require_mean
 from shared.sums import find_part, list_sums, makes_models
 from shared.sums.common_items import ITEMS
-from shared.sums.content import CONTENT
+from shared.sums.content import CONTENT, CONTENT_SUM
 from shared.sums.item_basis import USUAL_EXACT, USUAL_PLACES, USUAL_WORDS, choose_basis
 from shared.sums.transitions import TRANSITIONS
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
@@ -344,7 +344,8 @@ def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodS
     """The settings with the sums that are shared; alone: nothing is trained.
 
     With a list of items its length chooses the kind, unless the settings say one; visits have transitions. Without one
-    the silos sum the list of their common items first, and each kind that this list may choose is declared.
+    the silos sum the list of their common items first, and each kind that this list may choose is declared. How
+    features of items go together is summed too, unless sums.content.kind is off.
     ValueError for what cannot be summed.
     """
     of_visits = learnt_task(build_strategy(strategy, method), method) == "sessions"
@@ -363,6 +364,8 @@ def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodS
         chosen = {"kind": "exact"} if noised else choose_basis(method.catalogue)[0]
         chosen = {"kind": TRANSITIONS.name} if of_visits else chosen
         changes["basis"] = method.basis.model_copy(update=chosen)
+    if not (noised or of_visits):  # content sums have no noise, and visits no titles
+        changes["sums"] = {CONTENT: BasisSettings(kind=CONTENT_SUM.name)} | changes.get("sums", dict(method.sums))
     try:
         return validate_settings(MethodSettings, method.model_copy(update=changes).model_dump())
     except SettingsError as error:

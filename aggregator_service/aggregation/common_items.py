@@ -15,13 +15,13 @@ from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.schemas import RunIn
 from shared.sums import is_basis, is_listed, list_sums, method_of_part
 from shared.sums.common_items import ITEMS, MATCH_HINT, CommonCount, count_common
+from shared.sums.content import CONTENT
 from shared.sums.item_basis import choose_basis
 from shared.sums.sum import BASIS
 
 NO_LIST = "expected a finished run of the part 'items' first, which sums the list of common items, got none"
 NOTHING_COMMON = (
-    "expected items that two silos or more have, by their ids, got none: nothing is summed, and nothing else leaves a"
-    f" silo; {MATCH_HINT}"
+    f"expected items that two silos or more have, by their ids, got none: nothing is summed over items; {MATCH_HINT}"
 )
 
 
@@ -37,9 +37,10 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
     items and pairs, in a training run the one that was made last. It stays as it is in a federation whose silos sum no
     list. ProtocolError where nothing is common, or no list is summed yet.
     """
-    sums = list_sums(declared)
+    sums, request = list_sums(declared), request.model_copy(update={"makes_models": False})
     if ITEMS not in sums or (request.part in sums and not is_listed(sums[request.part])):
-        return request.model_copy(update={"items": None})
+        alone = ITEMS in sums and request.part == CONTENT and _has_nothing_common(archive)
+        return request.model_copy(update={"items": None, "makes_models": alone})
     given = "basis" in request.method.model_fields_set and (request.part != BASIS or is_basis(request.method.basis))
     if request.part == TRAINING and given and not is_basis(request.method.basis):
         return request.model_copy(update={"items": None})
@@ -52,6 +53,8 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
         raise ProtocolError(f"items: expected {run.name}, the newest list of common items, got {request.items}")
     request = request.model_copy(update={"items": run.name})
     counted = count_listed(archive, run)
+    if counted.items == 0 and request.part == TRAINING and CONTENT in sums and not given:
+        return request.model_copy(update={"items": None})  # it has the content sums
     if counted.items == 0:
         raise ProtocolError(f"items: {NOTHING_COMMON}")
     if given and request.part != BASIS:
@@ -63,6 +66,12 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
         return request
     chosen, why = choose_listed(declared, counted, request.method.basis.kind if given else None)
     return _with_sum(request, chosen).model_copy(update={"why": why})
+
+
+def _has_nothing_common(archive: Archive) -> bool:
+    """Checks if the newest list of common items is empty, so that nothing is summed over it."""
+    run = newest_list(archive.database)
+    return run is not None and count_listed(archive, run).items == 0
 
 
 def choose_listed(declared: MethodSettings, counted: CommonCount, asked: str | None) -> tuple[BasisSettings, str]:

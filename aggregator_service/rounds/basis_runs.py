@@ -124,7 +124,8 @@ def find_served_run(database: Database) -> Run | None:
 def _serves(run: Run, kept: frozenset[str], alone: Part | None) -> bool:
     if run.request.part == TRAINING:
         return run.request.basis in kept or run.request.content in kept
-    return (is_basis(run.request.method.basis) or run.request.part == alone) and run.name in kept
+    makes = is_basis(run.request.method.basis) or run.request.part == alone or run.request.makes_models
+    return makes and run.name in kept
 
 
 def kept_sums(database: Database) -> frozenset[str]:

@@ -83,10 +83,15 @@ def _history_head(run: Run) -> RunHistoryOut:
         phase=run.phase,
         reason=run.reason,
         request=run.request,
-        sum=None if part == TRAINING else SummedOut(kind=run.request.method.basis.kind, reason=run.request.why or ""),
+        sum=None if part == TRAINING else _describe_summed(run),
         started_at=instant(run.started_at),
         deadline_at=instant(run.deadline) if run.phase in ("waiting", "open") else None,
     )
+
+
+def _describe_summed(run: Run) -> SummedOut:
+    kind, why = run.request.method.basis.kind, run.request.why or ""
+    return SummedOut(kind=kind, reason=why, opened=run.phase == "finished")
 
 
 def _round_histories(
@@ -211,6 +216,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
         basis=run.request.basis,
         items=run.request.items,
         content=run.request.content,
+        makes_models=run.request.makes_models,
     )
 
 

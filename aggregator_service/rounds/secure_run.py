@@ -18,7 +18,7 @@ from shared.message import Message
 from shared.method.declaration import TRAINING, Declaration
 from shared.protocol.schemas import ClientName, RunIn
 from shared.protocol.secure import server
-from shared.protocol.secure.common import describe_unlike_lists, digest_anchor, digest_method
+from shared.protocol.secure.common import describe_few_parts, describe_unlike_lists, digest_anchor, digest_method
 from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.membership import (
     MemberSum,
@@ -115,6 +115,8 @@ def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
     if (lists := describe_unlike_lists(exchange.keys[name] for name in new.members)) is not None:
         return lists
     if (basis := pledge.basis) is not None:
+        if (few := describe_few_parts([exchange.keys[name] for name in new.members], basis.least)) is not None:
+            return few
         stamps = stamps_of(exchange.keys, new.members)
         if (objection := find_basis_objection([*basis.earlier, *basis.own], stamps, basis.least)) is not None:
             return objection

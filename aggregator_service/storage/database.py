@@ -94,7 +94,7 @@ class Database:
                 row = {"id": 1, "declaration": declaration.model_dump(mode="json"), "sequence": 0}
                 connection.execute(insert(FEDERATION).values(row))
             elif Declaration.model_validate(held) != declaration:  # an older row has fewer fields
-                words = "it holds a federation with another strategy, width or layers, or other in being secure"
+                words = "it holds a federation with another strategy, width, layers or sums, or other in being secure"
                 raise SettingsError(f"{self.engine.setting}: {words}")
 
 

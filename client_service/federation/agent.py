@@ -38,6 +38,10 @@ TAKES_PART = ("expected", "received")
 LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
 FAILURES = {"failed": "the aggregator ended the run as failed", "cancelled": "the operator cancelled the run"}
 WORK = {"fit": "training", "apply": "evaluating", "skip_round": "evaluating", "accept": "drawing the anchor"}
+NOTHING_TO_ADD = (
+    "of this silo's items neither titles nor attributes are known, or by another encoder than the federation's: it adds"
+    " zeros to this sum, and the other silos and the aggregator learn that it does"
+)
 ERROR_SECONDS = 0.2  # after an unforeseen error
 
 
@@ -210,7 +214,8 @@ class Agent:
         self._set_status(run=run, round=state.round, rounds=state.rounds)
         if state.phase == "open":
             method, late = part.place.method, self._signature_seconds
-            self._warn(list_warnings(self.silo.settings, state, method, late))
+            nothing = (NOTHING_TO_ADD,) if isinstance(part, BasisRun) and part.adds_nothing else ()
+            self._warn((*list_warnings(self.silo.settings, state, method, late), *nothing))
         if over and part.finished:
             return
         await self._catch_up(part, state)
@@ -228,7 +233,7 @@ class Agent:
     def _was_interrupted(self, state: RunOut, run: str) -> bool:
         """Was this client stopped in this run, before it had evaluated it?"""
         if state.part != TRAINING:
-            unmade = self._opening.makes_model(state.method) and not self._has_judged(run)
+            unmade = self._opening.makes_model(state) and not self._has_judged(run)
             return state.phase == "finished" and (unmade or not self._opening.has_sums(state))
         quality = self._earlier_quality()
         return quality.run == run and not quality.finished
@@ -331,7 +336,7 @@ class Agent:
         self._set_status(phase="evaluating")
         self._sending.forget()
         await self._work(part.finish, FAILURES.get(phase or "failed"))
-        if isinstance(part, BasisRun) and part.finished and self._opening.makes_model(part.place.method):
+        if isinstance(part, BasisRun) and part.finished and self._opening.makes_model(state):
             await self._make_model(part, state)
         self._set_status(phase=phase or "failed")
         # What was trained is on the disk, and what serves is the recommender's: hundreds of megabytes can go.

@@ -29,6 +29,7 @@ from shared.method.parameters import Parameters, digest
 from shared.strategies.strategy import Strategy
 from shared.strategies.sum_strategy import sum_strategy
 from shared.sums import find_part, find_sum
+from shared.sums.sum import NOTHING_ADDED
 
 
 class BasisRun:
@@ -72,6 +73,11 @@ class BasisRun:
             return Parameters(self._sums[self.applied])
         zeros = {one.name: np.zeros(one.shape, np.uint32) for one in self.strategy.tensors(self.place.method)}
         return Parameters(zeros)
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Is this silo's part zeros?"""
+        return self.summed is not None and self.summed.catalogue == NOTHING_ADDED
 
     @property
     def finished(self) -> bool:

@@ -162,9 +162,11 @@ def open_basis_run(
     if basis.places is not None:  # only sums of shards with items have places
         found = require_list(items, basis.places).place(cast(Shard, counted), basis.places)
         counted, hidden = found.shard, found.hidden
-    folder, of_all = basis_folder(settings), chosen.digests(whole)
+    folder, of_all = basis_folder(settings), chosen.digests(whole, place.method)
     counts_all = of_all.everything or of_all.training
-    summed = SummedDigests(chosen.digests(shard).training, chosen.digests(counted).catalogue, counts_all)
+    summed = SummedDigests(
+        chosen.digests(shard, place.method).training, chosen.digests(counted, place.method).catalogue, counts_all
+    )
     numbers = chosen.count(counted, place.method)
     more: dict[str, Any] = {"federation": federation, "items": items, "hidden": hidden, "everything": everything}
     return BasisRun(place, numbers, folder, clients, summed, **more)

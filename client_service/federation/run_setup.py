@@ -13,12 +13,11 @@ from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun, Silo, agree_method, basis_folder, open_basis_run, place_run
 from client_service.federation.run_cost import require_affordable
 from client_service.federation.training_run import TrainingRun
-from client_service.models.closed_form.content import known_features
 from client_service.privacy.settings import PrivacySettings
 from client_service.runtime.interruption import RoundDeadline
 from client_service.settings import ClientSettings
 from client_service.sums.common_items import CommonItems
-from client_service.sums.content import ContentStatistics
+from client_service.sums.content import ContentStatistics, find_agreed_features
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from client_service.sums.storage import load_basis, load_basis_head
@@ -128,8 +127,7 @@ class RunOpening:
         if run is None or CONTENT not in list_sums(silo.settings.method) or silo.settings.task != "items":
             return None
         method = method_of_part(silo.settings.method, CONTENT)
-        features = await self._in_worker(known_features, cast(Shard, silo.shard))
-        if features is None or features.encoder != method.basis.encoder:
+        if await self._in_worker(find_agreed_features, cast(Shard, silo.shard), method) is None:
             return None
         found = await self._statistics(state, method, run)
         return found if isinstance(found, ContentStatistics) else None
@@ -156,15 +154,15 @@ class RunOpening:
         made = method.model_copy(update={"catalogue": size})
         summed = made if part == TRAINING else method
         require_affordable(strategy, summed, settings.policy, counts, declaration, part)
-        if part != TRAINING and self.makes_model(method):  # it follows at the end of the run
+        if part != TRAINING and self.makes_model(state):  # it follows at the end of the run
             trained = build_strategy(settings.strategy, method)
             require_affordable(trained, made, settings.policy, counts, declaration, TRAINING)
         return method
 
-    def makes_model(self, method: MethodSettings | None) -> bool:
-        """Does the silo make its model of the sums of a run with these settings, without one that trains?"""
-        settings = self._silo.settings
-        summed = method is not None and makes_models(method.basis, settings.method)
+    def makes_model(self, state: RunOut) -> bool:
+        """Does the silo make its model of the sums of this run, without one that trains?"""
+        settings, method = self._silo.settings, state.method
+        summed = state.makes_models or (method is not None and makes_models(method.basis, settings.method))
         return summed and build_strategy(settings.strategy, settings.method).sums_alone
 
     async def open_model(self, summed: BasisRun, state: RunOut) -> TrainingRun:
@@ -172,7 +170,8 @@ class RunOpening:
         silo = self._silo
         made = summed.basis
         if isinstance(made, ContentStatistics):
-            place = replace(summed.place, content=made)
+            found = await self._in_worker(find_agreed_features, cast(Shard, silo.shard), summed.place.method)
+            place = replace(summed.place, content=None if found is None else made)
         else:
             place = replace(summed.place, basis=made, content=await self._content(state))
         return await self._in_worker(

@@ -13,6 +13,7 @@ from typing import Any
 
 from client_service.boundary.ledger import Ledger
 from shared.errors import DataError, PrivacyError
+from shared.protocol.secure.common import describe_few_parts
 from shared.protocol.secure.membership import (
     LEAST_SILOS,
     MemberSum,
@@ -153,13 +154,14 @@ class RoundMemory:
             words = f"expected to have helped with the sum of each earlier round of {terms.run}, not with round {first}"
             raise PrivacyError(f"{words}: this client goes on in the next run")
 
-    def require_renewable(self, roster: Roster, members: Iterable[str], least: int, listed: str = "") -> None:
+    def require_renewable(self, roster: Roster, members: Collection[str], least: int, listed: str = "") -> None:
         """In a basis run, PrivacyError for a sum that would tell what fewer than `least` silos have, beside the sums
         that this client has been in, as all of them have signed of their data. listed: digest of the list of common
         items, where the silos have summed one, which changes with the silos' data alone."""
         if needs_stamps(roster.terms.declaration):
             stamps = stamps_of(roster.keys, members)
-            objection = find_basis_objection(self._basis_sums, stamps, least)
+            objection = describe_few_parts([roster.keys[name] for name in members], least)
+            objection = objection or find_basis_objection(self._basis_sums, stamps, least)
             if objection is None and listed:
                 objection = find_list_objection(self._listed_sums, stamps, listed, least)
             if objection is not None:

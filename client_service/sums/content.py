@@ -13,7 +13,8 @@ from client_service.data.interactions import Shard
 from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from client_service.sums.statistics import training_digest
-from shared.errors import DataError, ProtocolError
+from client_service.text.item_features import ItemFeatures
+from shared.errors import ProtocolError
 from shared.method.declaration import Counts
 from shared.method.graph import Float64
 from shared.method.run_memory import SPARSE, Cost
@@ -27,6 +28,7 @@ from shared.sums.content import (
     decode_wide,
     encode_wide,
 )
+from shared.sums.sum import NOTHING_ADDED
 
 MOST_SUMMED = 1 << 14  # silos: more than a federation has
 SLACK = 1e-6  # of the largest eigenvalue, by which rounding may leave one below 0
@@ -65,30 +67,36 @@ class ContentStatistics(Statistics):
 
 
 def count_content(shard: Shard, method: MethodSettings) -> ContentSums:
-    """Computes A and D of the training pairs.
-
-    DataError for items of which nothing is known, or by another encoder.
-    """
-    features, agreed = known_features(shard), method.basis.encoder
+    """Computes A and D of the training pairs; zeros where the silo has nothing to add (`find_agreed_features`)."""
+    features = find_agreed_features(shard, method)
     if features is None:
-        words = "expected items with titles or attributes for the content sums, got none"
-        raise DataError(f"{words}: add a title or attributes to the items, or leave out sums.content")
-    if features.encoder != agreed:
-        words = f"expected features of the encoder {agreed!r}, as the federation has agreed (sums.content.encoder)"
-        raise DataError(f"{words}, got {features.encoder!r}: encode the items by {agreed!r}, nothing is sent")
+        size = count_features(method.basis.encoder)
+        return ContentSums(np.zeros((size, size)), np.zeros((size, size)))
     return sum_content(sparse.csr_array(shard.train), add_constant(features.values))
 
 
-def digest_content(shard: Shard) -> SummedDigests:
+def find_agreed_features(shard: Shard, method: MethodSettings) -> ItemFeatures | None:
+    """Finds the features of a shard's items by the encoder that the federation has agreed on.
+
+    None where nothing is known of the items, or their features are of another encoder: sums of two encoders are none.
+    """
+    features = known_features(shard)
+    return None if features is None or features.encoder != method.basis.encoder else features
+
+
+def digest_content(shard: Shard, method: MethodSettings) -> SummedDigests:
     """Computes the digests of the summed data.
 
-    They are of the training pairs, as for other sums; of the encoder, which all silos have; and of the pairs with
-    features. The last one changes where titles do: sums before and after would tell of this silo alone.
+    They are of the training pairs, as for other sums; of the encoder, which all silos have that add more than zeros;
+    and of the pairs with features. The last one changes where titles do: sums before and after would tell of this silo
+    alone.
     """
-    features, pairs = known_features(shard), training_digest(shard)
-    encoder, digest = ("", "") if features is None else (features.encoder, features.digest)
-    of_encoder, of_both = (hashlib.sha256(text.encode()).hexdigest() for text in (encoder, f"{pairs} {digest}"))
-    return SummedDigests(pairs, of_encoder, of_both)
+    features, pairs = find_agreed_features(shard, method), training_digest(shard)
+    digest = "" if features is None else features.digest
+    of_both = hashlib.sha256(f"{pairs} {digest}".encode()).hexdigest()
+    if features is None:
+        return SummedDigests(pairs, NOTHING_ADDED, of_both)
+    return SummedDigests(pairs, hashlib.sha256(features.encoder.encode()).hexdigest(), of_both)
 
 
 def add_content(at: SumRound) -> Sums:

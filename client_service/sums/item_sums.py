@@ -52,8 +52,9 @@ def count_in_catalogue(shard: Shard, method: MethodSettings) -> sparse.csr_array
     return catalogue_matrix(shard, method.catalogue)
 
 
-def digest_summed(shard: Shard) -> SummedDigests:
+def digest_summed(shard: Shard, method: MethodSettings) -> SummedDigests:
     """Of the training pairs, and of the catalogue in which the shard's items have places."""
+    del method
     return SummedDigests(training_digest(shard), shard.catalogue)
 
 

@@ -27,8 +27,9 @@ FIXED_BYTES = 40e6  # of code that the first run of a sum loads
 
 class SummedDigests(NamedTuple):
     """Of what a silo adds to a sum. training: of its training data, the same as long as they are; catalogue: of the
-    list over which they are counted, the same in all silos. everything: of all its data, where some sums count these,
-    and of whatever else the sum follows from; "": the training digest of all its data.
+    list over which they are counted, the same in all silos, or NOTHING_ADDED where its part is zeros. everything: of
+    all its data, where some sums count these, and of whatever else the sum follows from; "": the training digest of all
+    its data.
     """
 
     training: str
@@ -152,11 +153,11 @@ def no_memory(method: MethodSettings) -> float:
 class SiloSum:
     """The half of a sum that only a silo computes; `declared` is the other half.
 
-    task: whose shards are counted. count: (shard, settings) -> what every round's part follows from; slow. digests: of
-    what is counted. add: a round -> this silo's part, by the declared tensors. finish: the last round -> what the sums
-    become; ProtocolError for sums that no data can have. load: (arrays, described) -> the same from the disk.
-    everything: may a silo that fits its models on everything add its validation and test data too? Only where it can
-    take them out again. scorers: (statistics, shard) -> closed-form scorers, fused with the trained score. start:
+    task: whose shards are counted. count: (shard, settings) -> what every round's part follows from; slow. digests:
+    likewise, of what is counted. add: a round -> this silo's part, by the declared tensors. finish: the last round ->
+    what the sums become; ProtocolError for sums that no data can have. load: (arrays, described) -> the same from the
+    disk. everything: may a silo that fits its models on everything add its validation and test data too? Only where it
+    can take them out again. scorers: (statistics, shard) -> closed-form scorers, fused with the trained score. start:
     (statistics, shard, settings) -> the frequencies where training begins. costs: of a run; use_bytes: of the use.
     warnings: for the silo's operator before a run.
     """
@@ -164,7 +165,7 @@ class SiloSum:
     declared: Sum
     task: str
     count: Callable[[Any, MethodSettings], Any]
-    digests: Callable[[Any], SummedDigests]
+    digests: Callable[[Any, MethodSettings], SummedDigests]
     add: Callable[[SumRound], Sums]
     finish: Callable[[SumRound], Statistics]
     load: Callable[[Arrays, Mapping[str, str]], Statistics]

@@ -109,8 +109,9 @@ def _count_visits(shard: SessionShard, items: int) -> UInt32:
     return np.bincount(once % items, minlength=items).astype(np.uint32)
 
 
-def digest_visits(shard: SessionShard) -> SummedDigests:
+def digest_visits(shard: SessionShard, method: MethodSettings) -> SummedDigests:
     """Of the training visits, the same in every list of items; and of the list."""
+    del method
     clicks, starts = shard.split_sessions(TRAIN)
     used, rows = np.unique(clicks, return_inverse=True)
     content = hashlib.sha256(list_content([shard.item_ids[item] for item in used]))

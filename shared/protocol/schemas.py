@@ -98,6 +98,12 @@ class RunIn(Message):
         " that has finished, whatever is asked for",
         exclude_if=lambda name: name is None,
     )
+    makes_models: bool = Field(
+        False,
+        description="silos that share sums alone make their models of these content sums, because they have no item in"
+        " common to sum more over; the aggregator finds that, whatever is asked for",
+        exclude_if=lambda makes: not makes,
+    )
 
 
 Phase = Literal["waiting", "open", "aggregated", "finished", "failed", "cancelled"]
@@ -138,6 +144,11 @@ class RunOut(Message):
     )
     content: RunName | None = Field(
         None, description="the run of content sums that this one uses", exclude_if=lambda name: name is None
+    )
+    makes_models: bool = Field(
+        False,
+        description="no other sum follows this one of which silos make their models",
+        exclude_if=lambda makes: not makes,
     )
 
 
@@ -314,6 +325,13 @@ class SummedOut(Message):
 
     kind: str = Field(description="of the sum", examples=["exact"])
     reason: str = Field(description="why this kind was chosen; empty in runs of earlier versions")
+    opened: bool = Field(False, description="is the sum known? Where it never will be, the run's reason says why")
+    common: int | None = Field(
+        None,
+        ge=0,
+        description="of the list of common items: how many silos have in common; none in a list of runs",
+        exclude_if=lambda common: common is None,
+    )
     bytes: int | None = Field(None, ge=0, description="of the updates that have come; none in a list of runs")
     seconds: float | None = Field(
         None, ge=0, description="from its first round's opening to its last one's closing; none before, or in a list"

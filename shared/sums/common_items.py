@@ -30,6 +30,7 @@ ITEMS: Part = "items"
 HELD, TRAINED = "items.held", "items.pairs"
 TABLES = 2
 LEAST_HOLDERS = 2
+DEVIATIONS = 3.0  # by which common buckets must exceed the chance matches that are expected
 BYTES = 8  # of the hash, for each table
 MATCH_HINT = "`lpsfed catalogue match` finds items that two silos call differently"
 
@@ -54,10 +55,25 @@ def held_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 
 
 def hide_rare_buckets(method: MethodSettings, sums: Arrays) -> Arrays:
-    """The sums with 0 in place of each bucket that fewer than LEAST_HOLDERS silos hold."""
+    """The sums with 0 in place of each bucket that fewer than LEAST_HOLDERS silos hold.
+
+    All are 0 where no more are held than chance explains: silos with nothing in common have chance matches too.
+    """
     del method
     held = np.asarray(sums[HELD])
-    return {**sums, HELD: np.where(held < LEAST_HOLDERS, np.uint32(0), held)}
+    kept = held >= LEAST_HOLDERS
+    if _explained_by_chance(held, kept):
+        kept = np.zeros_like(kept)
+    return {**sums, HELD: np.where(kept, held, np.uint32(0))}
+
+
+def _explained_by_chance(held: NDArray[np.uint32], kept: NDArray[np.bool_]) -> bool:
+    """Checks if ids of one silo each may have filled the common buckets of a table.
+
+    n buckets with one holder of B make n^2 / 2B chance matches, as many as are expected, by a Poisson distribution.
+    """
+    expected = np.count_nonzero(held == 1, axis=1).astype(np.float64) ** 2 / (2.0 * held.shape[1])
+    return bool((np.count_nonzero(kept, axis=1) <= expected + DEVIATIONS * np.sqrt(expected)).any())
 
 
 def hash_ids(ids: Iterable[str], federation: str, buckets: int) -> UInt32:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ BASIS: Part = "basis"
 UInt32 = NDArray[np.uint32]
 Float64 = NDArray[np.float64]
 Shapes = Mapping[str, tuple[int, ...]]
+NOTHING_ADDED = hashlib.sha256(b"nothing to add").hexdigest()
+"""In place of the digest of what a sum is over: a silo's part of it is zeros, as every member is told."""
 FRACTION_BITS = 16
 STEP = 2.0**-FRACTION_BITS
 LIMIT = 2.0 ** (31 - FRACTION_BITS)  # a sum of this size or more has no place in 32 bits

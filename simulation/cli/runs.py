@@ -111,7 +111,7 @@ def run(
         summed = [fetch_run(operator, one.run) or one for one in held]
         for one in summed if not as_json else ():
             tell_progress(describe_sum(one) or one.run)
-        made = [one for one in summed if is_basis(one.request.method.basis)]
+        made = [one for one in summed if is_basis(one.request.method.basis) or one.request.makes_models]
         if made and trains_nothing(operator):
             history = made[-1]
             if history.run in before:
@@ -237,7 +237,14 @@ def status(
 ) -> None:
     """Say where a run stands: who is missing and until when, or why it failed. Exit code 1 for one that failed."""
     from shared.protocol.schemas import ENDED
-    from simulation.operating.operator import describe_run, describe_sum, fetch_run, list_members, watch_run
+    from simulation.operating.operator import (
+        describe_run,
+        describe_sum,
+        fetch_run,
+        list_members,
+        list_summed,
+        watch_run,
+    )
     from simulation.operating.operator_calls import open_operator
 
     accesses = _read_accesses(silo)
@@ -253,12 +260,14 @@ def status(
         if follow and history is not None and history.phase not in ENDED:
             with round_lines(shown=not as_json) as observe:
                 history = watch_run(operator, history.run, note(observe))
+        shown = [] if as_json or history is None or history.phase == "failed" else list_summed(operator, history)
+        sums = [line for one in shown if (line := describe_sum(one)) is not None]
     if as_json:
         options.print_json(None if history is None else history.model_dump(mode="json"))
     elif history is None or history.phase != "failed":
         OUT.print("no run yet" if history is None else describe_run(history), soft_wrap=True)
-        if history is not None and (summed := describe_sum(history)) is not None:
-            OUT.print(summed, soft_wrap=True)
+        for line in sums:
+            OUT.print(line, soft_wrap=True)
     if history is not None and history.phase == "failed":
         raise FederationError(describe_run(history))
     if accesses and not as_json:

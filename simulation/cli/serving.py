@@ -74,6 +74,9 @@ def aggregator(
 
     flags = {name: value for name, value in flags.items() if name not in OF_INVITING}
     flags = _earlier_choice(flags) | flags
+    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    if _lacks_content(flags):
+        flags["method"] = WITHOUT_CONTENT
     if (answer := _ask_share(flags)) is not None:
         flags["share"] = answer
     if (token := _token_file(flags)) is not None:
@@ -94,7 +97,6 @@ def aggregator(
         _write_invitations(settings, invite, url, authority)
         return serve_aggregator(settings)
     log = settings.state_directory / "aggregator.log"
-    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     settings.state_directory.mkdir(parents=True, exist_ok=True)
     pid = serve_detached(["aggregator", *words], log, settings)
     _write_invitations(settings, invite, url, authority)
@@ -105,12 +107,14 @@ def aggregator(
 
 QUESTION = """What do the silos share?
   parameters  two small networks, trained in rounds and averaged: the least that can leave a silo; it seldom helps
-  sums        masked statistics of the items: everybody learns how often each item and which items together are
-              bought over all silos, nobody one silo's; where silos sell the same items it brings most, in seconds
+  sums        masked statistics of the items and of their titles and attributes: everybody learns how often each
+              item, and which items, words and categories together are bought over all silos, nobody one silo's;
+              where silos sell the same or alike items it brings most, in seconds
   both        sums, and networks on top
 """
 
 
+WITHOUT_CONTENT = {"sums": {"content": {"kind": "off"}}}
 CHOICE, LISTED = "share.json", "items.txt"
 OF_BEFORE = (
     "expected a federation whose silos send sums alone, got one of an earlier version, whose silos send untrained"
@@ -136,13 +140,25 @@ def _earlier_choice(flags: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError(f"{path}: expected what is shared, got another file: say --share") from None
 
 
+def _lacks_content(flags: Mapping[str, Any]) -> bool:
+    """Checks if an earlier version began this federation, without the content sums that --share sums declares now."""
+    folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
+    try:
+        kept = json.loads((Path(folder) / CHOICE).read_text(encoding="utf-8")) if folder is not None else {}
+    except (OSError, ValueError):
+        return False
+    return isinstance(kept, dict) and kept.get("share") in ("sums", "both") and not kept.get("content", False)
+
+
 def _keep_choice(settings: AggregatorSettings) -> None:
     """For the next start, which would otherwise be of another federation than its silos have joined."""
     folder, given = settings.state_directory, settings.catalogue
     folder.mkdir(parents=True, exist_ok=True)
     if given is not None and given.resolve() != (folder / LISTED).resolve():
         replace_file(folder / LISTED, given.read_bytes(), PUBLIC)
-    kept = {"share": settings.share, "listed": given is not None, "alone": settings.share == "sums"}
+    kept = {"share": settings.share, "listed": given is not None, "alone": settings.share == "sums", "content": True}
+    if _lacks_content({"state_directory": folder}):
+        kept["content"] = False
     replace_file(folder / CHOICE, json.dumps(kept).encode(), PUBLIC)
 
 
@@ -165,12 +181,14 @@ def _describe_share(settings: AggregatorSettings) -> str:
     """What the federation shares, and why in this way, in one line."""
     from shared.sums import list_sums, method_of_part
     from shared.sums.common_items import ITEMS
+    from shared.sums.content import CONTENT
 
     method = settings.method
+    texts = " then how features of items go together," if CONTENT in list_sums(method) else ""
     if ITEMS in method.sums:
         return (
-            f"this federation shares {settings.share}, masked: first which hashed ids silos have in common, then sums"
-            " over these items, of the kind that their number chooses (`lpsfed run` says which)"
+            f"this federation shares {settings.share}, masked: first which hashed ids silos have in common,{texts} then"
+            " sums over the common items, of the kind that their number chooses (`lpsfed run` says which)"
         )
     reasons = [settings.explain_sum(method_of_part(method, part)) for part in list_sums(method)]
     if not reasons:

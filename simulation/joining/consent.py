@@ -14,6 +14,7 @@ from shared.strategies.agreement import declare_federation
 from shared.strategies.strategy import Strategy
 from shared.sums import find_sum, list_sums, method_of_part, needs_list
 from shared.sums.common_items import ITEMS
+from shared.sums.content import CONTENT
 from shared.web.pages import size
 from shared.words import count_noun
 
@@ -34,6 +35,7 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
         learnt.append("in iterated sums also pairs of items that few users have")
     listed = f"{method.catalogue:,} listed items" if needs_list(method) else "what is known of their items"
     over = "items that silos have in common, by their ids" if ITEMS in chosen else listed
+    over += ", and of what their titles and attributes say" if CONTENT in chosen else ""
     return (
         f"{name}: this federation of silos sums statistics of {over}. With --accept sums",
         *(f"- leaves this silo: {one}" for one in sums),

@@ -15,8 +15,9 @@ from shared.method.settings import BasisSettings, MethodSettings, complete_setti
 from shared.protocol.schemas import ENDED, MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from shared.protocol.signing.invitation import DeclaredOut, FederationOut
 from shared.strategies import build_strategy
-from shared.sums import describe_part, find_declared, find_part, is_basis, list_sums, method_of_part
-from shared.sums.common_items import ITEMS
+from shared.sums import describe_part, find_declared, find_part, is_basis, list_sums, makes_models, method_of_part
+from shared.sums.common_items import ITEMS, MATCH_HINT
+from shared.sums.content import CONTENT
 from shared.sums.sum import BASIS
 from shared.web.pages import size
 from shared.words import count_noun
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 BROKEN = ("failed", "cancelled")
+NOTHING_OPENED = "expected items that two silos or more have, by their ids, or silos that describe theirs, got neither"
 
 Observe = Callable[[RunHistoryOut], None]
 
@@ -64,23 +66,29 @@ def hold_sum_run(operator: Operator, request: RunIn, part: Part, observe: Observ
     """Hold the run of a part that sums, by the settings of a training run's request, and wait until that is done; the
     one that has finished where there is one like that, unless it is to be renewed.
 
-    FederationError with the reason where it failed.
+    FederationError with the reason where it failed, but for content sums where silos make models of others.
     """
     method = method_of_part(request.method, part)
     asked = request.model_copy(update={"part": part, "start": None, "method": method})
     found = _latest_like(operator, asked)
     if found is None or found.phase in BROKEN or (renew and found.phase == "finished"):
         found = start_run(operator, asked)
-    return found if found.phase == "finished" else follow_run(operator, found.run, observe)
+    if found.phase != "finished":
+        found = watch_run(operator, found.run, observe)
+    dispensable = part == CONTENT and not makes_models(method.basis, request.method)
+    if found.phase == "cancelled" or (found.phase == "failed" and not dispensable):
+        raise FederationError(describe_run(found))
+    return found
 
 
 def hold_sums(
     operator: Operator, request: RunIn, observe: Observe, *, renew: bool
 ) -> tuple[RunIn, list[RunHistoryOut]]:
     """Hold a run for each sum of a training run's request, one after the other; the request with the sum that the
-    training run uses, and these runs. Over a list that the silos sum, the list chooses which sum is made.
+    training run uses, and these runs. Over a list that the silos sum, the list chooses which sum is made, or that none
+    is: then content sums are all that there is.
 
-    FederationError as `hold_sum_run` raises.
+    FederationError as `hold_sum_run` raises, and where none of the sums is opened of which silos could make a model.
     """
     sums, held = list_sums(request.method), list[RunHistoryOut]()
     bases = [one for one in sums.values() if is_basis(one)]
@@ -89,6 +97,12 @@ def hold_sums(
             held.append(hold_sum_run(operator, request, part, observe, renew=renew))
     if ITEMS not in sums:
         return request.model_copy(update={"method": method_of_part(request.method, TRAINING)}), held
+    content = next((one for one in held if one.request.part == CONTENT), None)
+    if content is not None and content.request.makes_models:
+        if content.phase == "failed":
+            raise FederationError(f"{NOTHING_OPENED}; {describe_run(content)}; {MATCH_HINT}")
+        nothing = {"basis": BasisSettings(), "sums": {}, "catalogue": 0}
+        return request.model_copy(update={"method": request.method.model_copy(update=nothing)}), held
     made = _hold_listed_sum(operator, request, bases[0] if len(bases) == 1 else None, observe, renew=renew)
     used = {"basis": made.request.method.basis, "sums": {}, "catalogue": made.request.method.catalogue}
     return request.model_copy(update={"method": request.method.model_copy(update=used)}), [*held, made]
@@ -144,7 +158,8 @@ def _agree_on_listed(federation: FederationOut, method: MethodSettings) -> Metho
         words = f"expected one of {', '.join(known)}, as this federation has declared"
         raise SettingsError(f"--common-basis: {words}, got {method.basis.kind}")
     chosen = known[method.basis.kind]
-    return method.model_copy(update={"basis": BasisSettings(), "sums": {ITEMS: sums[ITEMS], find_part(chosen): chosen}})
+    others = {part: one for part, one in sums.items() if not is_basis(one)}
+    return method.model_copy(update={"basis": BasisSettings(), "sums": {**others, find_part(chosen): chosen}})
 
 
 def fetch_federation(operator: Operator) -> DeclaredOut:
@@ -252,10 +267,27 @@ def describe_sum(run: RunHistoryOut) -> str | None:
     """Of a run that sums, in one line: which sum, why this one, and what it has cost; None of another run."""
     if (found := run.sum) is None:
         return None
+    where = f"{run.run}, {describe_part(run.request.part)}"
+    if run.phase in BROKEN:
+        return f"{where}: not opened: {run.reason}"
     cost = [] if found.bytes is None else [f"{size(found.bytes)} of all silos"]
     cost += [] if found.seconds is None else [f"{found.seconds:.1f} s"]
-    said = f"{run.run}, {describe_part(run.request.part)}: {found.reason or found.kind}"
-    return "; ".join([said, *([] if not cost else [" in ".join(cost)])])
+    common = [] if found.common is None else [f"{count_noun(found.common, 'item')} in common"]
+    said = f"{where}: {found.reason or found.kind}"
+    return "; ".join([said, *common, *([] if not cost else [" in ".join(cost)])])
+
+
+def list_summed(operator: Operator, run: RunHistoryOut) -> list[RunHistoryOut]:
+    """The newest run of each sum up to this run, with what each has cost, oldest first."""
+    newest = dict[str, str]()
+    for one in list_runs(operator):
+        if one.sum is not None:
+            newest.pop(one.request.part, None)
+            newest[one.request.part] = one.run
+        if one.run == run.run:
+            break
+    found = (fetch_run(operator, name) for name in newest.values())
+    return [one for one in found if one is not None]
 
 
 def _too_few_words(run: RunHistoryOut) -> str:

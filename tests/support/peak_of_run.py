@@ -104,7 +104,7 @@ def measure(asked: dict[str, Any], folder: Path) -> dict[str, Any]:
     before = peak_bytes()
     if part == "basis":
         chosen, everything = find_silo_sum(method, ITEMS.name), ITEMS.everything(shard)
-        summed = BasisRun(place, chosen.count(everything, method), folder, 3, chosen.digests(everything))
+        summed = BasisRun(place, chosen.count(everything, method), folder, 3, chosen.digests(everything, method))
         run_once(summed, strategy, chosen.declared.rounds(method.basis))
     else:
         run = TrainingRun(place, ITEMS, shard, answers, CPU)

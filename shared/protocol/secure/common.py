@@ -10,6 +10,7 @@ from shared.message import Message
 from shared.method.parameters import Parameters, digest
 from shared.method.settings import MethodSettings
 from shared.protocol.secure.messages import PublicKeys, RoundTerms
+from shared.sums.sum import NOTHING_ADDED
 
 
 def digest_start(mean: Parameters) -> str:
@@ -48,11 +49,26 @@ def describe_unlike_lists(members: Iterable[PublicKeys]) -> str | None:
     """What is wrong where members count over different lists of items, whose parts no sum may mix; None for one."""
     owners: dict[str | None, list[str]] = {}
     for one in members:
-        owners.setdefault(one.catalogue, []).append(one.client)
+        if one.catalogue != NOTHING_ADDED:
+            owners.setdefault(one.catalogue, []).append(one.client)
     if len(owners) < 2:
         return None
     groups = "; ".join(", ".join(sorted(names)) for names in sorted(owners.values()))
     return f"expected every silo to have the same list of items (catalogue), got {len(owners)} different ones: {groups}"
+
+
+def describe_few_parts(members: Iterable[PublicKeys], least: int) -> str | None:
+    """Why the members' sum must not be opened where some add zeros and fewer than `least` add more; None where it may.
+
+    Such a sum would tell of those few, however many members it has.
+    """
+    adding = [one.catalogue != NOTHING_ADDED for one in members]
+    if all(adding) or sum(adding) >= least:
+        return None
+    return (
+        f"expected {least} silos or more with something to add, such as titles or attributes of items, got"
+        f" {sum(adding)} of {len(adding)}: this sum is not opened, because it would tell of these alone"
+    )
 
 
 def _digest(content: object) -> str:

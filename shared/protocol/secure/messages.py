@@ -138,7 +138,8 @@ class PublicKeys(SignedByClient):
     )
     catalogue: Hex32 | None = Field(
         None,
-        description="basis runs: sha256 of the list of items, all members' alike",
+        description="basis runs: sha256 of what the sum is over, such as the list of items, all members' alike; that of"
+        " the words 'nothing to add' where the part is zeros",
         exclude_if=lambda one: one is None,
     )
 

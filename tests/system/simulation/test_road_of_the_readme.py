@@ -26,8 +26,10 @@ LATE = "late"  # it joins after the run
 
 
 def write_shops(folder: Path) -> None:
-    """The three smaller shops of a chain, a file each; and one of 20 users of the largest."""
+    """The three smaller shops of a chain, a file each; one of 20 users of the largest; and what the items are."""
     made = generate_chain(0, 4)
+    assert made.dataset.titles is not None
+    made.dataset.titles.write_csv(folder / "items.csv")
     pairs = made.dataset.events.join(made.shops, on="user").select("user", "item", "shop")
     for number in range(1, len(SHOPS) + 1):
         pairs.filter(shop=number).drop("shop").write_csv(folder / f"shop{number}.csv")
@@ -79,6 +81,7 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
     invited = [word for name in SHOPS for word in ("--invite", name)]
     started = terminal.lpsfed(*begin, "--share", "sums", *invited)
     assert "this federation shares sums, masked: first which hashed ids silos have in common" in started.stderr
+    assert "then how features of items go together" in started.stderr
     for number, name in enumerate(SHOPS):
         joined = terminal.lpsfed(
             *("join", f"{name}.invite", "--data", f"shop{number + 1}.csv"),
@@ -86,6 +89,8 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
         )
         assert "leaves this silo: which items it has, as hashed ids" in joined.stderr
         assert "leaves this silo: how many of its users have each item" in joined.stderr
+        assert "leaves this silo: how features of its users' items go together" in joined.stderr
+        assert 'content = "secure"' in (tmp_path / name / "silo.toml").read_text("utf-8")
     as_operator = ("--operator-token-file", tmp_path / "operator" / "operator.token", "--aggregator-url", url)
     silos = [word for name in SHOPS for word in ("--silo", f"{name}/silo.toml")]
 
@@ -95,25 +100,28 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
     assert "expected a run that has ended" in str(stood.exception)
 
     done = terminal.lpsfed("run", "--clients", 3, *as_operator, *silos)
-    assert "run-1, common items, round 1 of 1" in done.stderr and "run-2, common basis, round 1 of " in done.stderr
+    assert "run-1, common items, round 1 of 1" in done.stderr and "run-3, common basis, round 1 of " in done.stderr
+    assert "run-2, content sums, round 1 of 1" in done.stderr
     # The keys hide one or two of the shops' 740 items, where two of a shop have one hash.
-    assert re.search(r"run-2, common basis: exact sums: 7[34]\d items", done.stderr)
-    assert "run-2 is over after 1 round" in done.stderr
+    assert re.search(r"run-3, common basis: exact sums: 7[34]\d items", done.stderr)
+    assert "run-3 is over after 1 round" in done.stderr
     told = done.stdout.splitlines()
     assert [line.split(":")[0] for line in told] == list(SHOPS)
     for name, line in zip(SHOPS, told, strict=True):
         worth = json.loads(asked("worth", "--silo", tmp_path / name / "silo.toml", "--json").stdout)
         low, mid, high = worth["ratio"]
-        assert (worth["silo"], worth["run"], worth["measure"], worth["few"]) == (name, "run-2", "NDCG@20", False)
+        assert (worth["silo"], worth["run"], worth["measure"], worth["few"]) == (name, "run-3", "NDCG@20", False)
         assert mid == pytest.approx(worth["together"] / worth["alone"]) and 1 < low < mid < high, worth
-        assert f"x {mid:.3f} [{low:.3f}, {high:.3f}] (run-2, {worth['users']} judged users)" in line
+        assert f"x {mid:.3f} [{low:.3f}, {high:.3f}] (run-3, {worth['users']} judged users)" in line
     other = tmp_path / "shop-2" / "silo.toml"
     stood = asked("status", *as_operator, "--silo", other)
-    where, why, last = stood.stdout.splitlines()
-    assert (where, last) == ("run-2, common basis, round 1 of 1: finished", told[1])
+    where, listed, content, why, last = stood.stdout.splitlines()
+    assert (where, last) == ("run-3, common basis, round 1 of 1: finished", told[1])
     cost = r"[\d.,]+\s.*B of all silos in \d+\.\d s"
-    assert re.fullmatch(rf"run-2, common basis: exact sums: 7[34]\d items.*; {cost}", why)
-    assert why in done.stderr
+    assert re.fullmatch(rf"run-3, common basis: exact sums: 7[34]\d items.*; {cost}", why)
+    assert why in done.stderr and content in done.stderr and listed in done.stderr
+    assert re.fullmatch(rf"run-2, content sums: how features of items go together, .*; {cost}", content)
+    assert re.fullmatch(rf"run-1, common items: which hashed ids .*; 7[34]\d items in common; {cost}", listed)
 
     terminal.lpsfed("invite", LATE, "--url", url, *as_operator[:2], "--out", ".")
     joining = ("--data", "late.csv", "--accept", "sums", "--port", ports[3], "--detach")
@@ -123,11 +131,10 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
         assert "expected a run that has ended" in str(served.exception), served.exception
         time.sleep(0.2)
     worth = json.loads(served.stdout)
-    assert (worth["silo"], worth["run"]) == (LATE, "run-2") and worth["together"] > worth["alone"], worth
+    assert (worth["silo"], worth["run"]) == (LATE, "run-3") and worth["together"] > worth["alone"], worth
     seen = asked("status", *as_operator, "--silo", late).stdout.splitlines()
-    assert seen[-1].startswith(f"{LATE}: NDCG@20 alone ") and "(run-2, " in seen[-1]
-    assert "run-3" not in asked("status", *as_operator, "--json").stdout
-    assert re.search(rf"run-1, common items: .*; {cost}", done.stderr)
+    assert seen[-1].startswith(f"{LATE}: NDCG@20 alone ") and "(run-3, " in seen[-1]
+    assert "run-4" not in asked("status", *as_operator, "--json").stdout
     again = terminal.lpsfed("run", "--clients", 3, *as_operator, *silos)
     assert again.stdout == done.stdout  # what has been summed alike is not summed again
     for name in SHOPS:
@@ -147,6 +154,7 @@ def assert_nothing_but_sums_has_left(silo: Path) -> None:
     updates = [entry for entry in entries if entry.get("call") == "update"]
     assert [[one["name"] for one in entry["tensors"]] for entry in updates] == [
         ["items.held", "items.pairs"],
+        ["content.pairs", "content.profiles"],
         ["basis.degrees", "basis.pairs"],
     ]
     assert all(one["dtype"] != "F32" for entry in updates for one in entry["tensors"])

@@ -82,15 +82,20 @@ def test_what_is_shared_chooses_the_sums_by_the_length_of_the_list(tmp_path: Pat
 def test_without_a_list_the_silos_sum_one_and_each_kind_that_it_may_choose_is_declared(tmp_path: Path) -> None:
     whole = summing(tmp_path, 12, catalogue=None)
     assert whole.secure and whole.method.basis.kind == "off" and whole.method.catalogue == 0
-    assert list(whole.declaration().sums) == ["items", "basis_exact", "basis_iterated"]
+    assert list(whole.declaration().sums) == ["items", "content", "basis_exact", "basis_iterated"]
     held = whole.declaration().sums["items"]
     assert held.secure and held.strategy == "item_list" and held.tensors[0].shape == (2, 1 << 20)
     said = summing(tmp_path, 12, catalogue=None, method={"basis": {"kind": "iterated", "rank": 16, "places": 999}})
-    assert list(said.method.sums) == ["items", "basis_iterated"]
+    assert list(said.method.sums) == ["content", "items", "basis_iterated"]
     assert (said.method.sums["basis_iterated"].rank, said.method.sums["basis_iterated"].places) == (16, 999)
     assert said.method.sums["basis_iterated"].words == 64
     both = summing(tmp_path, 12, catalogue=None, share="both")
     assert both.method.strategy == {} and list(both.method.sums) == list(whole.method.sums)
+    assert whole.declaration().sums["content"].secure and whole.method.sums["content"].encoder == "projection/64/1"
+    without = summing(tmp_path, 12, catalogue=None, method={"sums": {"content": {"kind": "off"}}})
+    assert "content" not in without.declaration().sums
+    assert list(summing(tmp_path, 12).declaration().sums) == ["content", "basis"]
+    assert list(summing(tmp_path, 12, method={"basis": {"epsilon": 8.0}}).declaration().sums) == ["basis"]
 
 
 @pytest.mark.parametrize(

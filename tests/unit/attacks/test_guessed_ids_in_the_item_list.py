@@ -47,13 +47,23 @@ def test_a_silo_confirms_what_two_others_sell_and_nothing_that_one_sells(silos: 
     assert len(found & one) <= 5 < len(one)
 
 
-def test_a_silo_that_claims_every_bucket_confirms_what_any_other_sells(silos: list[set[str]]) -> None:
+def test_a_silo_that_claims_all_ids_it_guesses_confirms_what_any_other_sells(silos: list[set[str]]) -> None:
     """Nobody sees the lie: masks hide each part. It costs the liar the list, which holds all that anybody has."""
-    lie = np.ones((TABLES, BUCKETS), np.uint32)
-    told = np.sum([lie, *(held_by(sorted(silo)) for silo in silos[1:])], axis=0, dtype=np.uint32)
-    told = hide_rare_buckets(METHOD, {HELD: told, TRAINED: np.zeros(1, np.uint32)})[HELD]
+    told = told_beside(held_by(PUBLIC), silos[1:])
     found, sold = confirm(told, 2), silos[1] | silos[2]
     assert sold <= found and len(found - sold) <= 10
+
+
+def test_a_silo_that_claims_every_bucket_learns_nothing(silos: list[set[str]]) -> None:
+    """So many buckets that one silo alone holds explain every other match by chance, and the list stays empty."""
+    for claimed in (np.ones((TABLES, BUCKETS), np.uint32), np.eye(2, dtype=np.uint32).repeat(BUCKETS // 2, axis=1)):
+        assert not told_beside(claimed, silos[1:]).any()
+
+
+def told_beside(lie: NDArray[np.uint32], silos: list[set[str]]) -> NDArray[np.uint32]:
+    """What all are told of the sum of these silos and one that lies."""
+    total = np.sum([lie, *(held_by(sorted(silo)) for silo in silos)], axis=0, dtype=np.uint32)
+    return np.asarray(hide_rare_buckets(METHOD, {HELD: total, TRAINED: np.zeros(1, np.uint32)})[HELD])
 
 
 def test_the_aggregator_confirms_what_anybody_sells_and_not_who(silos: list[set[str]]) -> None:

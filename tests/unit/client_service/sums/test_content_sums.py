@@ -19,6 +19,7 @@ from shared.errors import DataError, ProtocolError, SettingsError
 from shared.method.settings import method_settings
 from shared.strategies.sum_strategy import declare_sums
 from shared.sums.content import PAIRS, PROFILES, WIDE_LIMIT, count_features, decode_wide, encode_wide
+from shared.sums.sum import NOTHING_ADDED
 
 METHOD = method_settings(**{"basis.kind": "content"})
 WORDS = ("space rocket", "river forest", "kitchen soup", "football goal", "castle ghost")
@@ -103,12 +104,15 @@ def test_what_is_kept_has_nothing_of_the_silo_and_a_damaged_file_is_refused(tmp_
         load_basis(tmp_path, found.digest)
 
 
-def test_a_silo_without_text_or_with_another_encoder_refuses_before_anything_leaves() -> None:
-    with pytest.raises(DataError, match=r"^expected items with titles or attributes for the content sums, got none"):
-        CONTENT_SILO_SUM.count(replace(silo(0), titles=None), METHOD)
+def test_a_silo_without_text_or_with_another_encoder_adds_zeros_and_says_so() -> None:
     other = method_settings(**{"basis.kind": "content", "basis.encoder": "glove/50/1"})
-    with pytest.raises(DataError, match=r"^expected features of the encoder 'glove/50/1'.* got 'projection/64/1'"):
-        CONTENT_SILO_SUM.count(silo(0), other)
+    for shard, method, size in ((replace(silo(0), titles=None), METHOD, 65), (silo(0), other, 51)):
+        counted = CONTENT_SILO_SUM.count(shard, method)
+        part = CONTENT_SILO_SUM.add(SumRound(counted, method, 0, 4, 1, {}))
+        assert not any(one.any() for one in part.values())
+        assert part[PROFILES].shape == (3, size * (size + 1) // 2)
+        assert digest_content(shard, method).catalogue == NOTHING_ADDED
+    assert digest_content(silo(0), METHOD).catalogue != NOTHING_ADDED
     assert count_features("glove/50/1") == 51
     for name in ("glove", "glove/0/1", "glove/5000/1", "glove/x/1"):
         with pytest.raises(SettingsError, match=r"^sums.content.encoder: expected the name of an encoder"):
@@ -139,6 +143,8 @@ def test_sums_that_no_data_can_have_are_refused() -> None:
 def test_stamps_change_with_the_titles_and_those_of_the_training_pairs_do_not() -> None:
     """So that sums before and after a change of titles alone are known to tell of this silo."""
     shard = silo(0)
-    before, after = digest_content(shard), digest_content(replace(shard, titles=("other", *(shard.titles or ())[1:])))
+    before, after = (
+        digest_content(one, METHOD) for one in (shard, replace(shard, titles=("other", *(shard.titles or ())[1:])))
+    )
     assert (before.training, before.catalogue) == (after.training, after.catalogue)
-    assert before.everything != after.everything and before.catalogue == digest_content(silo(1)).catalogue
+    assert before.everything != after.everything and before.catalogue == digest_content(silo(1), METHOD).catalogue
