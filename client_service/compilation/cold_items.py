@@ -25,7 +25,7 @@ from client_service.models.closed_form.part import ItemWeights
 from client_service.models.cold_items import EaseWeights, fit_cold_items, usual_setting
 from client_service.models.ranker import Rows
 from client_service.runtime.interruption import Interrupt
-from client_service.text.item_features import item_features
+from client_service.text.item_features import item_features, unmet_features
 from client_service.text.vocabulary import SvdEncoder
 from client_service.training.relevance_fit import fit_relevance
 from shared.method.graph import degrees
@@ -33,6 +33,7 @@ from shared.method.parameters import Float32
 
 WIDTH, SAMPLE = 128, 4096  # of the compiled factors; items whose products tell what is left out of them
 BLOCK = 4096  # items whose likeness to anchors is computed at a time
+MOST_SCORES = 8_000_000  # of users and cold items at a time
 SMALLEST = 1e-8  # variance that every direction of phi has at least, as a share of the largest
 TELLING_USERS = 256  # users by whose scores it is seen what the parts know of an item
 Mask = NDArray[np.bool_]
@@ -87,19 +88,27 @@ def compile_cold_items(
     judging = _ColdScorer(left, right, sparse.csr_array(judge.train.astype(np.float32)))
     cold = find_cold_items(served, shard)
     told = cold & texts.any(axis=1)
+    table, rows = right[told], np.flatnonzero(told).astype(np.int64)
+    if (unmet := unmet_features(shard)) is not None:
+        known = np.flatnonzero(unmet.any(axis=1))
+        blocks = (unmet[known[first : first + BLOCK]] for first in range(0, len(known), BLOCK))
+        table = np.concatenate([table, *(scorer.map.of(block) @ narrow for block in blocks)])
+        rows = np.concatenate([rows, len(cold) + known])
     arrays: dict[str, NDArray[Any]] = {
         "content-features": served.cold.features,
         "cold-left": left,
         "cold-anchors": scorer.map.anchors,
         "cold-map": narrow,
-        "cold-table": right[told],
-        "cold-rows": np.flatnonzero(told).astype(np.int64),
+        "cold-table": table,
+        "cold-rows": rows,
         "cold-mask": cold,
         "cold-mean": popularity @ left / np.float32(len(shard.user_ids)),
     }
+    if unmet is not None:
+        arrays["unmet-features"] = unmet
     if isinstance(features.text_encoder, SvdEncoder):
         arrays |= {f"{STATE}{name}": array for name, array in features.text_encoder.state.items()}
-    head = ColdHead(items=int(told.sum()), encoder=features.encoder, reach=scorer.map.reach)
+    head = ColdHead(items=len(rows), encoder=features.encoder, reach=scorer.map.reach)
     return CompiledCold(head, fit_relevance(judge, judging, interrupt), arrays)
 
 
@@ -145,11 +154,16 @@ def rank_cold_items(cold: ColdItems, baskets: sparse.csr_array, known: Mask) -> 
     Returns rows, -1 where there are no more, and scores, (B, LISTED) each. baskets: (B, N). known: items that the users
     have met, (B, N).
     """
-    scores = np.stack([cold.scores(profile) for profile in (baskets @ cold.left).astype(np.float32)])
-    scores[known[:, cold.rows]] = -np.inf
-    places, best = top_columns(scores, LISTED)
-    items = np.full((len(scores), LISTED), -1, dtype=np.int64)
-    found = np.full((len(scores), LISTED), -np.inf, dtype=np.float32)
-    items[:, : places.shape[1]] = np.where(best > -np.inf, cold.rows[places], -1)
-    found[:, : places.shape[1]] = best
+    profiles = (baskets @ cold.left).astype(np.float32)
+    items = np.full((len(profiles), LISTED), -1, dtype=np.int64)
+    found = np.full((len(profiles), LISTED), -np.inf, dtype=np.float32)
+    met = int(np.searchsorted(cold.rows, known.shape[1]))  # so many have a row; the others nobody has met
+    step = max(1, MOST_SCORES // max(1, len(cold.rows)))
+    for first in range(0, len(profiles), step):
+        some = slice(first, min(first + step, len(profiles)))
+        scores = np.stack([cold.scores(profile) for profile in profiles[some]])
+        scores[:, :met][known[some][:, cold.rows[:met]]] = -np.inf
+        places, best = top_columns(scores, LISTED)
+        items[some, : places.shape[1]] = np.where(best > -np.inf, cold.rows[places], -1)
+        found[some, : places.shape[1]] = best
     return items, found

@@ -15,7 +15,7 @@ from client_service.compiled.shard import KIND, NO_TIME, CompiledHead, CompiledS
 from client_service.compiled.texts import compose, id_arrays, search_arrays, text_arrays
 from client_service.data.events import row_numbers
 from client_service.data.interactions import Shard
-from client_service.text.item_features import attribute_columns, item_features
+from client_service.text.item_features import attribute_columns, item_features, unmet_features
 from client_service.text.search import feature_arrays
 from client_service.text.search import search_arrays as index_titles
 from shared.method.graph import degrees
@@ -52,6 +52,7 @@ def _compile(shard: Shard) -> tuple[CompiledHead, Arrays]:
         met_times=met_times,
         freshness=fresh is not None,
         features=tuple((column.name, "text" if column.dtype == pl.String else "number") for column in features),
+        unmet=0 if shard.unmet is None else len(shard.unmet),
     )
     arrays = {
         **id_arrays("users", shard.user_ids),
@@ -70,7 +71,36 @@ def _compile(shard: Shard) -> tuple[CompiledHead, Arrays]:
         arrays |= _search_arrays(shard)
     for place, column in enumerate(features):
         arrays |= _feature_arrays(f"feature-{place}", column)
+    if shard.unmet is not None:
+        arrays |= _unmet_arrays(shard, shard.unmet)
     return head, arrays
+
+
+def _unmet_arrays(shard: Shard, unmet: pl.DataFrame) -> Arrays:
+    """Makes the arrays of the items that nobody has met."""
+    titles, columns = unmet["title"].to_list(), unmet.drop("item", "title")
+    found, features = index_titles(titles, attribute_columns(columns)), unmet_features(shard)
+    if features is not None and (known := item_features(shard)) is not None:
+        found |= feature_arrays(features, known.text_encoder)
+    arrays = {
+        **id_arrays("unmet", unmet["item"].to_list()),
+        **text_arrays("unmet-titles", titles),
+        **search_arrays("unmet-folded", titles),
+        **{f"unmet-{name}": array for name, array in found.items()},
+    }
+    events = (
+        shard.met_events
+        if shard.met_events is not None
+        else pl.DataFrame(schema=dict.fromkeys(("user", "item"), pl.String))
+    )
+    items = row_numbers(events["item"], unmet["item"])
+    for name, users in (("met", shard.user_ids), ("met-only", sorted(shard.met_only_users))):
+        rows = row_numbers(events["user"], pl.Series(users, dtype=pl.String))
+        inside = (rows >= 0) & (items >= 0)
+        arrays |= _pair_arrays(f"unmet-{name}", len(users), rows[inside], items[inside], None)
+    for place, column in enumerate(columns.get_columns()):
+        arrays |= _feature_arrays(f"unmet-feature-{place}", column)
+    return arrays
 
 
 def _search_arrays(shard: Shard) -> Arrays:

@@ -10,6 +10,7 @@ has these arrays:
 - cold-mask.npy, (N,): marks the cold items; cold-rows.npy, (C,): those that have a text; cold-table.npy, (C, r): their
   phi(t) V.
 - cold-mean.npy, (r,): the usual user's profile.
+- unmet-features.npy, (U, d): features of the items that nobody has met, whose rows are N to N + U - 1. They are cold.
 - encoder-*.npy: the state of the encoder that makes features of texts, where it has one.
 
 Shapes: N items, C cold items, n items of a basket.
@@ -91,6 +92,7 @@ class ColdItems:
         self.rows: Rows = arrays["cold-rows"]
         self.mean: Float32 = arrays["cold-mean"]
         self._table: Float32 = arrays["cold-table"]
+        self._unmet: Float32 | None = arrays.get("unmet-features")
         self._map, self._anchors = arrays["cold-map"], AnchorMap(arrays["cold-anchors"], head.reach)
         self.encoder_state = {
             name.removeprefix(STATE): array for name, array in arrays.items() if name.startswith(STATE)
@@ -118,7 +120,12 @@ class ColdItems:
 
     def texts_of(self, rows: NDArray[np.integer]) -> Float32:
         """Reads the features of some items, (n, d)."""
-        found: Float32 = self._features[rows, :-1]
+        if self._unmet is None:
+            found: Float32 = self._features[rows, :-1]
+            return found
+        outside = rows >= len(self._features)
+        found = np.asarray(self._features[np.where(outside, 0, rows), :-1])
+        found[outside] = self._unmet[rows[outside] - len(self._features)]
         return found
 
     def map(self, texts: Float32) -> Float32:

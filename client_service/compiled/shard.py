@@ -6,6 +6,7 @@ The arrays are mapped from a compiled folder.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -30,7 +31,7 @@ class CompiledHead(BaseModel):
 
     digest: digest of the likings that models learn from. kept_digest: digest of the likings on the disk, under which
     models are kept. lists_digest: digest of all data that lists follow from. features: names of the items' features,
-    and whether each is a number or a text.
+    and whether each is a number or a text. unmet: number of items that nobody has met.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,6 +49,7 @@ class CompiledHead(BaseModel):
     met_times: bool
     freshness: bool
     features: tuple[tuple[str, Literal["number", "text"]], ...]
+    unmet: int = 0
 
 
 class RowLists:
@@ -89,9 +91,9 @@ class Feature:
     NaN among numbers means that there is none.
     """
 
-    def __init__(self, arrays: Arrays, place: int, kind: Literal["number", "text"]) -> None:
-        self._column = arrays[f"feature-{place}"]
-        self._texts = Texts(arrays, f"feature-{place}-texts") if kind == "text" else None
+    def __init__(self, arrays: Arrays, name: str, kind: Literal["number", "text"]) -> None:
+        self._column = arrays[name]
+        self._texts = Texts(arrays, f"{name}-texts") if kind == "text" else None
 
     def equal_to(self, text: str, number: float | None) -> Mask:
         """Finds the items (N,) that have a text or a number.
@@ -110,6 +112,63 @@ class Feature:
         if self._texts is None:
             return None if np.isnan(value) else float(value)
         return None if value < 0 else self._texts[int(value)]
+
+
+class UnmetItems:
+    """Items of the silo's catalogue that nobody has liked or met, whose rows come after those of the others.
+
+    Some users may have met one without liking it: that gives it no row.
+
+    first: row of the first one. ids, titles, features: theirs, from 0 on. search_arrays: as those of the shard.
+    """
+
+    def __init__(self, head: CompiledHead, arrays: Arrays, others: int) -> None:
+        """Takes the arrays of a compiled shard; ValueError for others. others: number of users without a row."""
+        self.first, self.count = head.items, head.unmet
+        self._met, self._met_by_others = (
+            RowLists(arrays, "unmet-met", head.users),
+            RowLists(arrays, "unmet-met-only", others),
+        )
+        self.ids, self.titles = IdIndex(arrays, "unmet"), Texts(arrays, "unmet-titles")
+        self.features = {
+            name: Feature(arrays, f"unmet-feature-{place}", kind) for place, (name, kind) in enumerate(head.features)
+        }
+        self.search_arrays = {
+            name.removeprefix("unmet-"): one for name, one in arrays.items() if name.startswith("unmet-search-")
+        }
+        self._folded = FoldedTexts(arrays, "unmet-folded")
+        if {len(self.ids), len(self.titles)} != {self.count}:
+            raise ValueError(f"{self.count:,} unmet items, got others")
+
+    def row(self, item_id: str) -> int | None:
+        """Finds the row of an unmet item; None for another one."""
+        place = self.ids.row(item_id)
+        return None if place is None else self.first + place
+
+    def met_by(self, user_row: int | None, other_row: int | None) -> frozenset[str]:
+        """Lists the ids of those that a user has met after all, and does not like."""
+        lists, place = (self._met_by_others, other_row) if user_row is None else (self._met, user_row)
+        return frozenset() if place is None else frozenset(self.ids[one] for one in lists.row(place).tolist())
+
+    def id_of(self, row: int) -> str:
+        """Looks up the id of an unmet item."""
+        return self.ids[row - self.first]
+
+    def title_of(self, row: int) -> str | None:
+        """Looks up the title of an unmet item."""
+        return self.titles[row - self.first]
+
+    def facts_of(self, row: int) -> dict[str, str | float]:
+        """Looks up what is known of an unmet item beside its title."""
+        values = ((name, feature.of(row - self.first)) for name, feature in self.features.items())
+        return {name: value for name, value in values if value is not None}
+
+    def holding(self, words: Sequence[str]) -> Rows:
+        """Finds the unmet items whose titles contain all of some folded words; their rows, ascending."""
+        found = np.ones(self.count, dtype=bool)
+        for word in words:
+            found &= self._folded.holding(word)
+        return self.first + np.flatnonzero(found)
 
 
 def _compose_known(text: str | None) -> str:
@@ -143,7 +202,10 @@ class CompiledShard:
         self.popularity: Float32 = arrays["popularity"]
         self.freshness: Float32 | None = arrays["freshness"] if head.freshness else None
         self.titles = Texts(arrays, "titles") if head.titles else None
-        self.features = {name: Feature(arrays, place, kind) for place, (name, kind) in enumerate(head.features)}
+        self.features = {
+            name: Feature(arrays, f"feature-{place}", kind) for place, (name, kind) in enumerate(head.features)
+        }
+        self.unmet = UnmetItems(head, arrays, len(self.met_only_users)) if head.unmet else None
         self.search_arrays = {name: array for name, array in arrays.items() if name.startswith("search-")}
         self._folded = FoldedTexts(arrays, "folded") if head.titles else None
         sizes = (len(self.user_ids), len(self.item_ids), len(self.popularity))
@@ -168,6 +230,12 @@ class CompiledShard:
         other = self.met_only_users.row(user_id)
         return np.zeros(0, dtype=np.int64) if other is None else self._met_by_others.row(other)
 
+    def unmet_met_by(self, user_id: str) -> frozenset[str]:
+        """Lists the ids of items without a row that a user has met and does not like."""
+        if self.unmet is None:
+            return frozenset()
+        return self.unmet.met_by(self.user_row(user_id), self.met_only_users.row(user_id))
+
     def liked_time(self, user_row: int, item_row: int) -> int | None:
         """Looks up the time of a liking in any split, in seconds since 1970, UTC.
 
@@ -184,6 +252,15 @@ class CompiledShard:
             return self.met.time(row, item_row)
         other = self.met_only_users.row(user_id)
         return None if other is None else self._met_by_others.time(other, item_row)
+
+    def find_item(self, item_id: str) -> int | None:
+        """Finds the row of an item, or that of an unmet one, which comes after all rows; None for an unknown one."""
+        row = self.item_row(item_id)
+        return self.unmet.row(item_id) if row is None and self.unmet is not None else row
+
+    def item_id(self, row: int) -> str:
+        """Looks up the id of an item, or of an unmet one."""
+        return self.item_ids[row] if self.unmet is None or row < self.unmet.first else self.unmet.id_of(row)
 
     def titles_holding(self, word: str) -> Mask:
         """Finds the items (N,) whose titles contain a folded word."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -20,19 +21,20 @@ from client_service.data.digests import list_digest
 from client_service.data.events import clean_events, event_table, row_numbers
 from client_service.data.files import commit_files, current_file, drop_staged, only_writer, read_lines
 from client_service.data.id_columns import match_ids
-from client_service.data.interactions import Shard, build_shard
-from client_service.data.shard_head import EVENTS, HEAD, MET_EVENTS, PAIRS, ShardHead, read_shard_head
+from client_service.data.interactions import Shard, build_shard, with_unmet_items
+from client_service.data.shard_head import EVENTS, HEAD, MET_EVENTS, PAIRS, UNMET_ITEMS, ShardHead, read_shard_head
 from client_service.data.tables import read_table
 from shared.errors import DataError
 
 INTERACTIONS, ITEMS = "interactions.parquet", "items.parquet"
+UNMET = "unmet.parquet"  # items that nobody has met, if there are any
 FEATURES = "features.npz"  # vectors of the items, if the silo has computed some
 
 
 def shard_head(shard: Shard) -> ShardHead:
     """The head of this content, in the first format that has a place for it: earlier versions read that."""
     return ShardHead(
-        format=MET_EVENTS if shard.met_events is not None else PAIRS if shard.events_digest is None else EVENTS,
+        format=_choose_format(shard),
         name=shard.name,
         users=len(shard.user_ids),
         items=len(shard.item_ids),
@@ -43,9 +45,19 @@ def shard_head(shard: Shard) -> ShardHead:
         events_digest=shard.events_digest,
         met=None if shard.met_events is None else len(shard.met_events),
         met_digest=shard.met_digest,
+        unmet=None if shard.unmet is None else len(shard.unmet),
+        unmet_digest=shard.unmet_digest,
         rating=shard.rating,
         notes=shard.notes,
     )
+
+
+def _choose_format(shard: Shard) -> Literal["lpsfed-shard/1", "lpsfed-shard/2", "lpsfed-shard/3", "lpsfed-shard/4"]:
+    if shard.unmet is not None:
+        return UNMET_ITEMS
+    if shard.met_events is not None:
+        return MET_EVENTS
+    return PAIRS if shard.events_digest is None else EVENTS
 
 
 def write_shard(
@@ -64,6 +76,8 @@ def save_shard(folder: Path, shard: Shard) -> ShardHead:
     head = shard_head(shard)
     text = json.dumps(head.model_dump(exclude_none=True), indent=2, ensure_ascii=False) + "\n"
     tables = {ITEMS: shard.items_with_ids(), INTERACTIONS: shard.all_events_with_ids().cast({"split": pl.String})}
+    if shard.unmet is not None:
+        tables[UNMET] = shard.unmet
     files = {name: _parquet(table) for name, table in tables.items()}
     commit_files(folder, {**files, HEAD: text.encode()})
     return head
@@ -89,7 +103,9 @@ def load_shard(folder: Path) -> Shard:
         events = events.select(pl.col("^(user|item|split)$"))
         items = None if items is None else items.select(pl.col("^(item|title)$"))
     built = build_shard(head.name, event_table(events, path, exact=True), items, head.notes, folder / ITEMS)
-    shard = replace(built, rating=head.rating, feature_file=feature_file)
+    unmet_path = current_file(folder, UNMET)
+    unmet = None if head.unmet is None else read_table(unmet_path)
+    shard = replace(with_unmet_items(built, unmet, unmet_path), rating=head.rating, feature_file=feature_file)
     _require_equal(head_path, head, shard)
     return shard
 

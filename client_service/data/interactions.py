@@ -26,7 +26,7 @@ from client_service.data.events import (
 from client_service.data.id_columns import rows_of_ids
 from client_service.data.ids import find_row
 from client_service.data.ratings import RatingMeaning
-from client_service.data.shard_head import add_met_digest
+from client_service.data.shard_head import add_digests
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
@@ -45,6 +45,8 @@ class Shard:
     met_events: what users have met and do not like, None where there is nothing: `user` and `item` (ids, String: also
     users who like nothing, and items outside the catalogue), `time` and `rating` where any is known, sorted by user and
     item. No pair of it is among the likings. Models learn nothing of it; lists leave it out.
+    unmet: items of the silo's catalogue that nobody has met, which have no row, None where there are none: `item`,
+    `title` and the columns of `features`, sorted by item. No model is fitted to them: their text recommends them.
     split_digest: of the shard that this one is `everything` of, "" for one that is itself.
     rating: what ratings mean, None where nobody has said it. feature_file: where vectors of the items lie that the silo
     has computed, None where it has none; see `client_service.text.item_features`.
@@ -61,6 +63,7 @@ class Shard:
     catalogue: str = ""
     matched_ids: tuple[str, ...] | None = None
     met_events: pl.DataFrame | None = None
+    unmet: pl.DataFrame | None = None
     split_digest: str = ""
     rating: RatingMeaning | None = None
     feature_file: Path | None = None
@@ -118,10 +121,15 @@ class Shard:
         return None if self.met_events is None else table_digest("", [self.met_events])
 
     @cached_property
+    def unmet_digest(self) -> str | None:
+        """sha256 over the unmet items and what is known of them; None where there are none."""
+        return None if self.unmet is None else table_digest("", [self.unmet])
+
+    @cached_property
     def lists_digest(self) -> str:
-        """sha256 over `digest` and the met events, `digest` where there are none: the key of lists computed ahead, and
-        of what the log of later events counts from."""
-        return add_met_digest(self.kept_digest, self.met_digest)
+        """sha256 over `digest`, the met events and the unmet items, `digest` where there are none: the key of lists
+        computed ahead, and of what the log of later events counts from."""
+        return add_digests(self.kept_digest, self.met_digest, self.unmet_digest)
 
     @cached_property
     def digest(self) -> str:
@@ -247,6 +255,26 @@ def build_shard(
         (*notes, *left_out),
         met_events=_met_table(met),
     )
+
+
+def with_unmet_items(shard: Shard, items: pl.DataFrame | None, path: Path = Path("items")) -> Shard:
+    """The shard with those of these items as unmet ones that have no row and of which something is known.
+
+    items: item, title, features, each item once. Columns that the items of the shard do not have are left out: nothing
+    is compared by them. DataError for items whose ids or titles are none.
+    """
+    if items is None or items.is_empty():
+        return replace(shard, unmet=None)
+    known = {} if shard.features is None else dict(shard.features.schema)
+    titles = pl.col("title") if "title" in items.columns else pl.lit(None, dtype=pl.String).alias("title")
+    kept = [pl.col(name).cast(kind, strict=False) for name, kind in known.items() if name in items.columns]
+    table = items.select(id_column(items, "item", path), titles.cast(pl.String), *kept)
+    missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in known.items() if name not in table.columns]
+    table = table.with_columns(missing).select("item", "title", *known)
+    rows = pl.Series(shard.item_ids, dtype=pl.String)
+    told = pl.any_horizontal(pl.col(name).is_not_null() for name in ("title", *known))
+    table = table.filter(told & ~pl.col("item").is_in(rows.implode())).unique("item", keep="first").sort("item")
+    return replace(shard, unmet=None if table.is_empty() else table)
 
 
 def _met_table(met: pl.DataFrame) -> pl.DataFrame | None:

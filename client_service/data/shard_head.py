@@ -20,12 +20,13 @@ FIRST, LAST = -62_135_596_800, 253_402_300_799  # seconds of the years 1 and 999
 PAIRS: Literal["lpsfed-shard/1"] = "lpsfed-shard/1"  # user, item, split; items with titles
 EVENTS: Literal["lpsfed-shard/2"] = "lpsfed-shard/2"  # times, ratings or features besides
 MET_EVENTS: Literal["lpsfed-shard/3"] = "lpsfed-shard/3"  # besides, items that users have met and do not like
+UNMET_ITEMS: Literal["lpsfed-shard/4"] = "lpsfed-shard/4"  # besides, items that nobody has met
 
 
 class ShardHead(Message):
     """Head of a shard: sizes, digests of its content, and notes on its clean-ups."""
 
-    format: Literal["lpsfed-shard/1", "lpsfed-shard/2", "lpsfed-shard/3"]
+    format: Literal["lpsfed-shard/1", "lpsfed-shard/2", "lpsfed-shard/3", "lpsfed-shard/4"]
     name: str = Field(min_length=1, max_length=200)
     users: int = Field(ge=1)
     items: int = Field(ge=1)
@@ -36,21 +37,25 @@ class ShardHead(Message):
     events_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     met: int | None = Field(default=None, ge=1)
     met_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    unmet: int | None = Field(default=None, ge=1)
+    unmet_digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     rating: RatingMeaning | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def lists_digest(self) -> str:
         """Computes the digest that `Shard.lists_digest` has."""
-        return add_met_digest(self.digest, self.met_digest)
+        return add_digests(self.digest, self.met_digest, self.unmet_digest)
 
 
-def add_met_digest(content: str, met: str | None) -> str:
-    """Combines the digests of the likings and of the met events by sha256.
+def add_digests(content: str, met: str | None, unmet: str | None) -> str:
+    """Combines the digests of the likings, of the met events and of the unmet items by sha256.
 
-    Without met events, the digest of the likings is returned unchanged.
+    Without met events and unmet items, the digest of the likings is returned unchanged.
     """
-    return content if met is None else hashlib.sha256(f"{content} {met}".encode()).hexdigest()
+    for other in (met, unmet):
+        content = content if other is None else hashlib.sha256(f"{content} {other}".encode()).hexdigest()
+    return content
 
 
 def stated_head(folder: Path) -> ShardHead | None:
@@ -110,7 +115,7 @@ def read_shard_head(path: Path) -> ShardHead:
 
     DataError for other content.
     """
-    values = read_head_of(path, (PAIRS, EVENTS, MET_EVENTS), "interactions of users")
+    values = read_head_of(path, (PAIRS, EVENTS, MET_EVENTS, UNMET_ITEMS), "interactions of users")
     try:
         return ShardHead.model_validate(values)
     except ValidationError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.compiled.shard import CompiledShard
+from client_service.compiled.shard import CompiledShard, UnmetItems
 from client_service.compiled.texts import FoldedTexts, compose
 from client_service.event_log.messages import ItemIn
 from shared.errors import Fault, ProtocolError
@@ -62,11 +63,24 @@ class ItemFacts:
             found &= np.logical_or.reduce([self.mask_value(key, value) for value in values])
         return found
 
-    def outside_with(self, filters: Filters) -> frozenset[str]:
-        """Lists the ids of items outside the catalogue that match the filters.
+    def outside_with(self, filters: Filters) -> AbstractSet[str]:
+        """Finds the ids of items without a row that match the filters.
 
         Such an item has, of every key, one of its values.
         """
+        filters = tuple(filters)
+        told, unmet = self._told_with(filters), self._shard.unmet
+        return told if unmet is None else _MatchingItems(told, unmet, self._mask_unmet(unmet, filters), self._told)
+
+    def _mask_unmet(self, unmet: UnmetItems, filters: Filters) -> Mask:
+        found = np.ones(unmet.count, dtype=bool)
+        for key, values in filters:
+            feature = unmet.features.get(self._columns.get(key, ""))
+            masks = [] if feature is None else [feature.equal_to(one, _read_number(one)) for one in values]
+            found &= np.logical_or.reduce(masks) if masks else False
+        return found
+
+    def _told_with(self, filters: Filters) -> frozenset[str]:
         found: frozenset[str] | None = None
         for key, values in filters:
             pairs = ((key, one) for value in values for one in _readings(value))
@@ -86,17 +100,21 @@ class ItemFacts:
     @cached_property
     def _outside(self) -> tuple[list[str], FoldedTexts]:
         told = ((item, facts) for item, facts in list(self._told.items()) if facts.title and not facts.hidden)
-        titles = sorted((item, facts.title) for item, facts in told if self._shard.item_row(item) is None)
+        titles = sorted((item, facts.title) for item, facts in told if self._shard.find_item(item) is None)
         return [item for item, _ in titles], FoldedTexts.of([title for _, title in titles])
 
     def of(self, item: str) -> ItemIn | None:
         """What is known of an item; None for one outside the catalogue of which nobody has said anything."""
-        row, told = self._shard.item_row(item), self._told.get(item)
+        row, told = self._shard.find_item(item), self._told.get(item)
         if row is None:
             return told
-        said = told or ItemIn(title=None, hidden=False)
-        title = self._shard.titles[row] if said.title is None and self._shard.titles else said.title
-        return said.model_copy(update={"title": title, "attributes": {**self._features_of(row), **said.attributes}})
+        said, unmet = told or ItemIn(title=None, hidden=False), self._shard.unmet
+        if unmet is not None and row >= unmet.first:
+            known, facts = unmet.title_of(row), unmet.facts_of(row)
+        else:
+            known, facts = (self._shard.titles[row] if self._shard.titles else None), self._features_of(row)
+        title = known if said.title is None else said.title
+        return said.model_copy(update={"title": title, "attributes": {**facts, **said.attributes}})
 
     def _mask_value(self, key: str, value: str) -> Mask:
         """The items (N,) with this value of a key, not to be written to."""
@@ -111,8 +129,7 @@ class ItemFacts:
         name = self._columns.get(key)
         if name is None:
             return np.zeros(len(self._shard.item_ids), dtype=bool)
-        number = next((one for one in _readings(value) if isinstance(one, float)), None)
-        return self._shard.features[name].equal_to(value, number)
+        return self._shard.features[name].equal_to(value, _read_number(value))
 
     @cached_property
     def _columns(self) -> dict[str, str]:
@@ -161,6 +178,41 @@ def _unknown_key(key: str, known: Iterable[str]) -> ProtocolError:
     near = "".join(f", likely {one}" for one in get_close_matches(key, names, n=1))
     words = f"filter: expected a known key, got another{near}; known: {', '.join(told)}{more}"
     return ProtocolError(words, faults=(Fault("unknown", "filter", words),))
+
+
+class _MatchingItems(AbstractSet[str]):
+    """Ids of the items without a row that match some filters: told ones, and unmet ones by a mask (U,).
+
+    Of an unmet item that an application has described, what it said counts.
+    """
+
+    def __init__(self, told: frozenset[str], unmet: UnmetItems, mask: Mask, said: Mapping[str, ItemIn]) -> None:
+        self._matching, self._unmet, self._mask, self._said = told, unmet, mask, said
+
+    @classmethod
+    def _from_iterable(cls, items: Iterable[str]) -> AbstractSet[str]:  # type: ignore[override]  # of intersections
+        return frozenset(items)
+
+    def __contains__(self, item: object) -> bool:
+        if item in self._matching:
+            return True
+        row = self._unmet.row(item) if isinstance(item, str) else None
+        return row is not None and bool(self._mask[row - self._unmet.first]) and not self._is_described(str(item))
+
+    def _is_described(self, item: str) -> bool:
+        said = self._said.get(item)
+        return said is not None and bool(said.categories or said.attributes)
+
+    def __iter__(self) -> Iterator[str]:
+        ids = (self._unmet.ids[place] for place in np.flatnonzero(self._mask).tolist())
+        return iter(self._matching.union(one for one in ids if not self._is_described(one)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _read_number(value: str) -> float | None:
+    return next((one for one in _readings(value) if isinstance(one, float)), None)
 
 
 def _readings(value: str) -> list[Value]:

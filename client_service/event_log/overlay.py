@@ -118,16 +118,22 @@ class Overlay:
         return met[:0] if len(met) and self._is_erased(user) else met
 
     def met_outside(self, user: str) -> frozenset[str]:
-        """Lists the items outside the catalogue that a user has met since the shard was written.
+        """Lists the items without a row that a user has met.
 
         Returns their ids.
         """
-        return self._met_outside.get(user, frozenset())
+        later = self._met_outside.get(user, frozenset())
+        return later if self._shard.unmet is None or self._is_erased(user) else later | self._shard.unmet_met_by(user)
 
     @property
     def tells_of_items(self) -> bool:
         """Tells whether applications have said anything of any item."""
         return bool(self._items)
+
+    def hides_outside(self, item: str) -> bool:
+        """Tells whether an application has hidden an item that has no row."""
+        told = self._items.get(item)
+        return told is not None and told.hidden
 
     def take_newly_told(self) -> dict[str, ItemIn]:
         """Returns what was said of items since the last call of this method."""

@@ -10,7 +10,7 @@ import polars as pl
 
 from client_service.data.events import MET, clean_events, event_table, id_column
 from client_service.data.id_columns import match_ids, normalise_ids
-from client_service.data.interactions import Shard, build_shard
+from client_service.data.interactions import Shard, build_shard, with_unmet_items
 from client_service.data.ratings import choose_least_rating
 from client_service.event_log.database import AbsorbedBatch, LogSnapshot
 from client_service.event_log.messages import ItemIn
@@ -37,11 +37,28 @@ def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataF
     catalogue = shard.items_with_ids()
     liked = events.filter(pl.col("split") != MET)
     new = liked.select(pl.col("item").unique()).join(catalogue, on="item", how="anti")
-    if items is not None:
-        new = new.join(items.with_columns(id_column(items, "item", path)), on="item", how="left")
+    if (known := _join_items(items, shard.unmet, path)) is not None:
+        new = new.join(known, on="item", how="left")
     catalogue = pl.concat([catalogue, new], how="diagonal_relaxed")
     built = build_shard(shard.name, events, catalogue, (*shard.notes, *counted), path)
-    return replace(built, rating=shard.rating, feature_file=shard.feature_file)
+    return _as_before(built, shard)
+
+
+def _join_items(told: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Path) -> pl.DataFrame | None:
+    """What is known of items without a row: what was told of them over what the silo's own table says."""
+    if told is None:
+        return unmet
+    told = told.with_columns(id_column(told, "item", path))
+    if unmet is None:
+        return told
+    joined = told.join(unmet, on="item", how="full", coalesce=True, suffix=" before")
+    both = [name for name in told.columns if f"{name} before" in joined.columns]
+    return joined.select("item", *(pl.coalesce(name, f"{name} before").alias(name) for name in both))
+
+
+def _as_before(built: Shard, shard: Shard) -> Shard:
+    """A shard made anew of another's data, with what these tables do not hold of it."""
+    return replace(with_unmet_items(built, shard.unmet), rating=shard.rating, feature_file=shard.feature_file)
 
 
 def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:
@@ -87,19 +104,16 @@ def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
     )
     events, counted = clean_events(table[kept["row"]], where)
     built = build_shard(shard.name, events, shard.items_with_ids(), (*shard.notes, *counted))
-    return replace(built, rating=shard.rating, feature_file=shard.feature_file)
+    return _as_before(built, shard)
 
 
 def add_items(shard: Shard, items: pl.DataFrame) -> Shard:
-    """Adds items that nobody has to the catalogue of a shard.
+    """Adds items that nobody has to the unmet items of a shard; what they say takes the place of what was known.
 
     items: item, title, and features of the shard's.
     """
-    where = f"shard {shard.name!r}"
-    catalogue = pl.concat([shard.items_with_ids(), items], how="diagonal_relaxed")
-    events, counted = clean_events(shard.all_events_with_ids(), where)
-    built = build_shard(shard.name, events, catalogue, (*shard.notes, *counted))
-    return replace(built, rating=shard.rating)
+    where = Path(f"shard {shard.name!r}")
+    return with_unmet_items(shard, _join_items(items, shard.unmet, where), where)
 
 
 LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}

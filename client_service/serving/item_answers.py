@@ -194,17 +194,19 @@ class Catalogue:
         """
         self._overlay.follow()
         wanted = fold(words).split()
-        rows, ids = self._find_rows(wanted), self._shard.item_ids
+        rows = self._find_rows(wanted)
         posted = self._overlay.facts.outside_holding(wanted) if wanted else []
+        rows = np.concatenate([rows, self._find_unmet(wanted)])
         total = len(rows) + len(posted)
-        found = [ids[row] for row in rows[offset : offset + k].tolist()]
+        found = [self._shard.item_id(row) for row in rows[offset : offset + k].tolist()]
         found += posted[max(0, offset - len(rows)) : max(0, offset + k - len(rows))]
         first, last = offset - total, offset + k - total
         near = self._find_near(words, rows)[max(0, first) : last] if words.strip() and last > 0 else []
         return ItemsOut(
             total=total,
             items=tuple(self.read(item) for item in found),
-            near=tuple(NearItemOut(**dict(self.read(ids[row])), found_by=way) for row, way in near) or None,
+            near=tuple(NearItemOut(**dict(self.read(self._shard.item_id(row))), found_by=way) for row, way in near)
+            or None,
         )
 
     def read(self, item: str) -> CatalogueItemOut:
@@ -213,7 +215,7 @@ class Catalogue:
         facts = self._overlay.facts.of(item)
         if facts is None:
             raise NotFoundError("expected an item of this silo's catalogue, got an unknown one")
-        return _describe(item, facts, in_catalogue=self._shard.item_row(item) is not None)
+        return _describe(item, facts, in_catalogue=self._shard.find_item(item) is not None)
 
     def count_shown(self) -> int:
         """How many items can be recommended."""
@@ -231,20 +233,44 @@ class Catalogue:
                 break
         return np.flatnonzero(found)
 
+    def _find_unmet(self, words: Sequence[str]) -> Rows:
+        """Finds the unmet items that are shown and have a title with all of the words."""
+        if (unmet := self._shard.unmet) is None:
+            return NO_ROWS
+        rows = unmet.holding(words)
+        if not self._overlay.tells_of_items:
+            return rows
+        return np.array([row for row in rows.tolist() if not self._overlay.hides_outside(unmet.id_of(row))], np.int64)
+
     def _find_near(self, words: str, exact: Rows) -> Found:
         """Finds items that resemble the words, besides the exact matches.
 
         exact: items that lack none of the words. A changed title takes the shard's place.
         """
         shown: NDArray[np.bool_] = np.ones(len(self._shard.item_ids), dtype=bool)
-        shown[exact] = False
+        shown[exact[exact < len(shown)]] = False
         if self._overlay.hidden is not None:
             shown &= ~self._overlay.hidden
         changed, titles = self._search_changed()
         told = [] if titles is None else [(int(changed[row]), way) for row, way in titles.find(words, shown[changed])]
         shown[changed] = False
         found = [] if self._search is None else self._search.find(words, shown)
+        found += self._find_near_unmet(words, exact)
         return sorted([*told, *found], key=lambda one: one[1] == "meaning")[:MOST_NEAR]
+
+    def _find_near_unmet(self, words: str, exact: Rows) -> Found:
+        """Finds unmet items that resemble the words, besides the exact matches."""
+        unmet = self._shard.unmet
+        if unmet is None or self._unmet_search is None:
+            return []
+        shown = np.ones(unmet.count, dtype=bool)
+        shown[exact[exact >= unmet.first] - unmet.first] = False
+        rows = [(unmet.first + place, way) for place, way in self._unmet_search.find(words, shown)]
+        return [one for one in rows if not self._overlay.hides_outside(unmet.id_of(one[0]))]
+
+    @cached_property
+    def _unmet_search(self) -> TitleSearch | None:
+        return None if self._shard.unmet is None else TitleSearch(self._shard.unmet.search_arrays)
 
     @cached_property
     def _search(self) -> TitleSearch | None:

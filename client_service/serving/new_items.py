@@ -47,7 +47,8 @@ def reserved_places(count: int, k: int) -> tuple[int, ...]:
 class NewItem(NamedTuple):
     """A new item and its score by content.
 
-    row: -1 outside the catalogue. text: features (d,) of a told item; None: those of the compiled catalogue.
+    row: after all rows for an item that nobody has met, -1 outside the catalogue. text: features (d,) of a told item;
+    None: those of the compiled catalogue.
     """
 
     item: str
@@ -60,7 +61,7 @@ class NewItem(NamedTuple):
 class ToldItems(NamedTuple):
     """Items of which applications have told a text, and which nobody has in training.
 
-    rows: (E,), -1 outside the catalogue. texts: features (E, d). factors: by which they are scored, (E, r). replaced:
+    rows: (E,), see `NewItem`. texts: features (E, d). factors: by which they are scored, (E, r). replaced:
     rows of the catalogue whose compiled features they take the place of.
     """
 
@@ -128,7 +129,7 @@ class NewItems:
         self.find_told(cold)
         if (told := self._encoded.get(item)) is not None:
             return told.text
-        row = self._shard.item_row(item)
+        row = self._shard.find_item(item)
         return cold.texts_of(np.array([row]))[0] if row is not None and cold.has(row) else None
 
     def _look_up(
@@ -142,21 +143,14 @@ class NewItems:
         if (listed := model.cold_list_of(asker.listed)) is None:
             return None
         found: list[NewItem] = []
-        titles, forbidden, replaced = (
-            self._overlay.titles,
-            limits.forbidden,
-            frozenset() if told is None else told.replaced,
-        )
+        replaced = frozenset() if told is None else told.replaced
         rows = listed[0].tolist()
         for place, row in enumerate(rows):
             if row < 0:
                 break
-            if row in asker.seen or row in replaced:
+            if row in asker.seen or row in replaced or not self._is_allowed(row, asker, limits):
                 continue
-            if (asker.hidden is not None and asker.hidden[row]) or (forbidden is not None and forbidden[row]):
-                continue
-            title = None if titles is None else titles[row]
-            found.append(NewItem(self._shard.item_ids[row], title, float(listed[1][place]), row))
+            found.append(self._describe(row, float(listed[1][place])))
             if len(found) == count:
                 break
         return None if len(found) < count and rows[-1] >= 0 else found
@@ -176,26 +170,53 @@ class NewItems:
     def _compute(
         self, cold: ColdItems, asker: Asker, limits: ListRequest, count: int, told: ToldItems | None
     ) -> list[NewItem]:
-        profile, titles, ids = cold.profile(asker.facts.basket), self._overlay.titles, self._shard.item_ids
-        barred = np.zeros(len(ids), dtype=bool) if limits.forbidden is None else limits.forbidden.copy()
+        profile, size = cold.profile(asker.facts.basket), len(self._shard.item_ids)
+        barred = np.zeros(size, dtype=bool) if limits.forbidden is None else limits.forbidden.copy()
         if asker.hidden is not None:
             barred |= asker.hidden
         if limits.exclude_seen:
             for rows in asker.facts.met:
                 barred[rows] = True
-        if told is not None:
-            barred[list(told.replaced)] = True
-        scores = np.where(barred[cold.rows], -np.inf, cold.scores(profile))
-        best = np.argsort(-scores, kind="stable")[:count]
-        best = best[scores[best] > -np.inf]
-        found = [
-            NewItem(ids[row], None if titles is None else titles[row], score, row)
-            for row, score in zip(cold.rows[best].tolist(), scores[best].tolist(), strict=True)
-        ]
+        scores = cold.scores(profile)
+        met = int(np.searchsorted(cold.rows, size))  # so many have a row; of the others each is looked at by its id
+        scores[:met][barred[cold.rows[:met]]] = -np.inf
+        for row in () if told is None else told.replaced:
+            if cold.has(row):
+                scores[np.searchsorted(cold.rows, row)] = -np.inf
+        found = self._choose(cold, scores, asker, limits, count)
         if told is None:
             return found
         more = self._allowed_told(profile, asker, limits, count, told)
         return sorted([*found, *more], key=lambda one: -one.score)[:count]
+
+    def _choose(self, cold: ColdItems, scores: Float32, asker: Asker, limits: ListRequest, count: int) -> list[NewItem]:
+        """Chooses the allowed items of the best scores; looks at ever more of them until there are enough."""
+        looked_at, size = count, len(self._shard.item_ids)
+        while True:
+            best = _best_places(scores, looked_at)
+            rows, found = cold.rows[best].tolist(), list[NewItem]()
+            for row, score in zip(rows, scores[best].tolist(), strict=True):
+                if row < size or self._is_allowed(row, asker, limits):
+                    found.append(self._describe(row, score))
+            if len(found) >= count or len(best) < looked_at:
+                return found[:count]
+            looked_at *= 4
+
+    def _is_allowed(self, row: int, asker: Asker, limits: ListRequest) -> bool:
+        """Checks if an item may be answered, beside what its list leaves out."""
+        if row < len(self._shard.item_ids):
+            hidden, forbidden = asker.hidden, limits.forbidden
+            return not ((hidden is not None and hidden[row]) or (forbidden is not None and forbidden[row]))
+        item = self._shard.item_id(row)
+        if self._overlay.hides_outside(item) or not limits.allows_outside(item):
+            return False
+        return not (limits.exclude_seen and item in asker.facts.names)
+
+    def _describe(self, row: int, score: float) -> NewItem:
+        if (unmet := self._shard.unmet) is not None and row >= unmet.first:
+            return NewItem(unmet.id_of(row), unmet.title_of(row), score, row)
+        titles = self._overlay.titles
+        return NewItem(self._shard.item_ids[row], None if titles is None else titles[row], score, row)
 
     def _allowed_told(
         self, profile: Float32, asker: Asker, limits: ListRequest, count: int, told: ToldItems
@@ -208,12 +229,8 @@ class NewItems:
             item, row = told.ids[place], int(told.rows[place])
             if (limits.exclude_seen and item in asker.facts.names) or row in met:
                 continue
-            if row >= 0:
-                if (asker.hidden is not None and asker.hidden[row]) or (
-                    limits.forbidden is not None and limits.forbidden[row]
-                ):
-                    continue
-            elif not limits.allows_outside(item):
+            inside = 0 <= row < len(self._shard.item_ids)
+            if not (self._is_allowed(row, asker, limits) if inside else limits.allows_outside(item)):
                 continue
             found.append(NewItem(item, told.titles[place], float(scores[place]), row, told.texts[place]))
             if len(found) == count:
@@ -225,7 +242,7 @@ class NewItems:
         if self._told[0] is not cold:
             self._encoded, self._waiting, self._told = {}, dict(self._said), (cold, None)
         for item, said in newly.items():
-            row = self._shard.item_row(item)
+            row = self._shard.item_row(item)  # unmet ones are cold
             gone = said.hidden or (row is not None and not cold.is_cold[row])
             for kept in (self._said, self._waiting, self._encoded):
                 kept.pop(item, None)
@@ -265,7 +282,7 @@ class NewItems:
         if encoder is None or not known:
             return {}
         texts = encode_facts(encoder, list(known.values()))
-        factors, rows = cold.map(texts), [self._shard.item_row(item) for item in known]
+        factors, rows = cold.map(texts), [self._shard.find_item(item) for item in known]
         found = dict[str, _Encoded]()
         for (item, facts), row, text, factor in zip(known.items(), rows, texts, factors, strict=True):
             if text.any():
@@ -297,6 +314,17 @@ def _collect(encoded: Mapping[str, _Encoded]) -> ToldItems | None:
         np.stack(factors),
         frozenset(row for row in rows if row >= 0),
     )
+
+
+def _best_places(scores: Float32, count: int) -> Rows:
+    """Finds the places of the best finite scores, best first, of equal ones the first."""
+    if count < len(scores):
+        least = scores[np.argpartition(-scores, count - 1)[count - 1]]
+        places = np.flatnonzero(scores >= least)
+    else:
+        places = np.arange(len(scores))
+    found: Rows = places[np.argsort(-scores[places], kind="stable")][:count]
+    return found[scores[found] > -np.inf]
 
 
 def rate_new_item(model: CompiledModel, item: NewItem) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -47,7 +48,7 @@ class ListRequest:
     raw: bool = False
     new: int | None = None
     only_new: bool = False
-    allowed: frozenset[str] | None = None
+    allowed: AbstractSet[str] | None = None
     excluded: frozenset[str] = frozenset()
 
     def allows_outside(self, item: str) -> bool:
@@ -281,9 +282,9 @@ class Exclusions:
 
     def rules_outside(
         self, allow: Iterable[str] | None, exclude: Sequence[str], filters: Sequence[str]
-    ) -> tuple[frozenset[str] | None, frozenset[str]]:
-        """Finds the ids that a request allows outside the catalogue, None for all, and those it excludes."""
-        allowed = None if allow is None else frozenset(allow)
+    ) -> tuple[AbstractSet[str] | None, frozenset[str]]:
+        """Finds the ids that a request allows among items without a row, None for all, and those it excludes."""
+        allowed: AbstractSet[str] | None = None if allow is None else frozenset(allow)
         if filters:
             having = self._overlay.facts.outside_with(parse_filters(filters))
             allowed = having if allowed is None else allowed & having

@@ -65,6 +65,25 @@ def _compute(shard: Shard, width: int) -> ItemFeatures | None:
     return ItemFeatures(values, encoder.name, encoder) if values.any() else None
 
 
+def unmet_features(shard: Shard) -> Float32 | None:
+    """Computes the features of a shard's unmet items by the encoder of its items, (U, d).
+
+    None where there are no such items, or no features of the others.
+    """
+    features, unmet = item_features(shard), shard.unmet
+    if features is None or unmet is None:
+        return None
+    ids = unmet["item"].to_list()
+    found, known = np.zeros((len(ids), features.values.shape[1]), np.float32), np.zeros(len(ids), dtype=bool)
+    if shard.feature_file is not None:
+        found, known = align_rows(read_feature_file(shard.feature_file), ids)
+    missing = np.flatnonzero(~known)
+    if features.text_encoder is not None and len(missing):
+        titles = unmet["title"].gather(missing).to_list()
+        found[missing] = features.text_encoder.encode(titles, attribute_columns(unmet.drop("item", "title"), missing))
+    return found
+
+
 def _read_features(shard: Shard) -> ItemFeatures:
     """Reads the vectors of the shard's items.
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from client_service.data.digests import list_digest
 from client_service.data.files import current_file, read_lines
 from client_service.data.interaction_files import INTERACTIONS, load_shard, save_shard, shard_head
-from client_service.data.interactions import build_shard
+from client_service.data.interactions import build_shard, with_unmet_items
 from client_service.data.item_matches import NAME as MATCHES
 from client_service.data.item_matches import is_signed, read_matches, sign_matches
 from client_service.data.session_files import CLICKS, load_session_shard, save_session_shard
@@ -117,12 +117,12 @@ def require_same_silo(invitation: Invitation, folder: SiloFolder) -> dict[str, A
 @step("writing the shard")
 def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
     """The data set as the silo's shard, whole: also a pair whose item occurs in no training pair, for who else has an
-    item must not decide what counts of a user."""
+    item must not decide what counts of a user. Described items that nobody has met are kept beside the others."""
     items = pl.DataFrame({"item": dataset.events["item"].unique().sort()})
     if dataset.titles is not None:
         items = items.join(dataset.titles, on="item", how="left")
     shard = build_shard(name, dataset.all_events(), items, dataset.notes)
-    return save_shard(folder.shard, replace(shard, rating=dataset.meaning))
+    return save_shard(folder.shard, replace(with_unmet_items(shard, dataset.titles), rating=dataset.meaning))
 
 
 @step("writing the shard")

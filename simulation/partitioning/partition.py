@@ -17,7 +17,7 @@ from scipy import sparse
 
 from client_service.data.events import SPLITS, row_numbers
 from client_service.data.interaction_files import save_shard
-from client_service.data.interactions import Shard, build_shard
+from client_service.data.interactions import Shard, build_shard, with_unmet_items
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
@@ -175,7 +175,16 @@ def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[st
     if dataset.titles is not None:
         catalogue = catalogue.join(dataset.titles, on="item", how="left")
     events = join_met(_events_inside(dataset.events, part.users, part.items), part.met)
-    return replace(build_shard(name, events, catalogue, notes), rating=dataset.meaning)
+    shard = build_shard(name, events, catalogue, notes)
+    return replace(with_unmet_items(shard, _describe_unmet(dataset)), rating=dataset.meaning)
+
+
+def _describe_unmet(dataset: Dataset) -> pl.DataFrame | None:
+    """The described items of a data set that nobody in it has met: all clients have them in their catalogues."""
+    if dataset.titles is None:
+        return None
+    events = [one.select("item") for one in (dataset.events, dataset.met) if one is not None]
+    return dataset.titles.join(pl.concat(events), on="item", how="anti")
 
 
 def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:

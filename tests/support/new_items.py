@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from client_service.data.interaction_files import write_shard
+from client_service.data.interaction_files import change_shard, write_shard
+from client_service.data.interactions import with_unmet_items
 
 KINDS = ("boots", "novel")
 SOLD, NEW = 16, 4  # items of each kind
@@ -15,8 +16,11 @@ BOUGHT = 8  # by each user, all of one kind
 WORDS = ("black", "brown", "red", "green", "winter", "summer", "light", "heavy")
 
 
-def write_shop(folder: Path, *, users: int = 24, new: int = NEW, titled: bool = True) -> Path:
-    """Writes the shop's shard: even users buy boots, odd ones novels."""
+def write_shop(folder: Path, *, users: int = 24, new: int = NEW, titled: bool = True, unmet: bool = False) -> Path:
+    """Writes the shop's shard: even users buy boots, odd ones novels.
+
+    unmet: items that nobody has bought have no row.
+    """
     rng, rows = np.random.default_rng(7), []
     for user in range(users):
         chosen = rng.permutation(SOLD)[:BOUGHT]
@@ -33,7 +37,10 @@ def write_shop(folder: Path, *, users: int = 24, new: int = NEW, titled: bool = 
     items = pl.DataFrame(
         {"item": ids, "title": titles, "kind": kinds}, schema=dict.fromkeys(("item", "title", "kind"), pl.String)
     )
-    write_shard(folder, folder.name, events, items if titled else items.drop("kind"))
+    sold = items.filter(~pl.col("item").str.starts_with("new-")) if unmet else items
+    write_shard(folder, folder.name, events, sold if titled else sold.drop("kind"))
+    if unmet:
+        change_shard(folder, lambda shard: with_unmet_items(shard, items))
     return folder
 
 

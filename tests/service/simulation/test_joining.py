@@ -177,7 +177,8 @@ def test_whoever_starts_an_aggregator_at_a_terminal_is_asked_what_the_silos_shar
     done = CliRunner().invoke(app, words, input="all\nsums\n")
     assert done.exit_code == 0 and served[-1].share == "sums", (done.output, done.exception)
     assert "What do the silos share?" in done.output and "expected one of parameters, sums, both" in done.output
-    assert "this federation shares sums, masked: exact sums: 3 items" in done.output
+    assert "this federation shares sums, masked: how features of items go together" in done.output
+    assert "; exact sums: 3 items" in done.output
     other = ["aggregator", "--state-directory", "other"]
     assert CliRunner().invoke(app, other, input="\n").exit_code == 0 and served[-1].share == "parameters"
     assert "What do" not in call(*other, "--share", "both", "--catalogue", "items.txt").output
