@@ -122,7 +122,7 @@ class BasisSettings(Message):
         USUAL_ENCODER,
         max_length=80,
         description="content: the encoder of all silos' items, kind/width/version; a silo that encodes them otherwise"
-        " refuses",
+        " adds zeros",
         exclude_if=lambda encoder: encoder == USUAL_ENCODER,
     )
     least_pairs: int = Field(

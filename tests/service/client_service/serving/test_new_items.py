@@ -11,6 +11,7 @@ import pytest
 from client_service.compiled.publication import SERVING, read_publication
 from client_service.event_log.messages import InteractionIn, ItemIn
 from client_service.event_log.store import EventStore
+from client_service.serving.item_answers import Catalogue
 from client_service.serving.messages import ItemOut
 from client_service.serving.new_items import reserved_places
 from client_service.serving.ranking import Basket, ListRequest
@@ -285,3 +286,49 @@ def test_a_search_finds_posted_items_behind_the_catalogue_s(shop: tuple[Recommen
     pages = [recommender.catalogue.search("black boots", at, 3).items for at in range(0, whole.total, 3)]
     assert tuple(item for page in pages for item in page) == whole.items
     assert recommender.catalogue.search("", 0, 100).total == 40
+
+
+def test_items_that_nobody_has_met_change_nothing_else(tmp_path: Path) -> None:
+    _, without = open_shop(tmp_path / "without", new=0)
+    _, among = open_shop(tmp_path / "among", unmet=True)
+    assert among._shard.digest == without._shard.digest
+    for user in (BUYER, READER, "nobody"):
+        few, many = (one.for_user(user, ListRequest(30, new=0)).items for one in (without, among))
+        assert few == many and len(few) > 10
+    basket = (one.for_basket(["boots-01", "boots-02"], ListRequest(30, new=0)).items for one in (without, among))
+    assert next(basket) == next(basket)
+    assert without.similar("boots-01", 9).items == among.similar("boots-01", 9).items
+
+
+def test_an_item_that_nobody_has_met_is_searched_filtered_and_hidden(shop: tuple[Recommender, EventStore]) -> None:
+    recommender, store = shop
+    catalogue = Catalogue(recommender._shard, recommender.overlay)
+    assert catalogue.read("new-boots-1").in_catalogue and catalogue.read("new-boots-1").title == "Brown boots of winter"
+    assert catalogue.search("", 0, 100).total == 40
+    words = catalogue.search("brown winter boots", 0, 100)
+    assert "new-boots-1" in [one.item for one in words.items]
+    near = catalogue.search("browm wintre boots", 0, 100).near
+    assert near is not None and "new-boots-1" in [one.item for one in near]
+    only = recommender.limits(20, filters=["kind:boots"], only_new=True)
+    assert set(ids(recommender.for_user(READER, only).items)) == NEW_BOOTS
+    both = recommender.limits(20, filters=["kind:boots"], allow=["new-boots-1", "new-novel-1"], only_new=True)
+    assert ids(recommender.for_user(READER, both).items) == ["new-boots-1"]
+    tell(store, "new-boots-1", ItemIn(hidden=True))
+    assert "new-boots-1" not in [one.item for one in catalogue.search("brown winter boots", 0, 100).items]
+    assert "new-boots-1" not in ids(recommender.for_user(BUYER, ListRequest(40, only_new=True)).items)
+
+
+def test_who_has_met_and_not_liked_one_does_not_get_it_again(tmp_path: Path) -> None:
+    settings, recommender = open_shop(tmp_path, unmet=True)
+    best = recommender.for_user(BUYER, ListRequest(10)).items[9].item
+    store = EventStore(settings.state_directory)
+    store.append([InteractionIn(event="one", user=BUYER, item=best, rating=1.0)])
+    after = absorb_and_forget(settings.model_copy(update={"least_rating": 4.0}), store).after
+    assert after.unmet is not None and best in after.unmet["item"].to_list()
+    store.close()
+    keep_first_model(settings, published=True)
+    published = read_publication(settings.state_directory / SERVING)
+    assert published is not None
+    again = open_recommender(settings.state_directory / SERVING, published, None)
+    assert best not in ids(again.for_user(BUYER, ListRequest(40, only_new=True)).items)
+    assert best in ids(again.for_user("user-02", ListRequest(40, only_new=True)).items)
