@@ -274,7 +274,7 @@ def fill_lists(
 
     with ThreadPoolExecutor(threads, "lists", initializer=lower_thread_priority) as pool:
         try:
-            settled = time.monotonic()
+            settled = float("-inf")  # so that the first block is read at once
             for block, items, scores, best_cold in pool.map(rank, blocks):
                 filled = slice(block.start, block.stop)
                 lists.items[filled], lists.scores[filled] = items, scores

@@ -33,6 +33,7 @@ from shared.web.server import run_beside
 LOOK_SECONDS = 0.5  # between two looks at the publication and at the log of events
 MOST_MAPPED = 32 << 20  # bytes of mapped files in memory, of which libraries take some 24 MB, after a look
 UNREAD_LOOKS = 30  # failed looks at the log in a row, after which this server is not ready
+COMPILED_ANEW = "expected compiled files of this version, got others: the trainer compiles them anew, ask again"
 METRICS_SECONDS = 5.0  # limit on fetching the trainer's series
 ALIVE_SECONDS = 30.0  # between two liveness checks of the trainer, and the limit of each
 SILENT_LOOKS = 10  # failed checks in a row, after which the trainer is killed and another one started
@@ -122,7 +123,7 @@ class Server(Answering):
             await asyncio.sleep(LOOK_SECONDS)
             await asyncio.to_thread(self._take_up_published)
             if mapped_memory() > MOST_MAPPED:
-                release_pages()
+                await asyncio.to_thread(release_pages)
             if self._feedback is not None:
                 read = await asyncio.to_thread(self._follow_log, self._feedback)
                 self._unread = 0 if read else self._unread + 1
@@ -168,7 +169,7 @@ class Server(Answering):
         except (DataError, UnavailableError) as error:  # the latter: the log is held by somebody now
             if str(error) != self._unreadable:
                 LOGGER.warning("published_not_read", reason=str(error))
-            self._unreadable = str(error)
+            self._unreadable, self.waits_for = str(error), COMPILED_ANEW
             return
         self._published, self._unreadable = found, ""
         self.metrics.serving.set(0 if found.model is None else 1)

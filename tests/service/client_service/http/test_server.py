@@ -21,7 +21,7 @@ from client_service.__main__ import server_settings
 from client_service.compilation import item_publisher
 from client_service.compiled.arrays import read_folder_head
 from client_service.compiled.model import CompiledModelHead, map_lists
-from client_service.compiled.publication import CURRENT, SERVING, read_publication
+from client_service.compiled.publication import CURRENT, HEAD, SERVING, read_publication
 from client_service.data.interaction_files import change_shard, load_shard
 from client_service.event_log.shard_update import erase_users
 from client_service.http import server
@@ -102,6 +102,22 @@ async def test_a_server_releases_the_mapped_pages_it_has_read(
             while mapped_bytes(served.state_directory / SERVING):
                 await asyncio.sleep(0.02)
         assert await listed(http, shard.user_ids[0]) == before
+
+
+@pytest.mark.anyio
+async def test_a_server_says_that_files_of_another_version_are_compiled_anew(served: ClientSettings) -> None:
+    shard, _ = keep_first_model(served, published=True)
+    published = read_publication(served.state_directory / SERVING)
+    assert published is not None
+    head = served.state_directory / SERVING / published.shard / HEAD
+    head.write_text(head.read_text(encoding="utf-8").replace("lpsfed-compiled-shard/", "lpsfed-compiled-shard/0"))
+    async with asking(served) as http:
+        for path in ("/health/ready", f"/v1/users/{shard.user_ids[0]}/recommendations", "/v1/model"):
+            answer = await http.get(path)
+            assert (answer.status_code, answer.json()["detail"]) == (503, server.COMPILED_ANEW), path
+        await asyncio.to_thread(partial(keep_first_model, served, "run-2", published=True))
+        await until_answered(http, shard.user_ids[0], lambda answer: answer.get("model") == "run-2.0")
+        assert (await http.get("/health/ready")).status_code == 200
 
 
 @pytest.mark.anyio
