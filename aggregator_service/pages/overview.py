@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 
 from shared.method.declaration import TRAINING
 from shared.protocol.gate import few_clients
@@ -29,8 +30,10 @@ class FederationStanding:
     start: str | None
 
 
-def standing(run: RunHistoryOut | None, joined: Sequence[str], *, url: str) -> FederationStanding:
-    """What an operator wants to know first. `url`: where this aggregator was called."""
+def standing(
+    run: RunHistoryOut | None, joined: Sequence[str], *, url: str, runs: Sequence[RunHistoryOut] = ()
+) -> FederationStanding:
+    """What an operator wants to know first. `url`: where this aggregator was called. runs: all, oldest first."""
     if run is None:
         return FederationStanding(
             _idle_verdict(joined), 0, 0, (), (_members_fact(joined),), _start_command(url, len(joined))
@@ -41,7 +44,14 @@ def standing(run: RunHistoryOut | None, joined: Sequence[str], *, url: str) -> F
         done=done,
         rounds=run.request.rounds,
         warnings=few_clients(len(joined)),
-        facts=(*_sum_facts(run), *_round_facts(run), _received_fact(run), _pace_fact(run), _members_fact(joined)),
+        facts=(
+            *_sum_facts(run),
+            *_earlier_sums(run, runs),
+            *_round_facts(run),
+            _received_fact(run),
+            _pace_fact(run),
+            _members_fact(joined),
+        ),
         start=_start_command(url, len(joined)) if run.phase in ENDED else None,
     )
 
@@ -110,6 +120,18 @@ def _round_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
 def _sum_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
     """Of a run that sums: which sum, and why this one."""
     return () if run.sum is None else (Fact("Sum", run.sum.kind, run.sum.reason or "of an earlier version"),)
+
+
+def _earlier_sums(run: RunHistoryOut, runs: Sequence[RunHistoryOut]) -> tuple[Fact, ...]:
+    """The newest run of each other sum before this one: is it opened, and if not, why."""
+    before = takewhile(lambda one: one.run != run.run, runs)
+    newest = {one.request.part: one for one in before if one.sum is not None and one.request.part != run.request.part}
+    return tuple(_describe_earlier(one) for one in newest.values() if one.phase in ENDED)
+
+
+def _describe_earlier(run: RunHistoryOut) -> Fact:
+    title = describe_part(run.request.part).capitalize()
+    return Fact(title, "opened" if run.phase == "finished" else "not opened", run.reason or f"by {run.run}")
 
 
 def _received_fact(run: RunHistoryOut) -> Fact:

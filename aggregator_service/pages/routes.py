@@ -98,7 +98,7 @@ def render_page(seen: FederationView) -> str:
     form = start_form(seen.runs, len(seen.joined), seen.method, trains=trains)
     return TEMPLATE.render(
         head=PageHead(f"LPSFed, strategy {seen.declaration.strategy}", "Aggregator", asked.address, SECTIONS),
-        standing=standing(run, seen.joined, url=asked.url),
+        standing=standing(run, seen.joined, url=asked.url, runs=seen.runs),
         refused=asked.refused,
         guard=seen.guard,
         active=active,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from client_service.evaluation.metrics import MeasureLabel
@@ -10,6 +10,7 @@ from client_service.federation.messages import BasisOut, QualityOut, StatusOut
 from client_service.pages.ledger_view import Summary
 from client_service.privacy.accounting import PrivacyOut
 from client_service.tasks.page_texts import USERS, Nouns
+from shared.method.declaration import Part
 from shared.sums import describe_part
 from shared.sums.content import CONTENT
 from shared.web.pages import Fact, Verdict, clock, figure, size
@@ -58,8 +59,9 @@ def standing(
     nouns: Nouns = USERS,
     *,
     strict: bool = False,
+    declared: Collection[Part] = (),
 ) -> SiloStanding:
-    """What a reader of the page wants to know first."""
+    """What a reader of the page wants to know first. declared: parts of the federation's sums."""
     done = max((entry.round for entry in quality.rounds), default=0) if quality.run == status.run else 0
     return SiloStanding(
         verdict=_verdict(status, done),
@@ -71,7 +73,7 @@ def standing(
         facts=(
             _bytes_sent(summary),
             *_budget_facts(status.privacy),
-            *_sum_facts(status.sums),
+            *_sum_facts(status.sums, declared),
             _on_record(summary),
             *_quality_facts(quality, labels, nouns),
             _serving_fact(status),
@@ -142,9 +144,15 @@ def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
     return (Fact("Privacy", f"{privacy.epsilon:.3g} of {privacy.budget:.3g}", note),)
 
 
-def _sum_facts(sums: Sequence[BasisOut]) -> tuple[Fact, ...]:
-    """Which sums over all silos this one keeps."""
-    return tuple(Fact(describe_part(one.part).capitalize(), f"of {one.run}", _describe_kept(one)) for one in sums)
+def _sum_facts(sums: Sequence[BasisOut], declared: Collection[Part]) -> tuple[Fact, ...]:
+    """Which sums over all silos this one keeps, and which it has agreed to that were not opened."""
+    kept = [Fact(describe_part(one.part).capitalize(), f"of {one.run}", _describe_kept(one)) for one in sums]
+    if sums and CONTENT in declared and all(one.part != CONTENT for one in sums):
+        kept.append(Fact(describe_part(CONTENT).capitalize(), "not opened", NOT_OPENED))
+    return tuple(kept)
+
+
+NOT_OPENED = "not summed yet, or too few silos know titles or attributes of their items"
 
 
 def _describe_kept(one: BasisOut) -> str:

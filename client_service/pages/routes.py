@@ -18,6 +18,7 @@ from client_service.serving.ranking import LONGEST_FILTER
 from client_service.settings import ClientSettings
 from client_service.tasks.page_texts import SHOWN as LISTED
 from client_service.tasks.page_texts import Question
+from shared.sums import list_sums
 from shared.web.pages import PageHead, page, statics, templates
 
 SECTIONS = (
@@ -54,7 +55,15 @@ class Page:
         last = summary.written if before is None else min(before - 1, summary.written)
         return TEMPLATE.render(
             head=PageHead("LPSFed client", status.client, _address(before), SECTIONS),
-            standing=standing(status, quality, summary, service.task.labels, nouns, strict=is_strict(service.settings)),
+            standing=standing(
+                status,
+                quality,
+                summary,
+                service.task.labels,
+                nouns,
+                strict=is_strict(service.settings),
+                declared=list_sums(service.settings.method),
+            ),
             shard=sizes(quality, nouns, counts_given=service.settings.policy.counts),
             worth=comparison_chart(quality, nouns),
             runs_shown=runs_table(quality, tuple(service.task.labels.values()), nouns),

@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from aggregator_service.pages.overview import standing as operator_standing
 from client_service.data.interaction_files import save_shard
 from client_service.data.interactions import shard_of_matrices
+from client_service.federation.messages import QualityOut, StatusOut
 from client_service.model_store.model_files import load_head
+from client_service.pages.ledger_view import Summary
+from client_service.pages.overview import standing as silo_standing
 from client_service.settings import ClientSettings
 from client_service.sums.storage import load_basis_head
 from shared.method.settings import BasisSettings
+from shared.protocol.schemas import RunHistoryOut
 from simulation.experiments.experiment import Experiment
 from tests.support.federation import Federation, run_federation
 from tests.support.questions import read, wait_until
@@ -139,3 +144,12 @@ async def test_content_sums_of_one_silo_are_not_opened_and_the_items_are_summed_
             assert load_basis_head(client.state_directory / "basis", "content") is None
             head = load_head(client.models_directory)
             assert head is not None and head.basis and not head.content
+        runs = [RunHistoryOut.model_validate(await running.history(f"run-{number}")) for number in (1, 2, 3)]
+        facts = {fact.label: fact for fact in operator_standing(runs[-1], (), url="http://x/", runs=runs).facts}
+        assert facts["Common items"].value == "opened" and facts["Content sums"].value == "not opened"
+        assert FEW in facts["Content sums"].note
+        status = StatusOut.model_validate(await read(running.silos["client-1"], "status"))
+        shown = silo_standing(
+            status, QualityOut(client="client-1"), Summary(0, 0, None, (), ()), {}, declared=SUMS
+        ).facts
+        assert ("Content sums", "not opened") in [(fact.label, fact.value) for fact in shown]

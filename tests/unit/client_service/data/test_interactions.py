@@ -199,7 +199,7 @@ def test_integer_ids_become_strings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"format": "lpsfed-shard/4"}, ("shard.json", "'lpsfed-shard/1'", "'lpsfed-shard/4'")),
+        ({"format": "lpsfed-shard/5"}, ("shard.json", "'lpsfed-shard/1'", "'lpsfed-shard/5'")),
         ({"users": 3}, ("shard.json", "expected users 3", "have 2")),
         ({"items": 5}, ("expected items 5", "have 4")),
         ({"train": 2}, ("expected train 2", "have 3")),
