@@ -203,7 +203,7 @@ def _settle_sums(
 ) -> SiloChoices:
     """The choices with what the silo's operator says of the federation's sums, and with the list of their items."""
     from shared.sums import list_sums
-    from simulation.joining.consent import describe_gain, describe_terms
+    from simulation.joining.consent import describe_gain, describe_lacking_texts, describe_terms
     from simulation.joining.join import choose_catalogue
     from simulation.joining.silo_toml import agree, describe_missing, require_maskable
 
@@ -212,7 +212,8 @@ def _settle_sums(
         if accept is options.Accepted.sums:
             require_maskable(agreed.missing)
         gain = describe_gain(silo.shard, max(len(asked.members), 2), federation.task)
-        for line in (*describe_terms(asked.name, federation), f"- it gains: {gain}"):
+        lacking = describe_lacking_texts(silo.shard, federation)
+        for line in (*describe_terms(asked.name, federation), *lacking, f"- it gains: {gain}"):
             tell_on_stderr(line)
         if accept is options.Accepted.sums or (accept is None and _asks_for_consent(agreed)):
             choices = replace(choices, policy={**choices.policy, **agreed.missing})

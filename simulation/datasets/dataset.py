@@ -96,6 +96,14 @@ def _draw_validation(events: pl.DataFrame, seed: int, draws: Draws, notes: list[
     return pl.concat([train, events.filter(pl.col("split") == "test")])
 
 
+def describe_unmet(dataset: Dataset) -> pl.DataFrame | None:
+    """The described items of a data set that nobody in it has met; None where no item is described."""
+    if dataset.titles is None:
+        return None
+    events = [one.select("item") for one in (dataset.events, dataset.met) if one is not None]
+    return dataset.titles.join(pl.concat(events), on="item", how="anti")
+
+
 def _first_titles(titles: pl.DataFrame, notes: list[str]) -> pl.DataFrame | None:
     """Keeps the first title and attributes of each item; None where no item has any."""
     once = titles.unique("item", keep="first", maintain_order=True)

@@ -80,6 +80,21 @@ def _describe_seen(scalars: Sequence[str]) -> str:
     return f"; the aggregator reads {' and '.join(scalars)} of this silo by itself" if scalars else ""
 
 
+def describe_lacking_texts(shard: Path, federation: FederationOut) -> Sequence[str]:
+    """What a silo is told that adds zeros to the federation's content sums, in one line; nothing of another one."""
+    if CONTENT not in list_sums(federation.method) or federation.task != "items":
+        return ()
+    from client_service.data.interaction_files import load_shard
+    from client_service.sums.content import find_agreed_features
+
+    if find_agreed_features(load_shard(shard), method_of_part(federation.method, CONTENT)) is not None:
+        return ()
+    return (
+        "- of its items neither titles nor attributes are known, or by another encoder: it adds zeros to the sums of"
+        " features and gains nothing of them, as the others learn; an items.csv beside the data gives titles",
+    )
+
+
 def describe_gain(shard: Path, silos: int, task: str) -> str:
     """What so many silos would bring, by the silo's own data, where that takes seconds; else the command that tells."""
     if task != "items":

@@ -51,7 +51,7 @@ from shared.protocol.signing.members import Registry
 from shared.protocol.signing.responses import require_answer
 from shared.web.calling import Calling, failure, reason
 from shared.words import count_noun
-from simulation.datasets.dataset import Dataset
+from simulation.datasets.dataset import Dataset, describe_unmet
 from simulation.experiments.processes import free_port_from
 from simulation.joining.silo_toml import (
     AgreedSettings,
@@ -122,7 +122,7 @@ def keep_shard(folder: SiloFolder, name: str, dataset: Dataset) -> ShardHead:
     if dataset.titles is not None:
         items = items.join(dataset.titles, on="item", how="left")
     shard = build_shard(name, dataset.all_events(), items, dataset.notes)
-    return save_shard(folder.shard, replace(with_unmet_items(shard, dataset.titles), rating=dataset.meaning))
+    return save_shard(folder.shard, replace(with_unmet_items(shard, describe_unmet(dataset)), rating=dataset.meaning))
 
 
 @step("writing the shard")
@@ -143,7 +143,8 @@ def describe_shard(folder: SiloFolder, task: str) -> str | None:
     if not current_file(folder.shard, INTERACTIONS).exists():
         return None
     head = shard_head(load_shard(folder.shard))
-    nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}"
+    more = f" and {head.unmet:,} that nobody has met" if head.unmet else ""
+    nodes = f"{count_noun(head.users, 'user')}, {count_noun(head.items, 'item')}{more}"
     return f"{nodes}, {head.train + head.valid + head.test:,} interactions"
 
 

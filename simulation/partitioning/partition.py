@@ -21,7 +21,7 @@ from client_service.data.interactions import Shard, build_shard, with_unmet_item
 from shared.errors import DataError
 from shared.method.graph import interaction_matrix
 from shared.words import count_noun, counted_lines
-from simulation.datasets.dataset import Dataset, join_met
+from simulation.datasets.dataset import Dataset, describe_unmet, join_met
 from simulation.partitioning.methods import FEWEST, METHODS, Groups
 from simulation.partitioning.sources import number_silos
 from simulation.progress import step
@@ -176,15 +176,7 @@ def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[st
         catalogue = catalogue.join(dataset.titles, on="item", how="left")
     events = join_met(_events_inside(dataset.events, part.users, part.items), part.met)
     shard = build_shard(name, events, catalogue, notes)
-    return replace(with_unmet_items(shard, _describe_unmet(dataset)), rating=dataset.meaning)
-
-
-def _describe_unmet(dataset: Dataset) -> pl.DataFrame | None:
-    """The described items of a data set that nobody in it has met: all clients have them in their catalogues."""
-    if dataset.titles is None:
-        return None
-    events = [one.select("item") for one in (dataset.events, dataset.met) if one is not None]
-    return dataset.titles.join(pl.concat(events), on="item", how="anti")
+    return replace(with_unmet_items(shard, describe_unmet(dataset)), rating=dataset.meaning)
 
 
 def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:
