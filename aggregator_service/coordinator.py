@@ -275,7 +275,9 @@ class Coordinator:
         request = computation.request_with_start(here.archive, request)
         request = await off_loop(settle_request, here.archive.database, request)
         if request.part != TRAINING and request.why is None:
-            request = request.model_copy(update={"why": self.settings.explain_sum(request.method)})
+            alone = "; silos have no item in common, so that they make their models of these sums alone"
+            why = self.settings.explain_sum(request.method) + (alone if request.makes_models else "")
+            request = request.model_copy(update={"why": why})
         async with here.conductor.lock:
             name = transitions.next_name(here.conductor.run)
             # Nobody waits for a client whose key was removed.

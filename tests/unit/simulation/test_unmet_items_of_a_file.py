@@ -55,7 +55,9 @@ def test_join_keeps_what_nobody_has_met_and_says_how_many(tmp_path: Path, datase
 
 
 def test_every_part_of_a_partition_has_them(tmp_path: Path, dataset: Dataset) -> None:
-    folders = write_partition(dataset, partition_dataset(dataset, clients=2, method="random", seed=0), tmp_path / "parts")
+    folders = write_partition(
+        dataset, partition_dataset(dataset, clients=2, method="random", seed=0), tmp_path / "parts"
+    )
     shards = [load_shard(folder) for folder in folders]
     assert len(shards) == 2 and all(unmet_of(shard) == UNMET for shard in shards)
 

@@ -103,6 +103,7 @@ async def test_shops_without_a_common_item_make_their_models_of_the_content_sums
         assert (listed["sum"]["opened"], listed["sum"]["common"]) == (True, 0)
         summed = await hold(running, "run-2", "content")
         assert summed["phase"] == "finished" and summed["request"]["makes_models"] and summed["sum"]["opened"]
+        assert "no item in common" in summed["sum"]["reason"]
         await await_judged(running, "run-2")
         refused = await running.operator.post("/v1/runs", json={"clients": 3, "part": "basis"})
         assert refused.status_code == 422 and "got none: nothing is summed over items" in refused.text
