@@ -66,13 +66,22 @@ def _compute(shard: Shard, width: int) -> ItemFeatures | None:
 
 
 def unmet_features(shard: Shard) -> Float32 | None:
-    """Computes the features of a shard's unmet items by the encoder of its items, (U, d).
+    """Computes the features of a shard's unmet items by the encoder of its items, once, (U, d).
 
     None where there are no such items, or no features of the others.
     """
     features, unmet = item_features(shard), shard.unmet
     if features is None or unmet is None:
         return None
+    if shard not in _UNMET:
+        _UNMET[shard] = _compute_unmet(shard, features, unmet)
+    return _UNMET[shard]
+
+
+_UNMET: WeakKeyDictionary[Shard, Float32] = WeakKeyDictionary()
+
+
+def _compute_unmet(shard: Shard, features: ItemFeatures, unmet: pl.DataFrame) -> Float32:
     ids = unmet["item"].to_list()
     found, known = np.zeros((len(ids), features.values.shape[1]), np.float32), np.zeros(len(ids), dtype=bool)
     if shard.feature_file is not None:
