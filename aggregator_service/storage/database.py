@@ -24,6 +24,7 @@ from aggregator_service.storage.tables import FEDERATION
 from shared.errors import SettingsError
 from shared.files import lock_directory
 from shared.method.declaration import Declaration
+from shared.sums.content import CONTENT
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _ALONE = threading.Lock()  # what a revision works on is one variable of the process
@@ -93,9 +94,11 @@ class Database:
             if held is None:
                 row = {"id": 1, "declaration": declaration.model_dump(mode="json"), "sequence": 0}
                 connection.execute(insert(FEDERATION).values(row))
-            elif Declaration.model_validate(held) != declaration:  # an older row has fewer fields
+            elif (kept := Declaration.model_validate(held)) != declaration:  # an older row has fewer fields
                 words = "it holds a federation with another strategy, width, layers or sums, or other in being secure"
-                raise SettingsError(f"{self.engine.setting}: {words}")
+                added = CONTENT in declaration.sums and CONTENT not in kept.sums
+                hint = "; METHOD__SUMS__CONTENT__KIND=off starts one that has no content sums" if added else ""
+                raise SettingsError(f"{self.engine.setting}: {words}{hint}")
 
 
 def insert_resolving(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:

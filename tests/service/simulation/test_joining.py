@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 
 from aggregator_service.app import create_app
 from aggregator_service.settings import AggregatorSettings
+from aggregator_service.storage.database import Database
 from client_service.data.interaction_files import load_shard
 from client_service.settings import client_settings
+from shared.errors import SettingsError
 from shared.method.settings import BasisSettings
 from shared.protocol.signing.enrolment import registered_keys
 from shared.protocol.signing.invitation import read_invitation
@@ -205,6 +207,27 @@ def test_an_aggregator_that_starts_again_is_the_federation_that_was_made(
     assert served[3].share == "parameters"
     Path("operator/share.json").write_text("{}")
     assert "expected what is shared" in str(call(*again).exception)
+
+
+def test_a_federation_of_sums_that_an_earlier_version_began_goes_on_without_content_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its silos have declared none, and its database holds what they have declared."""
+    served: list[AggregatorSettings] = []
+    monkeypatch.setattr("aggregator_service.__main__.serve", served.append)
+    monkeypatch.chdir(tmp_path)
+    Path("operator").mkdir()
+    Path("operator/share.json").write_text('{"share": "sums", "listed": false, "alone": true}')
+    for more in ((), ("--share", "sums"), ()):
+        assert call("aggregator", "--state-directory", "operator", *more).exit_code == 0
+    assert call("aggregator", "--state-directory", "other", "--share", "sums").exit_code == 0
+    assert ["content" in one.declaration().sums for one in served] == [False, False, False, True]
+    for held, given in ((served[0], served[3]), (served[3], served[0])):
+        folder = tmp_path / f"database-{'content' in held.declaration().sums}"
+        Database(folder, held.declaration()).close()
+        with pytest.raises(SettingsError) as refused:
+            Database(folder, given.declaration())
+        assert ("METHOD__SUMS__CONTENT__KIND=off" in str(refused.value)) == (given is served[3])
 
 
 def test_a_federation_of_sums_of_an_earlier_version_is_refused_with_the_way_to_start_it(
