@@ -76,7 +76,8 @@ def compile_cold_items(
     if features is None or served.cold is None:
         return None
     weights = _loudest_weights(served)
-    setting, content = usual_setting(shard.train.shape), served.cold.weights.astype(np.float64)
+    setting = usual_setting(shard.train.shape, summed=served.cold.summed)
+    content = served.cold.weights.astype(np.float64)
     scorer = fit_cold_items(shard.train, features.values, setting, weights=weights, content=content)
     interrupt.check()
     texts = features.values

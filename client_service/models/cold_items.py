@@ -45,7 +45,7 @@ ANCHORS = 1024
 REACHES = (0.125, 0.25, 0.5)  # h, in means of the squared distance between warm items
 SMOOTHINGS = (0.3, 1.0, 3.0)  # r
 CONTENT_SHARES = (0.0, 0.15, 0.3, 0.5, 0.7, 1.0)  # of content-EASE's scores in the sum
-CONTENT_RIDGES = (0.03, 0.1, 0.3)  # of few users the last one is usual, and the first with the sums of other silos
+CONTENT_RIDGES = (0.003, 0.03, 0.1, 0.3)  # the first is usual with the sums of other silos, the last of few users
 FEW_USERS = 50.0
 PLAIN_SHARES = (0.0, 0.15, 0.3)  # of the plain likeness, which needs no user and so helps where there are few
 RIDGES = (100.0, 300.0, 1000.0)  # of EASE
@@ -116,9 +116,10 @@ def usual_setting(shape: tuple[int, int], *, summed: bool = False) -> ColdSettin
     counts, and content-EASE, which has fewer numbers to learn.
     """
     ridges, few = _ridges(shape), FEW_USERS / (FEW_USERS + shape[0])
-    content = 0.3 * (1.0 + few) if ridges[0] else 1.0
-    content_ridge = CONTENT_RIDGES[0 if summed or few < 0.5 else -1]
-    return ColdSetting(content, 0.45 * few, ridge=ridges[len(ridges) // 2], content_ridge=content_ridge)
+    content, plain = (0.36, 0.3) if summed else (0.3, 0.45)
+    content = content * (1.0 + few) if ridges[0] else 1.0
+    content_ridge = CONTENT_RIDGES[0 if summed else 1 if few < 0.5 else -1]
+    return ColdSetting(content, plain * few, ridge=ridges[len(ridges) // 2], content_ridge=content_ridge)
 
 
 def choose_cold_setting(
@@ -171,10 +172,10 @@ def choose_content_setting(graph: TrainingGraph) -> ContentSetting:
 
 
 def _is_surely_above(differences: Float64) -> bool:
-    """Checks if the mean of paired differences is above its standard error."""
+    """Checks if the mean of paired differences is above ERRORS standard errors: there are many settings."""
     if len(differences) < 2:
         return False
-    return bool(differences.mean() > differences.std(ddof=1) / np.sqrt(len(differences)))
+    return bool(differences.mean() > ERRORS * differences.std(ddof=1) / np.sqrt(len(differences)))
 
 
 @dataclass(frozen=True)

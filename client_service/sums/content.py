@@ -22,8 +22,7 @@ from shared.method.settings import MethodSettings
 from shared.sums.content import (
     CONTENT_SUM,
     MOST_SILOS,
-    PAIRS,
-    PROFILES,
+    TENSORS,
     count_features,
     decode_wide,
     encode_wide,
@@ -38,26 +37,29 @@ SLACK = 1e-6  # of the largest eigenvalue, by which rounding may leave one below
 class ContentStatistics(Statistics):
     """Content sums of the other silos.
 
-    A and D lack this silo's own part, so that its own data are never kept here. encoder: of the features. summed:
-    sha256 over the sums of all silos, which is the digest, alike in every silo.
+    A, D and S lack this silo's own part, so that its own data are never kept here. encoder: of the features. summed:
+    sha256 over the sums of all silos, which is the digest, alike in every silo. items: S; None in a file of an earlier
+    version, whose sums had none.
     """
 
     encoder: str
     summed: str
     profiles: Float64
     pairs: Float64
+    items: Float64 | None = None
 
     @property
     def sums(self) -> ContentSums:
-        """Returns the others' A and D."""
-        return ContentSums(self.profiles, self.pairs)
+        """Returns the others' A, D and S."""
+        return ContentSums(self.profiles, self.pairs, self.items)
 
     def described(self) -> dict[str, str]:
         """Describes the encoder and the sums of all silos.
 
         check: sha256 over the arrays, for the file.
         """
-        check = hashlib.sha256(self.profiles.tobytes() + self.pairs.tobytes()).hexdigest()
+        items = b"" if self.items is None else self.items.tobytes()
+        check = hashlib.sha256(self.profiles.tobytes() + self.pairs.tobytes() + items).hexdigest()
         return {"kind": self.kind, "encoder": self.encoder, "summed": self.summed, "check": check}
 
     @property
@@ -67,11 +69,11 @@ class ContentStatistics(Statistics):
 
 
 def count_content(shard: Shard, method: MethodSettings) -> ContentSums:
-    """Computes A and D of the training pairs; zeros where the silo has nothing to add (`find_agreed_features`)."""
+    """Computes A, D and S of the training pairs; zeros where the silo has nothing to add (`find_agreed_features`)."""
     features = find_agreed_features(shard, method)
     if features is None:
         size = count_features(method.basis.encoder)
-        return ContentSums(np.zeros((size, size)), np.zeros((size, size)))
+        return ContentSums(*np.zeros((len(TENSORS), size, size)))
     return sum_content(sparse.csr_array(shard.train), add_constant(features.values))
 
 
@@ -100,9 +102,11 @@ def digest_content(shard: Shard, method: MethodSettings) -> SummedDigests:
 
 
 def add_content(at: SumRound) -> Sums:
-    """Encodes the upper triangles of A and D in words."""
+    """Encodes the upper triangles of A, D and S in words."""
     own: ContentSums = at.counted
-    return {name: encode_wide(_upper(one), at.clients, name) for name, one in zip((PROFILES, PAIRS), own, strict=True)}
+    assert own.items is not None, "expected sums of this version"
+    values = zip(TENSORS, (own.profiles, own.pairs, own.items), strict=True)
+    return {name: encode_wide(_upper(one), at.clients, name) for name, one in values}
 
 
 def finish_content(at: SumRound) -> ContentStatistics:
@@ -111,27 +115,27 @@ def finish_content(at: SumRound) -> ContentStatistics:
     ProtocolError for sums that no data can have.
     """
     sums, encoder = at.sums[at.number], at.method.basis.encoder
-    summed = hashlib.sha256(b"".join(np.ascontiguousarray(sums[name]).tobytes() for name in (PROFILES, PAIRS)))
+    summed = hashlib.sha256(b"".join(np.ascontiguousarray(sums[name]).tobytes() for name in TENSORS))
     size = count_features(encoder)
-    total = [_symmetric(decode_wide(sums[name]), size) for name in (PROFILES, PAIRS)]
+    total = [_symmetric(decode_wide(sums[name], name), size) for name in TENSORS]
     most = MOST_SUMMED * (MOST_SILOS - 1)  # of the low words of so many silos; beyond it a sum has wrapped around
-    if any((sums[name][:-1] > most).any() for name in (PROFILES, PAIRS)) or not _is_possible(*total):
+    if any((sums[name][:-1] > most).any() for name in TENSORS) or not _is_possible(*total):
         words = "a silo or the aggregator gave false numbers; sum anew, or train without them"
         raise ProtocolError(f"expected content sums that data can have, got impossible numbers: {words}")
     if at.included:
         own = add_content(at)
-        others = [one - _symmetric(decode_wide(own[name]), size) for one, name in zip(total, own, strict=True)]
+        others = [one - _symmetric(decode_wide(own[name], name), size) for one, name in zip(total, own, strict=True)]
         if _is_possible(*others):  # not where the process was killed before its part had left
             total = others
     return ContentStatistics("content", encoder, summed.hexdigest(), *total)
 
 
-def _is_possible(profiles: Float64, pairs: Float64) -> bool:
-    """Checks if A and T^T diag(n) T = A - D are positive.
+def _is_possible(profiles: Float64, pairs: Float64, items: Float64) -> bool:
+    """Checks if A, T^T diag(n) T = A - D and S are positive.
 
     With others W would be no number.
     """
-    for one in (profiles, profiles - pairs):
+    for one in (profiles, profiles - pairs, items):
         values = np.linalg.eigvalsh(one)
         if values[0] < -SLACK * max(float(values[-1]), 1.0):
             return False
@@ -154,8 +158,8 @@ def read_content(arrays: Arrays, described: Mapping[str, str]) -> ContentStatist
 
     ValueError for a file whose arrays have changed.
     """
-    profiles, pairs = arrays["profiles"], arrays["pairs"]
-    found = ContentStatistics("content", described["encoder"], described["summed"], profiles, pairs)
+    values = (arrays["profiles"], arrays["pairs"], arrays.get("items"))
+    found = ContentStatistics("content", described["encoder"], described["summed"], *values)
     if found.described()["check"] != described["check"]:
         raise ValueError("expected the arrays that the digest was computed of, got others")
     return found

@@ -1,9 +1,9 @@
 """Content sums add up how item features occur together, without item ids.
 
 They are one small pair of matrices. A silo encodes its items by the one function that the federation has agreed on, the
-encoder, as T (N, d) with a last column of ones. With P = X T it sends A = P^T P and D = A - T^T diag(n) T, n the users
-of each item: d (d + 1) numbers (client_service.models.closed_form.content). No item needs to be in common, and there is
-no list of items.
+encoder, as T (N, d) with a last column of ones. With P = X T it sends A = P^T P, D = A - T^T diag(n) T, n the users of
+each item, and S = T^T T: 3 d (d + 1) / 2 numbers (client_service.models.closed_form.content). No item needs to be in
+common, and there is no list of items.
 
 A number has LIMBS words of 32 bits, because words are added modulo 2^32: two of 16 bits, whose sums have room for
 2^16 silos, and one with its sign.
@@ -25,11 +25,13 @@ from shared.sums.sum import Float64, Shapes, Sum, UInt32
 WORD = "content"
 CONTENT: Part = "content"
 """The part of a run that sums how features of items go together."""
-PROFILES, PAIRS = "content.profiles", "content.pairs"
+PROFILES, PAIRS, ITEMS = "content.profiles", "content.pairs", "content.items"
+TENSORS = (PROFILES, PAIRS, ITEMS)
 LIMBS, LIMB_BITS = 3, 16
-FRACTION_BITS = 20
+FRACTION_BITS, ITEM_BITS = 20, 32  # of sums over users, and of those over items, which are smaller
 WIDE_LIMIT = 2.0 ** (31 + LIMB_BITS * (LIMBS - 1) - FRACTION_BITS)  # a sum of this size or more has no place
 MOST_SILOS = 1 << LIMB_BITS
+FRACTIONS = {PROFILES: FRACTION_BITS, PAIRS: FRACTION_BITS, ITEMS: ITEM_BITS}
 MOST_WIDTH = 1024
 
 
@@ -46,13 +48,13 @@ def count_features(encoder: str) -> int:
 
 
 def content_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
-    """Lists the tensors of the upper triangles of A and D.
+    """Lists the tensors of the upper triangles of A, D and S.
 
     They are (LIMBS, d (d + 1) / 2) each. SettingsError for an encoder without a width.
     """
     size = count_features(method.basis.encoder)
     shape = (LIMBS, size * (size + 1) // 2)
-    return tuple(Tensor(name, shape, "zeros", dtype="U32") for name in (PROFILES, PAIRS))
+    return tuple(Tensor(name, shape, "zeros", dtype="U32") for name in TENSORS)
 
 
 def content_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
@@ -62,28 +64,29 @@ def content_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 
 
 def encode_wide(values: Float64, clients: int, name: str) -> UInt32:
-    """Encodes values as the nearest multiples of 2^-FRACTION_BITS.
+    """Encodes values as the nearest multiples of 2^-b, b the FRACTIONS of a tensor.
 
     Returns words, (LIMBS, n), lowest first. ProtocolError, without the values, where `clients` of that size could
-    overflow a sum, or where one is not finite. name: of the tensor, for the error.
+    overflow a sum, or where one is not finite. name: of the tensor.
     """
     if clients > MOST_SILOS:
         raise ProtocolError(f"{name}: expected at most {MOST_SILOS:,} silos in a sum, got {clients:,}")
-    bound = WIDE_LIMIT / max(1, clients)
+    bits = FRACTIONS[name]
+    bound = WIDE_LIMIT * 2.0 ** (FRACTION_BITS - bits) / max(1, clients)
     if outside := int(np.count_nonzero(~(np.abs(values) < bound))):
         raise ProtocolError(f"{name}: expected values below {bound:g} in size, got {outside} others")
-    whole = np.rint(values * 2.0**FRACTION_BITS).astype(np.int64)
+    whole = np.rint(values * 2.0**bits).astype(np.int64)
     low = [(whole >> (LIMB_BITS * place)) & (MOST_SILOS - 1) for place in range(LIMBS - 1)]
     return np.stack([*low, whole >> (LIMB_BITS * (LIMBS - 1))]).astype(np.uint32)
 
 
-def decode_wide(words: NDArray[np.uint32]) -> Float64:
-    """Decodes the words of a sum to real numbers, (n,)."""
+def decode_wide(words: NDArray[np.uint32], name: str) -> Float64:
+    """Decodes the words of a tensor's sum to real numbers, (n,)."""
     *low, high = np.asarray(words)
     whole = np.ascontiguousarray(high).view(np.int32).astype(np.int64) << (LIMB_BITS * (LIMBS - 1))
     for place, one in enumerate(low):
         whole += one.astype(np.int64) << (LIMB_BITS * place)
-    return whole.astype(np.float64) * 2.0**-FRACTION_BITS
+    return whole.astype(np.float64) * 2.0 ** -FRACTIONS[name]
 
 
 def describe_features(basis: BasisSettings) -> str:
@@ -100,15 +103,16 @@ CONTENT_SUM = Sum(
     title="the content sums",
     tells="how features of its items go together in users",
     tensors=content_tensors,
-    own_names=frozenset({PROFILES, PAIRS}),
+    own_names=frozenset(TENSORS),
     sizes=content_sizes,
-    fraction_bits={PROFILES: FRACTION_BITS, PAIRS: FRACTION_BITS},
+    fraction_bits=FRACTIONS,
     steady=("encoder",),
     part=CONTENT,
     listed=False,
     words={
         PROFILES: "how features of its users' items go together, summed over users",
         PAIRS: "how features of two different items of a user go together, summed over users",
+        ITEMS: "how features of an item of its catalogue go together, summed over items",
     },
     learnt=describe_features,
 )

@@ -67,7 +67,7 @@ def measure_small_shop(experiment: Experiment) -> tuple[str, dict[str, Any]]:
     features, hidden = found.values, pl.read_parquet(small.parent / HIDDEN_PAIRS)
     visits = _read_visits(shard, hidden)
     warm, share = _measure_warm(shard, features, others, visits, experiment.method.cutoff)
-    taken = others._replace(profiles=share * others.profiles, pairs=share * others.pairs) if share else None
+    taken = others.scale(share) if share else None
     cold = _measure_cold(shard, features, taken, visits, experiment.seed)
     judged = {"judged": {WARM: len(warm["today"]), COLD: len(cold["plain_text"])}}
     figures: dict[str, Any] = {"small": True, "shop_users": len(shard.user_ids), **judged}

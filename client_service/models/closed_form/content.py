@@ -2,7 +2,8 @@
 
 With T (N, d) the items' features and a constant column, and P = X T the sums of users' features,
 A = P^T P, D = A - T^T diag(n) T, S = T^T T, W = (A + a tr(A) / d I)^-1 D (S + I)^-1, a basket x is scored x T W T^T.
-A and D are (d, d), and sums over users: those of several silos are added, also where the silos share no item.
+A and D are (d, d), and sums over users, and S is one over items: those of several silos are added, also where the silos
+share no item.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scipy import linalg, sparse
 
 from client_service.data.interactions import Shard
 from client_service.models.closed_form.part import LOUDNESSES, ScorerPart, TrainingGraph
-from client_service.models.hidden_items import FOLDS, HIDDEN, MOST_USERS, hide_columns, hide_items, mean_gain
+from client_service.models.hidden_items import FOLDS, MOST_USERS, hide_columns, hide_items, mean_gain
 from client_service.text.item_features import ItemFeatures, item_features
 from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
@@ -30,25 +31,36 @@ ERRORS = 2.0  # by which another share must be better: there are many settings, 
 SHARES = (1.0, 0.0, 0.3, 3.0)  # of the other silos' sums, the usual one first
 COLD_RIDGES = (0.003, 0.03, 0.3)
 USUAL_COLD_RIDGE = 0.03
-LEAST_EVIDENCE = 3.0  # standard errors; users of one silo judge the same hidden items, and so are no independent draws
-EVIDENCE_SHARE = 0.4  # of the items, which are hidden to see if their features tell anything
+LEAST_EVIDENCE = 4.0  # standard deviations of what meaningless features reach, by which an item's own must be above
+SHUFFLES = 20  # of the features over the items: features that tell nothing of taste
+EVIDENCE_SHARE, EVIDENCE_FOLDS = 0.4, 4  # of the items, which are hidden to see if their features tell anything
+EVIDENCE_USERS = 64  # who judge: a silo of more has evidence enough by these
 HIDING_SEED = 4
 WEIGHT = 3.0  # of small silos, in which validation can hardly weigh it
 PAIRS = 800  # training pairs from which a silo's own sums count a quarter of what all silos' do
 
 
 class ContentSums(NamedTuple):
-    """Sums of interactions from which content-EASE is solved.
+    """Sums of interactions and items from which content-EASE is solved.
 
-    A and D, (d, d), symmetric, float64.
+    A, D and S, (d, d), symmetric, float64. items: S; None in sums of an earlier version, which had none: then the S of
+    the items that are scored takes its place.
     """
 
     profiles: Float64
     pairs: Float64
+    items: Float64 | None = None
 
     def add(self, other: ContentSums, share: float = 1.0) -> ContentSums:
         """Adds a share of other sums to these."""
-        return ContentSums(self.profiles + share * other.profiles, self.pairs + share * other.pairs)
+        some = other.scale(share)
+        items = None if self.items is None or some.items is None else self.items + some.items
+        return ContentSums(self.profiles + some.profiles, self.pairs + some.pairs, items)
+
+    def scale(self, share: float) -> ContentSums:
+        """Multiplies the sums by a share."""
+        items = None if self.items is None else share * self.items
+        return ContentSums(share * self.profiles, share * self.pairs, items)
 
 
 @dataclass(frozen=True)
@@ -68,12 +80,13 @@ class ColdItemScorer:
 
     features: T (N, d) of the silo's items, the last column of ones. left: what each of them adds to the code of a
     basket that has it, (N, d). weights: W (d, d); T W of an item that came later is what it adds. A score is the
-    product of a basket's code and T of the item.
+    product of a basket's code and T of the item. summed: True if the sums of other silos are in W.
     """
 
     features: Float32
     left: Float32
     weights: Float32
+    summed: bool = False
 
     def scores(self, baskets: sparse.csr_array, items: NDArray[np.int64]) -> Float32:
         """Computes the scores of some items for 0/1 baskets.
@@ -137,7 +150,7 @@ def add_constant(features: Float32) -> Float64:
 
 
 def sum_content(interactions: sparse.csr_array, table: Float64) -> ContentSums:
-    """Computes A and D of interactions.
+    """Computes A, D and S of interactions and their items.
 
     interactions: X (M, N). table: T (N, d).
     """
@@ -146,7 +159,7 @@ def sum_content(interactions: sparse.csr_array, table: Float64) -> ContentSums:
         some = np.asarray(interactions[start : start + ROWS] @ table)
         profiles += some.T @ some
     own = table.T @ (degrees(interactions)[1][:, None] * table)
-    return ContentSums(_symmetric(profiles), _symmetric(profiles - own))
+    return ContentSums(_symmetric(profiles), _symmetric(profiles - own), _symmetric(table.T @ table))
 
 
 def _symmetric(matrix: Float64) -> Float64:
@@ -158,14 +171,16 @@ def _symmetric(matrix: Float64) -> Float64:
 def content_weights(sums: ContentSums, table: Float64, ridge: float) -> Float64:
     """Solves for the weights W of content-EASE, (d, d).
 
-    table: T (N, d), the items' features.
+    table: T (N, d), the items' features. S is that of all summed items as if there were N, so that a catalogue which
+    several silos have in common counts once; that of T where the sums have none.
     """
     size = len(sums.profiles)
     strength = ridge * float(np.trace(sums.profiles)) / size
     if not strength > 0.0:
         return np.zeros((size, size))
+    items = table.T @ table if sums.items is None else sums.items * (len(table) / sums.items[-1, -1])
     left = linalg.solve(sums.profiles + strength * np.eye(size), sums.pairs, assume_a="pos")
-    found: Float64 = linalg.solve(table.T @ table + np.eye(size), left.T, assume_a="pos").T
+    found: Float64 = linalg.solve(items + np.eye(size), left.T, assume_a="pos").T
     return found
 
 
@@ -207,19 +222,19 @@ def cold_scorer(graph: TrainingGraph, setting: ContentSetting) -> ColdItemScorer
     own: ContentSums = graph.computed_once("content", lambda: sum_content(graph.interactions, table))
     sums = own if graph.others is None else own.add(graph.others, setting.others)
     weights = content_weights(sums, table, setting.ridge)
-    return ColdItemScorer(table.astype(np.float32), (table @ weights).astype(np.float32), weights.astype(np.float32))
+    summed, left = graph.others is not None and setting.others > 0.0, (table @ weights).astype(np.float32)
+    return ColdItemScorer(table.astype(np.float32), left, weights.astype(np.float32), summed)
 
 
-def rank_hidden_items(graph: TrainingGraph, settings: Sequence[ContentSetting], share: float = HIDDEN) -> Float64:
+def rank_hidden_items(graph: TrainingGraph, settings: Sequence[ContentSetting]) -> Float64:
     """Hides items from everybody, and measures how each setting ranks them among themselves.
 
-    Returns NDCG@10 of each user who has a hidden item and another one, in each fold, (settings, users). share: of the
-    items that somebody has.
+    Returns NDCG@10 of each user who has a hidden item and another one, in each fold, (settings, users).
     """
     assert graph.features is not None
     table, folds = add_constant(graph.features), []
     for fold in range(FOLDS):
-        hidden = hide_items(graph.interactions, np.random.default_rng([HIDING_SEED, fold]), share)
+        hidden = hide_items(graph.interactions, np.random.default_rng([HIDING_SEED, fold]))
         train, wanted = hide_columns(graph.interactions, hidden), graph.interactions[:, hidden].toarray() > 0
         users = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0))[:MOST_USERS]
         profiles, own, found = np.asarray(train[users] @ table), sum_content(train, table), []
@@ -234,27 +249,64 @@ def rank_hidden_items(graph: TrainingGraph, settings: Sequence[ContentSetting], 
 def predicts_taste(graph: TrainingGraph) -> bool:
     """Checks if the features of items tell what users like.
 
-    Hidden items must be ranked better by their own features than by those of other items, by LEAST_EVIDENCE standard
-    errors over users, with the sums of all silos or with the silo's own. Features that say nothing of taste would only
-    add noise, which few validation users do not see.
+    Hidden items must be scored better by their own features than by those of other items: by LEAST_EVIDENCE standard
+    deviations of what SHUFFLES orders of the features reach with the same users and hidden items, with the silo's own
+    sums or with those of all silos. An order of features that tell nothing is one among the others, so that the error
+    does not grow where users judge the same items. Such features would only add noise, which few validation users do
+    not see.
     """
     if graph.features is None:
         return False
-    shuffled = graph.features[np.random.default_rng(HIDING_SEED).permutation(len(graph.features))]
-    some = sparse.csr_array(graph.interactions[:MOST_USERS])
-    graphs = (TrainingGraph(some, graph.spectrum, one, graph.others) for one in (graph.features, shuffled))
-    settings = [ContentSetting(USUAL_COLD_RIDGE, share) for share in ((0.0,) if graph.others is None else (1.0, 0.0))]
-    by_own, by_others = (rank_hidden_items(one, settings, EVIDENCE_SHARE) for one in graphs)
-    gains = by_own - by_others
-    if gains.shape[1] < 2:
+    some = sparse.csr_array(graph.interactions[:EVIDENCE_USERS])
+    items = np.flatnonzero(degrees(some)[1] > 0)
+    baskets, table = sparse.csr_array(some[:, items]), add_constant(graph.features[items])
+    generators = (np.random.default_rng([HIDING_SEED, fold]) for fold in range(EVIDENCE_FOLDS))
+    folds = [one for generator in generators if len((one := _Fold.of(baskets, generator)).users)]
+    if not folds:
         return graph.others is not None  # of a shop without history, of which the others know
-    errors = gains.std(axis=1, ddof=1) / np.sqrt(gains.shape[1])
-    return bool((gains.mean(axis=1) > LEAST_EVIDENCE * errors).any())
+    generator = np.random.default_rng(HIDING_SEED)
+    tables = [table, *(table[generator.permutation(len(table))] for _ in range(SHUFFLES))]
+    for others in (None,) if graph.others is None else (None, graph.others):
+        found = np.array([np.mean([fold.separation(one, others) for fold in folds]) for one in tables])
+        if found[0] - found[1:].mean() > LEAST_EVIDENCE * found[1:].std(ddof=1):
+            return True
+    return False
+
+
+class _Fold(NamedTuple):
+    """Items that are hidden from all users.
+
+    train: interactions without them, (M, N). users: rows (B,) of those who have one, and another item. wanted: their
+    hidden items, (B, H).
+    """
+
+    train: sparse.csr_array
+    hidden: NDArray[np.int64]
+    users: NDArray[np.int64]
+    wanted: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, interactions: sparse.csr_array, generator: np.random.Generator) -> _Fold:
+        """Hides EVIDENCE_SHARE of the items."""
+        hidden = hide_items(interactions, generator, EVIDENCE_SHARE)
+        train, wanted = hide_columns(interactions, hidden), interactions[:, hidden].toarray() > 0
+        users = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0))
+        return cls(train, hidden, users, wanted[users])
+
+    def separation(self, table: Float64, others: ContentSums | None) -> float:
+        """Computes how far above a user's mean the wanted items are scored, in deviations, on the mean."""
+        own = sum_content(self.train, table)
+        sums = own if others is None else own.add(others)
+        weights = content_weights(sums, table, USUAL_COLD_RIDGE)
+        scores = np.asarray(self.train[self.users] @ table) @ weights @ table[self.hidden].T
+        scores -= scores.mean(axis=1, keepdims=True)
+        scores /= np.maximum(scores.std(axis=1, keepdims=True), 1e-12)
+        return float(scores[self.wanted].mean())
 
 
 def cold_settings(graph: TrainingGraph) -> tuple[ContentSetting, ...]:
     """Lists the settings for items that nobody has, the usual one first."""
-    return _usual_first(graph, COLD_RIDGES, USUAL_COLD_RIDGE)
+    return _usual_first(graph, COLD_RIDGES, USUAL_COLD_RIDGE if graph.others is None else COLD_RIDGES[0])
 
 
 def settings_of(graph: TrainingGraph) -> tuple[ContentSetting, ...]:

@@ -102,7 +102,7 @@ def test_models_are_made_with_the_sums_and_the_ledger_names_what_left(runs: dict
     assert head is not None and head.content == kept(described, shard).digest and head.recipe is not None
     assert head.recipe.setting("content") is not None and "content" in {part.name for part in head.recipe.parts}
     ledger = (described.state_of(shard) / "ledger.jsonl").read_text("utf-8")
-    assert "content.profiles" in ledger and "content.pairs" in ledger
+    assert all(f"content.{name}" in ledger for name in ("profiles", "pairs", "items"))
 
 
 def test_a_shop_that_joins_after_the_run_has_the_sums_of_all_that_were_there(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_what_is_kept_has_nothing_of_the_silo_and_a_damaged_file_is_refused(tmp_
     total = added([CONTENT_SILO_SUM.add(at(one)) for one in silos])
     found = finished(silos[0], total)
     others = added([CONTENT_SILO_SUM.add(at(one)) for one in silos[1:]])
-    np.testing.assert_array_equal(found.profiles[np.triu_indices(65)], decode_wide(others[PROFILES]))
+    np.testing.assert_array_equal(found.profiles[np.triu_indices(65)], decode_wide(others[PROFILES], PROFILES))
     save_basis(tmp_path, "run-1", found)
     kept = load_basis(tmp_path, found.digest)
     assert isinstance(kept, ContentStatistics) and kept.digest == found.digest
@@ -102,6 +102,16 @@ def test_what_is_kept_has_nothing_of_the_silo_and_a_damaged_file_is_refused(tmp_
     file.write_bytes(content)
     with pytest.raises(DataError, match="expected a common basis"):
         load_basis(tmp_path, found.digest)
+
+
+def test_sums_that_an_earlier_version_kept_without_those_of_items_are_read(tmp_path: Path) -> None:
+    silos = [silo(place) for place in range(3)]
+    found = finished(silos[0], added([CONTENT_SILO_SUM.add(at(one)) for one in silos]))
+    earlier = replace(found, items=None)
+    save_basis(tmp_path, "run-1", earlier)
+    kept = load_basis(tmp_path, earlier.digest)
+    assert isinstance(kept, ContentStatistics) and kept.sums.items is None
+    np.testing.assert_array_equal(kept.profiles, found.profiles)
 
 
 def test_a_silo_without_text_or_with_another_encoder_adds_zeros_and_says_so() -> None:
@@ -123,7 +133,7 @@ def test_numbers_of_any_size_add_up_over_silos_and_too_large_ones_are_refused_wi
     generator = np.random.default_rng(0)
     parts = [generator.standard_normal(50) * 10.0 ** generator.uniform(-3, 11, 50) for _ in range(7)]
     words = np.sum([encode_wide(one, 7, PROFILES) for one in parts], axis=0, dtype=np.uint32)
-    np.testing.assert_allclose(decode_wide(words), np.sum(parts, axis=0), rtol=1e-11, atol=7 * 2.0**-21)
+    np.testing.assert_allclose(decode_wide(words, PROFILES), np.sum(parts, axis=0), rtol=1e-11, atol=7 * 2.0**-21)
     for wrong in (np.array([WIDE_LIMIT / 3]), np.array([np.nan]), np.array([-np.inf])):
         with pytest.raises(ProtocolError, match=r"^content.pairs: expected values below .* in size, got 1 others$"):
             encode_wide(wrong, 3, PAIRS)
