@@ -154,7 +154,7 @@ def assert_nothing_but_sums_has_left(silo: Path) -> None:
     updates = [entry for entry in entries if entry.get("call") == "update"]
     assert [[one["name"] for one in entry["tensors"]] for entry in updates] == [
         ["items.held", "items.pairs"],
-        ["content.pairs", "content.profiles"],
+        ["content.items", "content.pairs", "content.profiles"],
         ["basis.degrees", "basis.pairs"],
     ]
     assert all(one["dtype"] != "F32" for entry in updates for one in entry["tensors"])
