@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, NoReturn
 from client_service.runtime.trainer_process import (
     BAD_SETTINGS,
     FAILED,
+    HANDOVER_FILE,
     REFUSAL,
     SERVER,
     SETTINGS_FILE,
     TRAINER,
     TRAINER_FILE,
+    WAITING,
+    begin_replaced,
     client_command,
     end_at_once_with_parent,
     give_way,
@@ -78,7 +81,10 @@ def main() -> int:
     kept, trainer = find_descriptor(words, SETTINGS_FILE), find_descriptor(words, TRAINER_FILE)
     files = [Path(word) for word in words if not word.startswith("--")]
     tether = [word for word in words if word == TETHERED]
-    if TRAINER in words:
+    handed = find_descriptor(words, HANDOVER_FILE)
+    if handed is not None:
+        begin_replaced()
+    elif TRAINER in words:
         give_way()
     try:
         if kept is not None and TRAINER not in words:
@@ -92,13 +98,10 @@ def main() -> int:
         from client_service.settings import client_settings
 
         if TRAINER in words:
-            from client_service.app import serve_trainer
-
             if tether:
                 end_at_once_with_parent()
             given = {} if kept is None else read_kept_settings(kept)
-            settings = client_settings(files[0] if files else None, **given)
-            return serve_trainer(settings, os.getppid() if kept is not None else None)
+            return _train(client_settings(files[0] if files else None, **given), words)
         serve(client_settings(files[0] if files else None), trains=SERVER not in words, words=tuple(tether))
     except FederationError as error:
         if not tell_refusal(find_descriptor(words, REFUSAL), error):
@@ -106,6 +109,28 @@ def main() -> int:
         if TRAINER in words and kept is not None:
             return refusal_code(error)
         return BAD_SETTINGS if isinstance(error, SettingsError) else FAILED
+
+
+def _train(settings: ClientSettings, words: list[str]) -> int:
+    """Runs a trainer, or one that waits, and returns its exit code."""
+    kept, handed = find_descriptor(words, SETTINGS_FILE), find_descriptor(words, HANDOVER_FILE)
+    if (refusal := find_descriptor(words, REFUSAL)) is not None:
+        os.set_inheritable(refusal, False)  # a later image of this process is no process that starts
+    if handed is None:
+        from client_service.app import serve_trainer
+
+        server = None if kept is None else os.getppid()
+        return serve_trainer(settings, keep_settings(settings) if kept is None else kept, server)
+    from client_service.http.waiting_trainer import Handover, serve_waiting
+
+    handover = Handover(**read_kept_settings(handed))
+    os.close(handed)
+    handover.kept.let_inherit(False)
+    if WAITING in words:
+        return serve_waiting(settings, handover)
+    from client_service.app import serve_trainer
+
+    return serve_trainer(settings, handover.kept.settings, handover.server, handover)
 
 
 if __name__ == "__main__":

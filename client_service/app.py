@@ -12,21 +12,22 @@ import anyio
 import httpx
 from fastapi import FastAPI
 
+from client_service.federation.run_poll import open_network
 from client_service.http import event_routes, operator_routes, recommendation_routes
 from client_service.http.authentication import OTHER_TASK
 from client_service.http.server_app import SWITCH_SECONDS, finish_app, inside, lifespan
 from client_service.http.service import ClientService
+from client_service.http.waiting_trainer import Handover
 from client_service.pages import routes as pages
 from client_service.runtime.logs import LOGGER
-from client_service.runtime.trainer_process import FAILED, choose_socket
+from client_service.runtime.trainer_process import FAILED, HEALTH_SOCKET, WAITING, choose_socket, replace_trainer
 from client_service.settings import ClientSettings
 from shared.files import close_to_others, write_privately
 from shared.web import openapi
-from shared.web.calling import Calling, ProxyTransport
+from shared.web.listening import Socket, adopt_socket
 from shared.web.logs import configure
 from shared.web.openapi import new_app
 from shared.web.server import listen_privately, run_server
-from shared.web.tls import Identity
 
 LOOK_SECONDS = 1.0  # between two looks at whether the agent still runs
 ABOUT = """
@@ -74,7 +75,7 @@ def create_app(
     app = new_app("LPSFed", ABOUT, "http://127.0.0.1:8801", lifespan)
     identities = app.state.identities = {} if behind_server else settings.identities()
     service = app.state.service = ClientService(
-        settings, outside or _network(settings, identities), turns or nullcontext()
+        settings, outside or open_network(settings, identities), turns or nullcontext()
     )
     for router in (*recommendation_routes.routers, operator_routes.silo, inside):
         app.include_router(router)
@@ -84,56 +85,80 @@ def create_app(
     return finish_app(app, settings, behind_server=behind_server)
 
 
-def _network(settings: ClientSettings, identities: dict[str, Identity]) -> httpx.AsyncBaseTransport:
-    """The way to the aggregator. The certificate that is shown there, where there is one, joins `identities`."""
-    calling = Calling(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
-    identities.update(calling.identities)
-    proxy = settings.proxy()
-    if proxy is not None:
-        return ProxyTransport(calling.context, proxy)
-    return httpx.AsyncHTTPTransport(verify=calling.context, trust_env=False)
-
-
-def serve_trainer(settings: ClientSettings, server: int | None = None) -> int:
+def serve_trainer(
+    settings: ClientSettings, kept: int, server: int | None = None, earlier: Handover | None = None
+) -> int:
     """Runs a trainer, which answers its server at a socket, and returns its exit code.
 
-    The socket is in the state directory. The trainer ends on SIGINT or SIGTERM, or once only a restart helps. server:
-    id of the process that has started this one. DataError or SettingsError: shard or state directory cannot be used.
+    The socket is in the state directory. The trainer ends on SIGINT or SIGTERM, or once only a restart helps; one with
+    nothing to do becomes one that waits (`waiting_trainer.py`). kept: descriptor of the settings. server: id of the
+    process that has started this one. earlier: of an image of this process that has waited. DataError or
+    SettingsError: shard or state directory cannot be used.
     """
     configure("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
     with write_privately():
         _close_to_others(settings)
-        return anyio.run(_serve_trainer, settings, server)
+        trainer = _Trainer(settings, kept, server, earlier)
+        anyio.run(trainer.serve)
+        if (handover := trainer.handover) is not None:
+            replace_trainer((WAITING,), handover.kept, handover, lambda: False)
+    return FAILED if trainer.failed else 0
 
 
-async def _serve_trainer(settings: ClientSettings, server: int | None) -> int:
-    settings = settings.model_copy(update={"ready_file": None})  # the server writes it
-    app = create_app(settings, behind_server=True)
-    LOGGER.info("starting_trainer", client=settings.name)
-    service: ClientService = app.state.service
-    service.server_process = server
-    failed = False
+class _Trainer:
+    """One image of a trainer's process. handover: what the next image goes on from, once this one has ended."""
 
-    async def end_with_agent() -> None:
-        nonlocal failed
+    def __init__(self, settings: ClientSettings, kept: int, server: int | None, earlier: Handover | None) -> None:
+        self._settings = settings.model_copy(update={"ready_file": None})  # the server writes it
+        self._kept, self._server, self._earlier = kept, server, earlier
+        self._listening: tuple[int, ...] = ()  # descriptors of sockets
+        self.failed = False
+        self.handover: Handover | None = None
+
+    async def serve(self) -> None:
+        settings = self._settings
+        app = create_app(settings, behind_server=True)
+        LOGGER.info("starting_trainer", client=settings.name)
+        service: ClientService = app.state.service
+        service.server_process, service.earlier = self._server, self._earlier
+        service.waits_when_idle = settings.trainer_idle_seconds > 0.0
+        if self._earlier is not None:
+            service.metrics.take_over(self._earlier.series)
+
+        async def become_idle() -> None:
+            await service.idle.wait()
+
+        signalled = await run_server(
+            app,
+            settings,
+            identities=app.state.identities,
+            wind_down=lambda: None,
+            hindrance=lambda: service.hindrance,
+            logger=LOGGER,
+            listen=lambda _: self._listen(),
+            retire=become_idle,
+            beside=[self._end_with_agent(service)],
+            cautions=False,  # the server tells them
+        )
+        if service.idle.is_set() and not signalled:
+            self.handover = service.describe(self._kept, *self._listening)
+
+    def _listen(self) -> list[Socket]:
+        """Listens for requests and for the server's own questions, at sockets that the next image goes on with."""
+        if self._earlier is not None:
+            self._listening = (self._earlier.kept.listener, self._earlier.kept.health)
+        else:
+            place = choose_socket(self._settings.state_directory)
+            places = (place, place.with_name(HEALTH_SOCKET))
+            self._listening = tuple(listen_privately(one).detach() for one in places)
+        return [adopt_socket(one) for one in self._listening]
+
+    async def _end_with_agent(self, service: ClientService) -> None:
         while service.live:
             await asyncio.sleep(LOOK_SECONDS)
-        failed = True
+        self.failed = True
         os.kill(os.getpid(), signal.SIGTERM)
-
-    await run_server(
-        app,
-        settings,
-        identities=app.state.identities,
-        wind_down=lambda: None,
-        hindrance=lambda: service.hindrance,
-        logger=LOGGER,
-        listen=lambda _: listen_privately(choose_socket(settings.state_directory)),
-        beside=[end_with_agent()],
-        cautions=False,  # the server tells them
-    )
-    return FAILED if failed else 0
 
 
 def _close_to_others(settings: ClientSettings) -> None:

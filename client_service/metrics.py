@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from shared.message import Message
+
 if TYPE_CHECKING:
-    from client_service.privacy.accounting import PrivacyOut
     from shared.web.tls import Identity
 
 PREFIX = "lpsfed_client"
@@ -32,6 +33,26 @@ PHASES = (
     "cancelled",
     "refused",
 )
+
+
+ROUND_ENDED = "round_ended"
+
+
+class CountedSeries(Message):
+    """A counter's value, or the time when a round ended last."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class SpentBudget(Protocol):
+    """What a silo has spent of its privacy budget; a PrivacyOut has it."""
+
+    @property
+    def epsilon(self) -> float: ...
+    @property
+    def budget(self) -> float: ...
 
 
 class ClientState(Protocol):
@@ -104,6 +125,31 @@ class ClientMetrics(RequestMetrics):
         self._round_ended = time.monotonic()
         self._since.set_function(lambda: time.monotonic() - self._round_ended)
 
+    def read_counts(self) -> list[CountedSeries]:
+        """Returns the counters, for the process's next image."""
+        found = [
+            CountedSeries(name=name, labels=sample.labels, value=sample.value)
+            for name, counter in self._counters().items()
+            for family in counter.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        ]
+        since = CountedSeries(name=ROUND_ENDED, labels={}, value=self._round_ended)
+        return [*found, since]
+
+    def take_over(self, counts: Iterable[CountedSeries]) -> None:
+        """Goes on from the counters of the process's earlier image."""
+        counters = self._counters()
+        for one in counts:
+            if one.name == ROUND_ENDED:
+                self._round_ended = one.value
+            else:
+                counter = counters[one.name]
+                (counter.labels(**one.labels) if one.labels else counter).inc(one.value)
+
+    def _counters(self) -> dict[str, Counter]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Counter)}
+
     def end_round(self) -> None:
         """The client has applied and evaluated a round."""
         self.rounds.inc()
@@ -117,7 +163,7 @@ class ClientMetrics(RequestMetrics):
         self.serving.set_function(lambda: float(status().model is not None))
         self._free.set_function(lambda: float(shutil.disk_usage(directory).free))
 
-    def watch_privacy(self, read: Callable[[], PrivacyOut]) -> None:
+    def watch_privacy(self, read: Callable[[], SpentBudget]) -> None:
         """What differential privacy has spent of its budget. Neither depends on what the data are."""
         spent = Gauge(f"{PREFIX}_privacy_epsilon", "Epsilon that releases of this shard spent", registry=self._registry)
         budget = Gauge(f"{PREFIX}_privacy_budget", "Epsilon that a shard may spend", registry=self._registry)

@@ -234,6 +234,12 @@ class ClientSettings(Listening, EnvironmentSettings):
         ""
         "off",
     )
+    trainer_idle_seconds: float = Field(
+        60.0,
+        ge=0,
+        description="seconds without anything to do after which the trainer gives its memory back and "
+        "[waits](operations.md#answers); 0: never",
+    )
     kept_models: int = Field(
         3,
         ge=1,

@@ -199,13 +199,16 @@ def read_lock_owner(directory: Path) -> int | None:
     return None
 
 
-def lock_directory(directory: Path, process: int | None = None) -> TextIO:
+def lock_directory(directory: Path, process: int | None = None, held: int | None = None) -> TextIO:
     """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written.
 
-    process: the one to end where the lock is to become free; None: this one.
+    process: the one to end where the lock is to become free; None: this one. held: descriptor of this very lock, which
+    an earlier image of this process has taken.
 
     Whoever gets it is the only one who writes there, so what earlier processes left half written is removed.
     """
+    if held is not None:
+        return os.fdopen(held, "a", encoding="utf-8")
     try:
         make_private_folder(directory)
         close_to_others(directory)  # an earlier version may have left it open

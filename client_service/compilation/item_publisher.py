@@ -147,6 +147,11 @@ class ItemPublisher:
         self.failure = error
         LOGGER.warning("answers_not_published", reason=error.strerror)
 
+    @property
+    def is_busy(self) -> bool:
+        """Tells whether a form is chosen or lists are filled in the background."""
+        return self._job.is_alive()
+
     def close(self) -> None:
         """Ends the background work; lists that are filled stay for the next start."""
         self._interrupt.set()

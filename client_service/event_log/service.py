@@ -54,6 +54,11 @@ class EventLog:
         )
         self.on_erasure: Callable[[], None] = lambda: None  # once one waits for a refresh
 
+    @property
+    def least_rating(self) -> float:
+        """A posted interaction with a lower rating is no liking."""
+        return self.overlay.least_rating
+
     async def take_interactions(self, message: InteractionsIn) -> InteractionsOut:
         """Once this returns they are on the disk, and in the next answer."""
         return await self._batches.ask(message)
@@ -161,13 +166,18 @@ class LogSettings(Protocol):
     def most_item_bytes(self) -> int: ...
 
 
+def open_store(settings: LogSettings) -> EventStore:
+    """Opens the file of the log for writing."""
+    return EventStore(
+        settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
+    )
+
+
 def open_log(settings: LogSettings, overlay: Overlay) -> EventLog:
     """Opens the log of interactions since the shard was written, for writing.
 
     The overlay, which is what the log changes in answers, follows it from then on.
     """
-    store = EventStore(
-        settings.state_directory, most=settings.most_interactions, most_item_bytes=settings.most_item_bytes
-    )
+    store = open_store(settings)
     overlay.attach_store(store)
     return EventLog(store, overlay, settings.shard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun, RebuildResult, RefreshResult, Silo
 from client_service.federation.killed_runs import KilledRuns
 from client_service.federation.messages import QualityOut, RoundCosts
+from client_service.federation.run_poll import RunPoll
 from client_service.federation.run_records import load_quality
 from client_service.federation.run_setup import RunOpening, list_warnings
 from client_service.federation.training_run import TrainingRun
@@ -26,7 +27,7 @@ from client_service.runtime.memory import return_free_memory
 from client_service.tasks.task import RunContext
 from client_service.training.training_state import RoundContext
 from shared.errors import FederationError, UnavailableError
-from shared.method.declaration import TRAINING, Declaration
+from shared.method.declaration import TRAINING, Counts
 from shared.method.graph import Float64
 from shared.method.parameters import Parameters
 from shared.protocol.schemas import ENDED, RunOut
@@ -67,13 +68,17 @@ class AgentStatus:
 
 
 class Agent:
-    """Follows the aggregator. `standing`, `training_run` and `silo` may be read at any time."""
+    """Follows the aggregator.
+
+    `standing`, `training_run`, `silo` and `at_work` may be read at any time. at_work: a run asks something of this
+    client, or the aggregator has not been asked yet.
+    """
 
     def __init__(self, silo: Silo, aggregator: Aggregator, worker: Executor) -> None:
         self.silo, self._aggregator, self._worker = silo, aggregator, worker
-        self._declaration: Declaration = silo.settings.declaration()
-        self._sequence: int | None = None
-        self._joined, self._patience = False, RoundDeadline()
+        self.poll = RunPoll(aggregator, silo.settings, silo.metrics)
+        self.at_work = True  # until the first poll
+        self._patience = RoundDeadline()
         self._signature_seconds: float | None = None
         self._sending = UpdateSender(
             silo.settings,
@@ -95,15 +100,15 @@ class Agent:
         self._given_up: GivenUp | None = None
         self._steps, self._amid = asyncio.Condition(), False  # a round is begun, and not applied
 
-    async def follow(self) -> None:
+    async def follow(self, ends: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Until cancelled. A refusal or a lost connection is shown in `standing` and tried again later.
 
         A run that ends in another error, such as a lack of memory, is given up: the silo goes on with the next one.
+        ends: asked between two polls while no run asks anything of this client; True ends this.
         """
-        while True:
+        while ends is None or self.at_work or not await ends():
             try:
                 await self._step()
-                self._aggregator.pace.went_on()
                 self._set_status(problem=None if self._given_up is None else self._given_up.reason)
             except FederationError as error:
                 self._schedule_retry(error)
@@ -114,7 +119,7 @@ class Agent:
                 if self._patience.seconds_left > 0.0:  # the silo ends
                     raise
                 LOGGER.info("round_gave_way", run=self.standing.run, round=self.standing.round)
-                self._sequence = None
+                self.poll.sequence = None
             except Exception as error:
                 self._give_up(error)
                 await asyncio.sleep(ERROR_SECONDS)  # an error before any call would else leave no time for others
@@ -132,23 +137,26 @@ class Agent:
 
     def _schedule_retry(self, error: FederationError) -> None:
         """The next call waits: see `Pace`."""
-        LOGGER.warning("held_up", code=error.code, reason=str(error))
-        self.silo.metrics.held_up.labels(error.code).inc()
         self._set_status(problem=str(error))
-        self._sequence = None  # whatever was missed meanwhile is asked for again
-        self._aggregator.pace.held_up(error)
+        self.poll.hold_up(error)
 
     async def _step(self) -> None:
         """One change of the federation: wait for it, then do what it asks of this client."""
-        if not self._joined:
-            await self._join()
-        state = await self._aggregator.current(self._sequence, self.silo.settings.wait_seconds)
+        try:
+            if not self.poll.joined:
+                await self._join()
+            state = await self.poll.ask()
+        except FederationError:
+            self.at_work = self._part is not None
+            raise
+        self.at_work = not self.poll.asks_nothing(state)
         if state.run is not None:
             async with self._steps:
                 self._asked = state.run
                 await self._take_part(state, state.run)
                 self._steps.notify_all()
-        self._sequence, self._asked = state.sequence, None
+        self.poll.follow(state)
+        self.at_work, self._asked = state.run is not None and state.phase not in ENDED, None
 
     async def change_silo(self, change: Callable[[Silo], RebuildResult]) -> RefreshResult:
         """Wait for the end of the round at hand, at most `LONGEST_ROUND` seconds, and go on with another shard.
@@ -185,16 +193,16 @@ class Agent:
         self.silo = silo
         self._opening = RunOpening(silo, self._aggregator, self._work, self._patience)
         self._part, self.training_run = None, None
-        self._amid, self._joined, self._asked = False, False, None  # the silo's counts may be others
+        self._amid, self.poll.joined, self._asked = False, False, None  # the silo's counts may be others
+
+    @property
+    def counts(self) -> Counts | None:
+        """Sizes of the silo's graph, where its policy gives them."""
+        return self.silo.task.count(self.silo.shard) if self.silo.settings.policy.counts else None
 
     async def _join(self) -> None:
         self._set_status(phase="joining")
-        silo = self.silo
-        counts = silo.task.count(silo.shard) if silo.settings.policy.counts else None
-        answer = await self._aggregator.join(self._declaration, counts)
-        LOGGER.info("joined", clients=answer.clients)
-        self._joined = True
-        self._signature_seconds = answer.signature_seconds
+        self._signature_seconds = (await self.poll.join(self.counts)).signature_seconds
         self._set_status(phase="waiting")
 
     async def _take_part(self, state: RunOut, run: str) -> None:

@@ -112,7 +112,13 @@ def finish_app(app: FrontedApp, settings: AccessSettings, *, behind_server: bool
     app.add_middleware(BodyLimit, held=held)
     app.add_middleware(BodyTimeout)
     if behind_server:
-        app.add_middleware(BehindServer, requests=service.metrics.requests, logger=LOGGER, callers_ids=True)
+        app.add_middleware(
+            BehindServer,
+            requests=service.metrics.requests,
+            logger=LOGGER,
+            callers_ids=True,
+            activity=service.activity,
+        )
         return app
     app.add_middleware(RateLimit, buckets=buckets, who=keys.rate_limit_key)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
@@ -217,7 +223,7 @@ async def _serve_app(
         hindrance=lambda: service.hindrance,
         starting=starting,
         logger=LOGGER,
-        listen=share_port if settings.shares_port else None,
+        listen=(lambda settings: [share_port(settings)]) if settings.shares_port else None,
         beside=[child.keep() for child in children],
     )
 

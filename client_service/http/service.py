@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 import httpx
 
-from client_service.boundary.aggregator_api import connect
 from client_service.boundary.anchors import KnownAnchors
-from client_service.boundary.gate import Boundary, GateTransport
+from client_service.boundary.gate import GateTransport
 from client_service.boundary.gate_self_test import GateOut, check_gate, code_digests
 from client_service.boundary.ledger_heads import HeadedLedger
 from client_service.federation.agent import Agent, AgentStatus
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
 from client_service.federation.messages import BasisOut, QualityOut, SpectrumOut, StatusOut
+from client_service.federation.run_poll import open_link
 from client_service.federation.run_records import load_quality, load_spectra, quality_warnings
 from client_service.http.answering import Answering
+from client_service.http.trainer_proxy import RequestActivity
+from client_service.http.waiting_trainer import Budget, Handover
 from client_service.metrics import ClientMetrics
 from client_service.model_store.model_server import FrozenModel
 from client_service.privacy.accounting import PrivacyOut
@@ -32,9 +36,10 @@ from client_service.runtime.device import choose_device
 from client_service.runtime.interruption import Interrupt
 from client_service.runtime.logs import LOGGER, describe_place
 from client_service.runtime.memory import return_free_memory
+from client_service.runtime.trainer_process import InheritedFiles
 from client_service.runtime.workers import TrainingWorker
 from client_service.secure_rounds.masking import Masking, open_masking
-from client_service.secure_rounds.members import KnownMembers
+from client_service.secure_rounds.members import KnownMembers, open_members
 from client_service.secure_rounds.round_memory import RoundMemory
 from client_service.serving.recommender import Recommender
 from client_service.settings import ClientSettings
@@ -48,6 +53,8 @@ from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import PrivateKey
 from shared.sums import SUMS
 from shared.sums.sum import BASIS
+
+IDLE_LOOK_SECONDS = 1.0  # between two looks at whether there is something to do
 
 
 class ClientService(Answering):
@@ -69,6 +76,12 @@ class ClientService(Answering):
         self._members: KnownMembers | None = None
         self._ended = False
         self.server_process: int | None = None  # id of the server process that has started this one
+        self.earlier: Handover | None = None  # of an earlier image of this process, which has waited
+        self.activity = RequestActivity()
+        self._kept_lock: int | None = None
+        self._idle_since = time.monotonic()
+        self.idle = asyncio.Event()  # set once there is nothing to do; only in a trainer that may wait
+        self.waits_when_idle = False
         self.metrics.watch_state(settings.state_directory, self.status)
 
     @property
@@ -106,7 +119,7 @@ class ClientService(Answering):
         """
         pinned, interrupt = self.settings.threads, Interrupt()
         with (
-            lock_directory(self.settings.state_directory, self.server_process),
+            self._lock_state(),
             TrainingWorker(pinned, self._turns) as worker,
         ):
             key = own_key(self.settings.name, self.settings.state_directory, self.settings.signing_key_file)
@@ -115,17 +128,23 @@ class ClientService(Answering):
             # Before anything is written: beside damaged records all files stay as they were found.
             records = await asyncio.get_running_loop().run_in_executor(worker, self._open, key, shard)
             self._answers, self._feedback = await asyncio.to_thread(self.task.open, self.settings, shard)
-            boundary, limits = self._boundary(), self.settings.limits()
             members, masking = self._peers(key, records)
-            believed = None if members is None else members.aggregator
-            async with (
-                _sealed_at_end(records),
-                connect(boundary, records.ledger, key, limits=limits, inner=self._outside, believed=believed) as link,
-            ):
+            linked = open_link(
+                self.settings,
+                records.ledger,
+                key,
+                members,
+                self._outside,
+                permit=None if records.guard is None else records.guard.permit,
+                permit_basis=None if records.basis_guard is None else records.basis_guard.permit,
+            )
+            async with _sealed_at_end(records), linked as link:
                 self._gate = link.gate
                 self._agent = agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
                 if self._feedback is not None:
-                    self._refresher = RefreshScheduler(self.settings, self._feedback, partial(self._refresh, agent))
+                    before = None if self.earlier is None else self.earlier.refresh
+                    work = partial(self._refresh, agent)
+                    self._refresher = RefreshScheduler(self.settings, self._feedback, work, before)
                 self._following = asyncio.create_task(self._follow(shard, worker, interrupt))
                 try:
                     yield
@@ -146,10 +165,75 @@ class ClientService(Answering):
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
             refreshing = () if self._refresher is None else (self._watch(self._refresher.follow()),)
-            await _until_all_end(self._watch(self._agent.follow()), *refreshing)
+            await _until_all_end(self._watch(self._follow_runs(self._agent)), *refreshing)
         except Exception:
             LOGGER.exception("agent_ended")
             raise
+
+    async def _follow_runs(self, agent: Agent) -> None:
+        """Follows the aggregator until there is nothing to do in a trainer that may wait; else for ever."""
+        if not self.waits_when_idle:
+            return await agent.follow()
+        looking = asyncio.create_task(self._note_work(agent))
+        try:
+            await agent.follow(self._is_idle)
+        finally:
+            looking.cancel()
+        self.idle.set()
+        await asyncio.Future()  # until the service ends
+
+    async def _note_work(self, agent: Agent) -> None:
+        """Notes until when there was something to do."""
+        while True:
+            if agent.at_work or self._has_work():
+                self._idle_since = time.monotonic()
+            await asyncio.sleep(min(IDLE_LOOK_SECONDS, self.settings.trainer_idle_seconds / 4))
+
+    def _has_work(self) -> bool:
+        """Tells whether requests are open, lists are computed, or a refresh is under way or due soon."""
+        refresher, seconds = self._refresher, self.settings.trainer_idle_seconds
+        refreshes = refresher is not None and not refresher.is_at_rest(seconds)
+        return self.activity.open > 0 or self.answers.is_busy or refreshes or self.hindrance is not None
+
+    async def _is_idle(self) -> bool:
+        """Tells whether there has been nothing to do for as long as the settings say."""
+        since = max(self._idle_since, self.activity.ended)
+        if self._has_work() or time.monotonic() - since < self.settings.trainer_idle_seconds:
+            return False
+        if self._feedback is None:
+            return True
+        try:
+            return not await asyncio.to_thread(self._feedback.store.erasures.are_open)
+        except UnavailableError:  # the log is held by somebody now
+            return False
+
+    def describe(self, settings: int, listener: int, health: int) -> Handover:
+        """Describes what the process's next image goes on from, which waits. Given: descriptors."""
+        assert self._agent is not None and self._kept_lock is not None
+        poll, guard, log = self._agent.poll, self._guard, self._feedback
+        served = self.answers.served
+        spent = None if guard is None else guard.standing
+        files = InheritedFiles(settings=settings, lock=self._kept_lock, listener=listener, health=health)
+        return Handover(
+            kept=files,
+            server=self.server_process,
+            refresh=None if self._refresher is None else self._refresher.state,
+            least_rating=None if log is None else log.least_rating,
+            joined=poll.joined,
+            settled=poll.settled,
+            counts=self._agent.counts,
+            model=None if served is None else served.version,
+            budget=None if spent is None else Budget(epsilon=spent.epsilon, budget=spent.budget),
+            series=tuple(self.metrics.read_counts()),
+        )
+
+    def _lock_state(self) -> TextIO:
+        """Locks the state directory, and keeps the lock open for the process's next image where there may be one."""
+        held = None if self.earlier is None else self.earlier.kept.lock
+        found = lock_directory(self.settings.state_directory, self.server_process, held)
+        if self.waits_when_idle:
+            self._kept_lock = os.dup(found.fileno())
+        return found
 
     async def _watch(self, job: Coroutine[Any, Any, None]) -> None:
         """Note the end of a job that goes on for ever: only a restart of the process helps then."""
@@ -213,13 +297,7 @@ class ClientService(Answering):
         if settings.members is None and not settings.trust_on_first_use:
             return None, None
         memory = RoundMemory(records.rounds)
-        members = self._members = KnownMembers(
-            settings.members,
-            memory,
-            aggregator=settings.aggregator_key,
-            known=settings.known_members,
-            least=settings.policy.least_members,
-        )
+        members = self._members = open_members(settings, memory)
         if not settings.secure:
             return members, None
         said = {"noised": settings.privacy.on, "changing_members": settings.policy.changing_members}
@@ -231,18 +309,6 @@ class ClientService(Answering):
         if (guard := found.guard) is not None:
             self.metrics.watch_privacy(lambda: guard.standing)
         return found
-
-    def _boundary(self) -> Boundary:
-        settings, policy = self.settings, self.settings.policy
-        return Boundary(
-            settings.name,
-            httpx.URL(settings.aggregator_url),
-            settings.declaration(),
-            policy.counts,
-            policy.max_upload_bytes,
-            None if self._guard is None else self._guard.permit,
-            None if self._records is None or (basis := self._records.basis_guard) is None else basis.permit,
-        )
 
     def status(self) -> StatusOut:
         standing = AgentStatus() if self._agent is None else self._agent.standing

@@ -8,7 +8,9 @@ and names the route for the server's log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from client_service.http.authentication import CallerKeys
-from client_service.runtime.trainer_process import find_socket
+from client_service.runtime.trainer_process import find_health_socket, find_socket
 from shared.errors import AuthenticationError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
 from shared.web.connection_limits import vouch
@@ -26,6 +28,7 @@ from shared.web.credentials import operator_secret
 from shared.web.middleware import AccessLog
 from shared.web.problems import problem
 
+SERVER_PATHS = frozenset(("/health/live", "/health/ready", "/metrics"))  # that a server asks its trainer, if any
 ROUTE = "X-LPSFed-Route"  # of a trainer's answer, to its server alone: methods and template of the route
 HOP_BY_HOP_HEADERS = frozenset(
     (
@@ -56,13 +59,37 @@ class ProxiedRoute:
         return cls(path, frozenset(methods.split(","))) if path else cls()
 
 
+@dataclass
+class RequestActivity:
+    """Counts the requests that are under way, and notes when the last one ended."""
+
+    open: int = 0
+    ended: float = field(default_factory=time.monotonic)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open, self.ended = self.open - 1, time.monotonic()
+
+
+@dataclass(frozen=True)
 class BehindServer(AccessLog):
     """An access log of the trainer that leaves lines and samples to its server.
 
-    Each answer carries the name of its route, for the server's line and sample.
+    Each answer carries the name of its route, for the server's line and sample. activity: of what others ask; the
+    server's own questions do not count.
     """
 
+    activity: RequestActivity = field(default_factory=RequestActivity)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with nullcontext() if scope["path"] in SERVER_PATHS else self.activity.request():
+            await self._name(scope, receive, send)
+
+    async def _name(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def name_route(message: Message) -> None:
             route = scope.get("route")
             if message["type"] == "http.response.start" and getattr(route, "path", None) is not None:
@@ -113,7 +140,7 @@ class TrainerProxy:
             writer.close()
 
     async def fetch(self, path: str, seconds: float) -> bytes | None:
-        """Fetches a page of the trainer that needs no key.
+        """Fetches a page of the trainer that needs no key, from the socket that does not wake it where it waits.
 
         None: there was no answer with status 200 in `seconds`.
         """
@@ -131,7 +158,7 @@ class TrainerProxy:
         scope = {"method": "GET", "raw_path": path.encode(), "query_string": b"", "headers": [(b"host", b"trainer")]}
         try:
             async with asyncio.timeout(seconds):
-                reader, writer = await self._open()
+                reader, writer = await self._open(find_health_socket(self.state))
                 try:
                     await _Exchange(scope, reader, writer, seconds).run(nothing, keep)
                 finally:
@@ -149,14 +176,14 @@ class TrainerProxy:
         until = loop.time() + self.start_seconds
         while True:
             try:
-                return await self._open()
+                return await self._open(find_socket(self.state))
             except OSError:
                 if loop.time() >= until or not self.starting():
                     raise
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_unix_connection(str(find_socket(self.state)), limit=PIECE)
+    async def _open(self, place: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_unix_connection(str(place), limit=PIECE)
 
     def _vouch(self, scope: Scope) -> None:
         """Vouches for the connection of a request that shows a key of the silo."""

@@ -1,7 +1,8 @@
 """The log of what has happened -> the next shard, its model, and answers from both, while the silo goes on answering.
 
 When: on request, every so often, after so many interactions, and after an erasure. During an open run a refresh waits
-for the end of the round at hand; the run then goes on with the new shard, as after a restart with one.
+for the end of the round at hand; the run then goes on with the new shard, as after a restart with one. A trainer that
+waits looks at the log by the same rule. No import of this module loads torch, polars, scipy or pandas.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
-from client_service.event_log.service import EventLog
-from client_service.federation.client_run import RefreshResult
+from client_service.event_log.store import EventStore
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError
 from shared.message import Message
+
+if TYPE_CHECKING:
+    from client_service.federation.client_run import RefreshResult
 
 T = TypeVar("T")
 LOOK_SECONDS = 1.0  # between two checks of what other processes have written to the log
@@ -47,14 +50,37 @@ class RefreshOut(Message):
     problem: str | None = Field(None, description="why the last one failed; it is tried again")
 
 
+class FollowedLog(Protocol):
+    """What the scheduler needs of a log: see `EventLog`."""
+
+    on_erasure: Callable[[], None]
+
+    @property
+    def store(self) -> EventStore: ...
+    @property
+    def least_rating(self) -> float: ...
+    def follow(self) -> None: ...
+
+
+class SchedulerState(Message):
+    """What a scheduler passes on to the one of the process's next image. due: of `time.monotonic`; None: never."""
+
+    standing: RefreshOut
+    due: float | None
+
+
 class RefreshScheduler:
-    """One at a time. `work`: does it, and says when it begins to; `standing` may be read at any time."""
+    """One at a time. `work`: does it, and says when it begins to; `standing` may be read at any time.
+
+    earlier: an earlier scheduler's state; a refresh that was asked for, or under way, comes first.
+    """
 
     def __init__(
         self,
         settings: ClientSettings,
-        feedback: EventLog,
+        feedback: FollowedLog,
         work: Callable[[Callable[[], None]], Awaitable[RefreshResult]],
+        earlier: SchedulerState | None = None,
     ) -> None:
         self._every, self._after = settings.refresh_seconds, settings.refresh_interactions
         self._feedback, self._store, self._work = feedback, feedback.store, work
@@ -65,9 +91,21 @@ class RefreshScheduler:
             loop.call_soon_threadsafe(self._ask_for_erasure)
 
         feedback.on_erasure = wake
-        self.standing = RefreshOut(phase="idle")
-        self._due = self._next_due()
+        self.standing = RefreshOut(phase="idle") if earlier is None else earlier.standing
+        self._due = self._next_due() if earlier is None else float("inf") if earlier.due is None else earlier.due
+        if self.standing.phase != "idle":
+            self._asked.set()
         self._seen = 0  # the change number of the log up to which it was followed
+
+    @property
+    def state(self) -> SchedulerState:
+        """What a later scheduler goes on from."""
+        return SchedulerState(standing=self.standing, due=None if self._due == float("inf") else self._due)
+
+    def is_at_rest(self, seconds: float) -> bool:
+        """Tells whether no refresh is under way, and none will be due within so many seconds."""
+        resting = self.standing.phase == "idle" and self.standing.problem is None and not self._asked.is_set()
+        return resting and self._due - time.monotonic() > seconds
 
     def ask(self) -> RefreshOut:
         """A refresh begins soon, by the answer's number; ConflictError while one is under way."""
@@ -129,7 +167,7 @@ class RefreshScheduler:
         if self._after is None:
             return False
         return await self._query_log(
-            partial(self._store.holds_liked, self._after, self._feedback.overlay.least_rating), otherwise=False
+            partial(self._store.holds_liked, self._after, self._feedback.least_rating), otherwise=False
         )
 
     async def _query_log(self, ask: Callable[[], T], *, otherwise: T) -> T:

@@ -1,7 +1,8 @@
 """Starts the processes beside a server: the trainer, and further servers at its port.
 
 A child reads its settings from a file without a name: no secret is in a command line or an environment. A child that
-ends is started again, after growing waits. Every child ends with the server, also where the server is killed.
+ends is started again, after growing waits. Every child ends with the server, also where the server is killed. A trainer
+without anything to do replaces itself by a smaller image of the same process, which keeps its sockets and its lock.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import struct
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +42,10 @@ SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}  # the system call's number, for
 GRACE_SECONDS = 10.0  # for which a process that was asked to end may go on
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 60.0  # before a process that has ended is started again
 STABLE_SECONDS = 60.0  # a process that ran for longer is started again after the first wait
+WAITING, HANDOVER_FILE = "--waiting", "--handover-descriptor="  # of a trainer's next image
+STOP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT))
 SOCKET = "trainer.sock"  # in the state directory
+HEALTH_SOCKET = "health.sock"  # beside it: for the server's own questions, which wake no trainer that waits
 LONGEST_SOCKET = 100  # bytes of a socket's path; the system takes 107, on some systems 103
 DIE_WITH_PARENT = 1  # of Linux's prctl
 
@@ -138,6 +143,44 @@ def end_at_once_with_parent() -> None:
     threading.Thread(target=wait, name="tether", daemon=True).start()
 
 
+class InheritedFiles(BaseModel):
+    """Descriptors that each image of a trainer inherits: settings, lock of the state directory, listening sockets."""
+
+    settings: int
+    lock: int
+    listener: int
+    health: int
+
+    def let_inherit(self, inheritable: bool) -> None:
+        """Lets the next image have these files, or a child process not."""
+        for descriptor in (self.settings, self.lock, self.listener, self.health):
+            os.set_inheritable(descriptor, inheritable)
+
+
+def replace_trainer(
+    words: tuple[str, ...], kept: InheritedFiles, handover: BaseModel, ends: Callable[[], bool]
+) -> None:
+    """Replaces this process by another image of the same trainer; returns where it is asked to end.
+
+    A stop signal that comes from now on ends the new image. handover: what the new image reads. ends: tells whether
+    this process has been asked to end.
+    """
+    told = keep_settings(handover)
+    kept.let_inherit(True)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    if not ends():
+        tether = [word for word in sys.argv if word == TETHERED]
+        files = f"{SETTINGS_FILE}{kept.settings}", f"{HANDOVER_FILE}{told}"
+        os.execv(sys.executable, client_command(TRAINER, *words, *files, *tether))
+
+
+def begin_replaced() -> None:
+    """Heeds stop signals, which `replace_trainer` has held back, in the new image."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
 def choose_socket(state: Path) -> Path:
     """Chooses the path of the trainer's socket, and removes an earlier trainer's.
 
@@ -159,14 +202,21 @@ def find_socket(state: Path) -> Path:
     return place.readlink() if place.is_symlink() else place
 
 
+def find_health_socket(state: Path) -> Path:
+    """Finds the path of the socket for the server's questions about the trainer's health."""
+    return find_socket(state).with_name(HEALTH_SOCKET)
+
+
 def _remove_socket(place: Path) -> None:
     """Removes the socket of an earlier trainer, and the folder that was made for it."""
     if place.is_symlink():
         found = place.readlink()
-        found.unlink(missing_ok=True)
+        for path in (found, found.with_name(HEALTH_SOCKET)):
+            path.unlink(missing_ok=True)
         with suppress(OSError):
             found.parent.rmdir()
-    place.unlink(missing_ok=True)
+    for path in (place, place.with_name(HEALTH_SOCKET)):
+        path.unlink(missing_ok=True)
 
 
 def client_command(*words: str) -> list[str]:

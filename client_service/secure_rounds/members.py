@@ -14,6 +14,7 @@ from pydantic import Field
 
 from client_service.runtime.logs import LOGGER
 from client_service.secure_rounds.round_memory import RoundMemory
+from client_service.settings import ClientSettings
 from shared.errors import ConflictError, PrivacyError, SettingsError
 from shared.message import Message
 from shared.protocol.schemas import ClientName, Digest
@@ -211,6 +212,17 @@ class KnownMembers:
         if self._file is None and (others := sorted(set(self._pinned) - self._memory.agreed)):
             return (f"{', '.join(others)} take part, and were not named when this silo joined: {CONSENT}",)
         return ()
+
+
+def open_members(settings: ClientSettings, memory: RoundMemory) -> KnownMembers:
+    """Opens what this silo believes of others, by its settings."""
+    return KnownMembers(
+        settings.members,
+        memory,
+        aggregator=settings.aggregator_key,
+        known=settings.known_members,
+        least=settings.policy.least_members,
+    )
 
 
 def _few(run: str) -> str:

@@ -32,5 +32,10 @@ class ModelServer:
     def lists_share(self) -> float:
         return 0.0
 
+    @property
+    def is_busy(self) -> bool:
+        """Tells whether something goes on in the background, such as the computation of lists."""
+        return False
+
     def close(self) -> None:
         """Ends what goes on in the background; by default nothing does."""

@@ -57,6 +57,8 @@ class ModelIntake(Protocol):
     """Compiles assigned models, and computes their lists in the background until closed."""
 
     def take_up(self, served: Any) -> CompiledModel | None: ...
+    @property
+    def is_busy(self) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -119,6 +121,11 @@ class Recommender(ModelServer):
         """Drops the recommender before, once all lists are filled or LONGEST_FILL is over."""
         if self._before is not None and (self.lists_share == 1.0 or time.monotonic() > self._before[1]):
             self._before = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Tells whether lists are computed in the background."""
+        return self._intake is not None and self._intake.is_busy
 
     def close(self) -> None:
         """Ends the computation of lists in the background."""

@@ -5,15 +5,21 @@ Shapes used throughout: M users, N items, E edges.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
+
+if TYPE_CHECKING:  # most who import this module need a type of it, and none of the memory that scipy takes
+    from scipy import sparse
 
 Float64 = NDArray[np.float64]
 
 
 def interaction_matrix(users: NDArray[np.int64], items: NDArray[np.int64], shape: tuple[int, int]) -> sparse.csr_array:
     """The 0/1 matrix R of (E,), (E,) index pairs -> (M, N). A pair given twice counts once."""
+    from scipy import sparse
+
     ones = np.ones(len(users), dtype=np.float64)
     matrix = sparse.csr_array((ones, (users, items)), shape=shape)
     matrix.sum_duplicates()
@@ -38,6 +44,8 @@ def normalise(interactions: sparse.csr_array, exponent: float = 0.5, added: floa
     (u, s, v) give the low end of the normalised Laplacian: lambda = 1 - s with eigenvector [u; v] / sqrt(2).
 
     added: to each degree, as a multiple of the mean degree of the users, and of the items."""
+    from scipy import sparse
+
     by_user, by_item = (degree + added * degree.mean() for degree in degrees(interactions))
     rows, columns = sparse.diags_array(power(by_user, -exponent)), sparse.diags_array(power(by_item, -exponent))
     return sparse.csr_array(rows @ interactions @ columns)

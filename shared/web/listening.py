@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,8 +16,14 @@ from shared.web.connection_limits import MOST, MOST_OF_ADDRESS, Crowd
 if TYPE_CHECKING:
     from shared.web.tls import Identity
 
+Socket = socket.socket
 PORT = "port"  # what a certificate is for: those who call the service
 REQUESTS_PER_SECOND = 100.0  # of one caller, where no setting says otherwise and others than this machine can call
+
+
+def adopt_socket(descriptor: int) -> Socket:
+    """Opens an inherited socket once more; closing what this returns leaves the inherited one open."""
+    return socket.socket(fileno=os.dup(descriptor))
 
 
 class Listening(BaseModel):

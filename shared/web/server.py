@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -111,6 +111,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, wind_down: Callable[[], None]) -> None:
         super().__init__(config)
         self._wind_down = wind_down
+        self.signalled = False
 
     @property
     def deafness(self) -> str | None:
@@ -121,6 +122,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn's own raises the signal again after serving, which would cut off the lifespan's own end."""
         del frame
+        self.signalled = True
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
@@ -131,6 +133,16 @@ class _Server(uvicorn.Server):
             if not isinstance(end.__context__, OSError):
                 raise
             raise SettingsError(_unusable(self.config.host, self.config.port, end.__context__)) from None
+
+    async def retire_after(self, ready: Callable[[], Awaitable[None]]) -> None:
+        """Ends as a signal would once `ready` returns, after every open connection has ended by itself."""
+        await ready()
+        for one in self.servers:
+            one.close()
+        await finish_accepting()
+        while self.server_state.connections and not self.should_exit:
+            await asyncio.sleep(STARTED_BEAT_SECONDS)
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._wind_down()
@@ -199,16 +211,18 @@ async def run_server(
     hindrance: Callable[[], str | None],
     logger: structlog.stdlib.BoundLogger,
     starting: Callable[[], str | None] = lambda: None,
-    listen: Callable[[Listening], socket.socket] | None = None,
+    listen: Callable[[Listening], list[socket.socket]] | None = None,
+    retire: Callable[[], Awaitable[None]] | None = None,
     beside: Sequence[Coroutine[None, None, None]] = (),
     cautions: bool = True,
-) -> None:
-    """Serves until SIGINT or SIGTERM, inside the app's lifespan.
+) -> bool:
+    """Serves until SIGINT or SIGTERM, or until `retire` returns, inside the app's lifespan.
 
-    Errors of the lifespan reach the caller unchanged.
+    Returns whether a signal asked it to end. Errors of the lifespan reach the caller unchanged.
 
     starting: says why the parent process is not told yet that this one is ready, once nothing hinders. listen: makes
-    another socket than the usual one at the settings' address. beside: jobs that run meanwhile. cautions: the log
+    other sockets than the usual one at the settings' address. retire: no connection is accepted once it returns, and
+    those that are open may finish. beside: jobs that run meanwhile. cautions: the log
     tells the cautions of the settings.
 
     The port's certificate is the one called PORT; all `identities` are looked after. `hindrance`: what `/health/ready`
@@ -241,10 +255,13 @@ async def run_server(
         jobs.append(keep_renewed(identities.values(), logger))
     if file is not None:
         jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
+    if retire is not None:
+        jobs.append(server.retire_after(retire))
     with server.capture_signals():
         async with run_beside(*jobs), app.router.lifespan_context(app):
-            await server.serve(None if listen is None else [listen(settings)])
+            await server.serve(None if listen is None else listen(settings))
     logger.info("stopped")
+    return server.signalled
 
 
 def share_port(settings: Listening) -> socket.socket:

@@ -250,6 +250,19 @@ LIGHT = (  # modules of the process that answers
 )
 
 
+WAITING = (  # modules of a trainer that waits for something to do
+    "client_service.http.waiting_trainer",
+    "client_service.federation.run_poll",
+    "client_service.refresh.scheduler",
+)
+
+
+@pytest.mark.parametrize("module", WAITING)
+def test_what_waits_for_a_run_or_a_refresh_loads_nothing_that_trains(module: str) -> None:
+    heavy = {"torch", "polars", "pandas", "scipy", "pyarrow", "jinja2", "fastapi", "uvicorn"}
+    assert loaded(module) & heavy == set()
+
+
 @pytest.mark.parametrize("module", LIGHT)
 def test_what_answers_needs_of_data_loads_neither_torch_nor_tables(module: str) -> None:
     heavy = {"torch", "polars", "pandas", "scipy", "pyarrow", "httpx", "cryptography", "pydantic_settings", "jinja2"}

@@ -24,6 +24,7 @@ from client_service.http.trainer_proxy import BehindServer, TrainerProxy
 from client_service.metrics import ClientMetrics, RequestMetrics, join_metrics
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.trainer_process import (
+    HEALTH_SOCKET,
     TRAINER,
     ChildProcess,
     choose_socket,
@@ -85,7 +86,9 @@ Ask = Callable[..., Awaitable[httpx.Response]]
 @asynccontextmanager
 async def listening(state: Path, metrics: RequestMetrics) -> AsyncIterator[None]:
     server = build_server(make_trainer(metrics), host="trainer", port=0, wind_down=lambda: None)
-    serving = asyncio.create_task(server.serve([listen_privately(choose_socket(state))]))
+    place = choose_socket(state)
+    places = (place, place.with_name(HEALTH_SOCKET))
+    serving = asyncio.create_task(server.serve([listen_privately(one) for one in places]))
     while not server.started:
         await asyncio.sleep(0.01)
     try:
@@ -260,6 +263,7 @@ async def test_a_trainer_that_answers_nobody_for_minutes_is_ended(
     monkeypatch.setattr(trainer, "kill", killed.set)
     found = Server(server_settings(settings), trainer)
     settings.state_directory.mkdir(exist_ok=True)
-    with listen_privately(choose_socket(settings.state_directory)):  # and nobody accepts
+    place = choose_socket(settings.state_directory).with_name(HEALTH_SOCKET)
+    with listen_privately(place):  # and nobody accepts
         async with found.running():
             await asyncio.wait_for(killed.wait(), 60)

@@ -30,6 +30,9 @@ pytestmark = [
 ]
 
 
+NOWHERE = "http://127.0.0.1:9"
+
+
 class Running:
     """A client's server, and what can be asked of it."""
 
@@ -81,12 +84,12 @@ def running(settings: ClientSettings, **changes: Any) -> Iterator[Running]:
     """A client as processes of their own, with their log."""
     log, (port,) = settings.state_directory.parent / "client.log", free_ports(1)
     names = ("name", "shard", "state_directory")
-    given = {name: getattr(settings, name) for name in names} | {"port": port} | changes
+    given = {name: getattr(settings, name) for name in names} | {"port": port, "aggregator_url": NOWHERE} | changes
     environment = {f"LPSFED_CLIENT_{name.upper()}": str(value) for name, value in given.items()}
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "client_service"],
-            env=os.environ | environment | {"LPSFED_CLIENT_AGGREGATOR_URL": "http://127.0.0.1:9"},
+            env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

@@ -60,12 +60,13 @@ def test_a_socket_is_found_under_any_name_though_nobody_answers(part: Made, name
     assert set(told) <= {"sockets: a container engine's"} and bool(told) == (place == "/state/docker.sock")
 
 
-TRAINER = "state/trainer.sock"  # by which a client's two processes speak with each other
+TRAINER, HEALTH = "state/trainer.sock", "state/health.sock"  # by which a client's two processes speak with each other
 
 
-def test_the_socket_of_a_client_s_own_processes_is_expected_in_its_state(part: Made) -> None:
+@pytest.mark.parametrize("place", [TRAINER, HEALTH])
+def test_the_socket_of_a_client_s_own_processes_is_expected_in_its_state(part: Made, place: str) -> None:
     broken = part("client-2")
-    with listening(broken.root / TRAINER, {}):
+    with listening(broken.root / place, {}):
         assert broken.broken() == {}
 
 

@@ -1,0 +1,121 @@
+"""Asks the aggregator for its present run, by the gate, in a trainer at work and in one that waits.
+
+No import of this module loads torch, polars, scipy or pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from client_service.boundary.aggregator_api import Aggregator, connect
+from client_service.boundary.gate import Boundary
+from client_service.boundary.ledger_heads import HeadedLedger
+from client_service.metrics import ClientMetrics
+from client_service.runtime.logs import LOGGER
+from client_service.secure_rounds.members import KnownMembers
+from client_service.settings import ClientSettings
+from shared.errors import FederationError
+from shared.method.declaration import Counts
+from shared.protocol.schemas import ENDED, JoinOut, RunOut
+from shared.protocol.signing.keys import PrivateKey
+from shared.web.calling import Calling, ProxyTransport
+from shared.web.tls import Identity
+
+Permit = Callable[[str | None], Mapping[str, Any]]
+
+
+def open_network(settings: ClientSettings, identities: dict[str, Identity]) -> httpx.AsyncBaseTransport:
+    """Opens the way to the aggregator.
+
+    The certificate that is shown there, where there is one, joins `identities`.
+    """
+    calling = Calling(settings.aggregator_authority, settings.tls_client_certificate, settings.tls_client_key)
+    identities.update(calling.identities)
+    proxy = settings.proxy()
+    if proxy is not None:
+        return ProxyTransport(calling.context, proxy)
+    return httpx.AsyncHTTPTransport(verify=calling.context, trust_env=False)
+
+
+@asynccontextmanager
+async def open_link(
+    settings: ClientSettings,
+    ledger: HeadedLedger,
+    key: PrivateKey,
+    members: KnownMembers | None,
+    outside: httpx.AsyncBaseTransport,
+    *,
+    permit: Permit | None = None,
+    permit_basis: Callable[[], Mapping[str, Any]] | None = None,
+) -> AsyncIterator[Aggregator]:
+    """Opens the silo's gate, and calls the aggregator through it.
+
+    permit, permit_basis: see `Boundary`.
+    """
+    policy = settings.policy
+    boundary = Boundary(
+        settings.name,
+        httpx.URL(settings.aggregator_url),
+        settings.declaration(),
+        policy.counts,
+        policy.max_upload_bytes,
+        permit,
+        permit_basis,
+    )
+    believed = None if members is None else members.aggregator
+    async with connect(boundary, ledger, key, limits=settings.limits(), inner=outside, believed=believed) as link:
+        yield link
+
+
+class RunPoll:
+    """Long poll for the aggregator's present run.
+
+    joined: has the aggregator been told what this client may send? sequence: the last state that this client has
+    followed; None: the next answer comes at once. settled: the run that is over and asks nothing more of this client.
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        settings: ClientSettings,
+        metrics: ClientMetrics,
+        *,
+        joined: bool = False,
+        settled: str | None = None,
+    ) -> None:
+        self._aggregator, self._metrics = aggregator, metrics
+        self._declaration, self._wait = settings.declaration(), settings.wait_seconds
+        self.joined, self.settled = joined, settled
+        self.sequence: int | None = None
+
+    async def join(self, counts: Counts | None) -> JoinOut:
+        """Tells the aggregator what this client may send, and its counts, where its policy gives them."""
+        answer = await self._aggregator.join(self._declaration, counts)
+        LOGGER.info("joined", clients=answer.clients)
+        self.joined = True
+        return answer
+
+    async def ask(self) -> RunOut:
+        """Asks for the present run; the aggregator holds the answer while it is the one that `follow` has noted."""
+        return await self._aggregator.current(self.sequence, self._wait)
+
+    def asks_nothing(self, state: RunOut) -> bool:
+        """Tells whether there is nothing to do for this client: no run, or one that it has settled."""
+        return state.run is None or (state.run == self.settled and state.phase in ENDED)
+
+    def follow(self, state: RunOut) -> None:
+        """Notes that this client has done what this state asks of it."""
+        self.settled = state.run if state.phase in ENDED else None
+        self.sequence = state.sequence
+        self._aggregator.pace.went_on()
+
+    def hold_up(self, error: FederationError) -> None:
+        """Notes an error; the next call waits: see `Pace`."""
+        LOGGER.warning("held_up", code=error.code, reason=str(error))
+        self._metrics.held_up.labels(error.code).inc()
+        self.sequence = None  # whatever was missed meanwhile is asked for again
+        self._aggregator.pace.held_up(error)

@@ -1,0 +1,294 @@
+"""Runs a trainer that has nothing to do: it waits for a run, a refresh or a request, without torch.
+
+The trainer replaces itself by this image of the same process, and this one replaces itself by a whole trainer once
+there is something to do. Sockets, the lock of the state directory, counters and the number of the last refresh go on. A
+request waits in the socket's backlog meanwhile. Polls pass the same gate and are in the same ledger.
+
+No import of this module loads torch, polars, scipy or pandas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import anyio
+
+from client_service.boundary.ledger import LEDGER
+from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
+from client_service.event_log.service import open_store
+from client_service.event_log.store import EventStore
+from client_service.federation.run_poll import RunPoll, open_link, open_network
+from client_service.metrics import ClientMetrics, CountedSeries
+from client_service.refresh.scheduler import RefreshScheduler, SchedulerState
+from client_service.runtime.logs import LOGGER, describe_failure, describe_place
+from client_service.runtime.memory import return_free_memory
+from client_service.runtime.trainer_process import FAILED, InheritedFiles, replace_trainer
+from client_service.secure_rounds.members import KnownMembers, open_members
+from client_service.secure_rounds.round_memory import NAME as ROUNDS
+from client_service.secure_rounds.round_memory import RoundMemory
+from client_service.settings import ClientSettings
+from shared.errors import FederationError, PrivacyError, UnavailableError
+from shared.files import write_privately
+from shared.message import Message
+from shared.method.declaration import Counts
+from shared.protocol.signing.enrolment import own_key
+from shared.protocol.signing.keys import PrivateKey
+from shared.timeouts import HEAD_SECONDS
+from shared.web.health import LiveOut, ReadyOut
+from shared.web.listening import adopt_socket
+from shared.web.logs import configure
+from shared.web.tls import Identity, keep_renewed
+
+LONGEST_HEAD = 8 << 10  # bytes of the server's own question
+
+
+class Budget(Message):
+    """What the silo has spent of its privacy budget."""
+
+    epsilon: float
+    budget: float
+
+
+class Handover(Message):
+    """What one image of a trainer passes on to the next. It stays in the memory of this machine.
+
+    server: id of the server process. refresh, least_rating: None in a silo that applications tell nothing. joined,
+    settled: see `RunPoll`. counts: sizes of the graph, where the silo's policy gives them. model: version of the one
+    that answers.
+    """
+
+    kept: InheritedFiles
+    server: int | None
+    refresh: SchedulerState | None
+    least_rating: float | None
+    joined: bool
+    settled: str | None
+    counts: Counts | None
+    model: str | None
+    budget: Budget | None
+    series: tuple[CountedSeries, ...]
+
+
+@dataclass
+class _ClientState:
+    """Where a trainer that waits stands, for its series."""
+
+    model: str | None
+    problem: str | None = None
+    phase: str = "waiting"
+
+
+class _WatchedLog:
+    """The log of events as the scheduler looks at it. Nothing is answered here, so nothing else is read of it."""
+
+    def __init__(self, store: EventStore, least_rating: float) -> None:
+        self.store, self.least_rating = store, least_rating
+        self.on_erasure: Callable[[], None] = lambda: None  # nobody asks this process for one
+
+    def follow(self) -> None:
+        """Nothing is kept of what others have written."""
+
+
+def serve_waiting(settings: ClientSettings, handover: Handover) -> int:
+    """Waits for something to do, then becomes a whole trainer. Returns the exit code of a trainer that is asked to end.
+
+    DataError or SettingsError: the records or the log of events cannot be used.
+    """
+    configure("client_service", settings.log_level)
+    with write_privately():
+        waiting = WaitingTrainer(settings, handover)
+        anyio.run(waiting.wait)
+        if waiting.failed:
+            return FAILED
+        replace_trainer((), handover.kept, waiting.describe(), lambda: waiting.stopped)
+    return 0
+
+
+class WaitingTrainer:
+    """A trainer without anything to do."""
+
+    def __init__(self, settings: ClientSettings, handover: Handover) -> None:
+        self._settings, self._handover = settings, handover
+        self._state, self._metrics = _ClientState(handover.model), ClientMetrics()
+        self._metrics.take_over(handover.series)
+        self._metrics.watch_state(settings.state_directory, lambda: self._state)
+        if (budget := handover.budget) is not None:
+            self._metrics.watch_privacy(lambda: budget)
+        self._poll: RunPoll | None = None
+        self._scheduler: RefreshScheduler | None = None
+        self.stopped = self.failed = False  # by a signal, or by a mistake of ours
+        self._wake = asyncio.Event()
+
+    def describe(self) -> Handover:
+        """Describes what the next image goes on from."""
+        found: dict[str, Any] = {"series": tuple(self._metrics.read_counts())}
+        if self._scheduler is not None:
+            found["refresh"] = self._scheduler.state
+        return self._handover.model_copy(update=found)
+
+    async def wait(self) -> None:
+        """Waits until there is something to do, or until a signal comes."""
+        settings, handover = self._settings, self._handover
+        self._heed_signals()
+        key = own_key(settings.name, settings.state_directory, settings.signing_key_file)
+        heads = LedgerHeads(settings.state_directory, key, settings.records_directory)
+        jobs: list[Coroutine[Any, Any, None]] = []
+        store = None
+        if handover.refresh is not None and handover.least_rating is not None:
+            store = open_store(settings)
+            log = _WatchedLog(store, handover.least_rating)
+            self._scheduler = RefreshScheduler(settings, log, self._begin_refresh, handover.refresh)
+            jobs.append(self._scheduler.follow())
+        jobs += [self._follow_runs(key, heads), self._follow_requests()]
+        LOGGER.info("trainer_waits", client=settings.name)
+        return_free_memory(frozen=True)
+        tasks = [asyncio.create_task(self._watch(job)) for job in jobs]
+        try:
+            async with self._answering():
+                await self._wake.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
+            if store is not None:
+                store.close()
+
+    def _heed_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def stop(number: int, frame: object) -> None:
+            del number, frame
+            self.stopped = True
+            loop.call_soon_threadsafe(self._wake.set)
+
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, stop)
+
+    def _go_on(self, reason: str) -> None:
+        if not self._wake.is_set():
+            LOGGER.info("trainer_goes_on", reason=reason)
+        self._wake.set()
+
+    async def _watch(self, job: Coroutine[Any, Any, None]) -> None:
+        """Ends this process at a mistake of ours: the server starts a whole trainer."""
+        try:
+            await job
+        except Exception as error:
+            LOGGER.error("trainer_failed", reason=describe_failure(error), at=describe_place(error))
+            self.failed = True
+            self._wake.set()
+
+    async def _begin_refresh(self, begins: Callable[[], None]) -> NoReturn:
+        del begins  # the whole trainer does
+        self._go_on("a refresh is due")
+        await asyncio.Future()
+        raise AssertionError("nothing ends this wait")
+
+    async def _follow_requests(self) -> None:
+        """Waits for a connection, and leaves it for the whole trainer to accept."""
+        loop, come = asyncio.get_running_loop(), asyncio.Event()
+        listener = self._handover.kept.listener
+        loop.add_reader(listener, come.set)
+        try:
+            await come.wait()
+        finally:
+            loop.remove_reader(listener)
+        self._go_on("a request has come")
+
+    async def _follow_runs(self, key: PrivateKey, heads: LedgerHeads) -> None:
+        """Asks the aggregator for its present run until there is one that this silo may take part in."""
+        settings, identities = self._settings, dict[str, Identity]()
+        outside = open_network(settings, identities)
+        self._metrics.watch(identities)
+        ledger = HeadedLedger(heads, LEDGER)
+        members: KnownMembers | None = None
+        if settings.members is not None or settings.trust_on_first_use:
+            members = open_members(settings, RoundMemory(HeadedLedger(heads, ROUNDS)))
+        renewing = asyncio.create_task(keep_renewed(identities.values(), LOGGER)) if identities else None
+        linked = open_link(settings, ledger, key, members, outside, permit=_refuse, permit_basis=_refuse)
+        try:
+            async with _sealed(ledger), linked as link:
+                joined, settled = self._handover.joined, self._handover.settled
+                poll = RunPoll(link, settings, self._metrics, joined=joined, settled=settled)
+                while not await self._ask(poll):
+                    pass
+                self._go_on("a run is open")
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+
+    async def _ask(self, poll: RunPoll) -> bool:
+        """Polls once; True where there is a run for this silo."""
+        try:
+            if not poll.joined:
+                await poll.join(self._handover.counts)
+            state = await poll.ask()
+            if not poll.asks_nothing(state):
+                return True
+            poll.follow(state)
+            self._state.problem = None
+        except FederationError as error:
+            self._hold_up(poll, error)
+        except OSError as error:  # of the disk: the aggregator's are FederationErrors
+            self._hold_up(poll, UnavailableError(describe_failure(error)))
+        return False
+
+    def _hold_up(self, poll: RunPoll, error: FederationError) -> None:
+        self._state.problem = str(error)
+        poll.hold_up(error)
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[None]:
+        """Answers the server's questions about health, and its metrics."""
+        health = adopt_socket(self._handover.kept.health)
+        server = await asyncio.start_server(self._answer, sock=health, limit=LONGEST_HEAD)
+        try:
+            yield
+        finally:
+            server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(HEAD_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(self._answer_to(head.split(b" ", 2)[1]))
+            await writer.drain()
+        except (OSError, IndexError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return  # only the silo's own server calls here: it asks again
+        finally:
+            writer.close()
+
+    def _answer_to(self, path: bytes) -> bytes:
+        kind, status, body = "application/json", "200 OK", b""
+        if path == b"/metrics":
+            kind, body = "text/plain; version=0.0.4; charset=utf-8", self._metrics.text()
+        elif path == b"/health/live":
+            body = LiveOut().model_dump_json().encode()
+        elif path == b"/health/ready":
+            body = ReadyOut(model="none yet" if self._state.model is None else "serving").model_dump_json().encode()
+        else:
+            status = "404 Not Found"
+        lines = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
+        return f"{lines}connection: close\r\n\r\n".encode() + body
+
+
+@asynccontextmanager
+async def _sealed(ledger: HeadedLedger) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        try:
+            ledger.seal()
+        except OSError as error:
+            LOGGER.error("ledger_not_sealed", reason=error.strerror)
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise PrivacyError("expected no update of a trainer that waits, got one")
