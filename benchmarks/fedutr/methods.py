@@ -28,6 +28,7 @@ from simulation.experiments.devices import DevicePlan, train_devices
 CPU = torch.device("cpu")
 TAKEN: dict[str, Any] = {"strategy.taken_negatives": True}
 RIDGES = (30.0, 100.0, 300.0, 1000.0)  # of EASE; validation chooses
+NEIGHBOURS, SHRINKAGES = 20, (1.0, 10.0, 100.0, 1000.0)  # of itemKNN
 POPULARITY_WEIGHTS = (0.0, 0.1, 0.3, 1.0)  # of popularity beside EASE
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedmf": ("fedmf", {}),
@@ -75,6 +76,24 @@ def score_by_ease(found: LeaveOneOut) -> Scores:
             both = (scores / scores.std() + weight * counts / counts.std()).astype(np.float32)
             value = judge_scores(found, both, "valid")["ndcg10_all"]
             best = max(best, (value, both), key=lambda pair: pair[0])
+    return best[1]
+
+
+def score_by_neighbours(found: LeaveOneOut) -> Scores:
+    """Scores items by the cosines of their 20 nearest neighbours among the user's items (itemKNN), (M, N).
+
+    Validation chooses what is added to a product of lengths, so that pairs that met once are no nearest neighbours.
+    """
+    train = found.whole.train
+    gram = (train.T @ train).toarray()
+    lengths = np.sqrt(np.diag(gram))
+    np.fill_diagonal(gram, 0.0)
+    best: tuple[float, Scores] = (-1.0, score_by_popularity(found))
+    for more in SHRINKAGES:
+        cosines = gram / (np.outer(lengths, lengths) + more)
+        least = np.partition(cosines, -NEIGHBOURS, axis=0)[-NEIGHBOURS]
+        scores = np.asarray(train @ np.where(cosines >= least, cosines, 0.0), dtype=np.float32)
+        best = max(best, (judge_scores(found, scores, "valid")["ndcg10_all"], scores), key=lambda pair: pair[0])
     return best[1]
 
 

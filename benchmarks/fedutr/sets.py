@@ -110,20 +110,30 @@ def draw_candidates(shard: Shard, generator: np.random.Generator) -> Int64:
 def judge_scores(found: LeaveOneOut, scores: Scores, split: str) -> dict[str, float]:
     """Measures the HR@10 and NDCG@10 of each user's item of `split`.
 
-    It is ranked among all items that the user has not met, and among 99 of them.
-    scores: (M, N). An item of the same score as another counts as half ahead of it, so that equal scores win nothing.
+    It is ranked among all items that the user has not met, and among 99 of them. scores: (M, N).
+    """
+    ranks = rank_targets(found, scores, split)
+    return {name: value for side, rank in ranks.items() for name, value in measure_ranks(rank, side).items()}
+
+
+def rank_targets(
+    found: LeaveOneOut, scores: Scores, split: str, users: Int64 | None = None
+) -> dict[str, NDArray[np.float64]]:
+    """Ranks each user's item of `split` among all items ("all") and among 99 ("99") that he has not met, (U,).
+
+    scores: (U, N) of these users, by default of all. An item of the same score as another counts as half ahead of it,
+    so that equal scores win nothing.
     """
     shard = found.whole
-    target = getattr(shard, split).indices.astype(np.int64)
-    every = np.arange(len(target))
-    own = scores[every, target][:, None]
+    rows = np.arange(len(shard.user_ids)) if users is None else users
+    target = getattr(shard, split).indices.astype(np.int64)[rows]
+    own = scores[np.arange(len(rows)), target][:, None]
     met = np.zeros(scores.shape, dtype=bool)
-    met[shard.train.nonzero()] = True
-    met[(shard.valid if split == "test" else shard.test).nonzero()] = True
+    met[shard.train[rows].nonzero()] = True
+    met[(shard.valid if split == "test" else shard.test)[rows].nonzero()] = True
     ahead = (scores > own) + 0.5 * (scores == own)
     ahead[met] = 0.0
-    ranks = {"all": ahead.sum(1) + 0.5, "99": np.take_along_axis(ahead, found.candidates, 1).sum(1) + 1.0}
-    return {name: value for side, rank in ranks.items() for name, value in measure_ranks(rank, side).items()}
+    return {"all": ahead.sum(1) + 0.5, "99": np.take_along_axis(ahead, found.candidates[rows], 1).sum(1) + 1.0}
 
 
 def measure_ranks(ranks: NDArray[np.float64], side: str) -> Mapping[str, float]:

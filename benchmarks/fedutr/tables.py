@@ -1,18 +1,24 @@
-"""Renders FedUTR's tables from results.jsonl and tests its paper's claims.
+"""Renders FedUTR's tables from the lines of its runs and tests its paper's claims.
+
+Where a client is a user, intervals are over users; where it is a silo, over seeds.
 
 The command is `python -m benchmarks.fedutr.tables`.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
+from benchmarks.fedutr.devices import RESULTS as DEVICE_RESULTS
 from benchmarks.fedutr.run import RESULTS, Row
 
 FIGURES = ("hr10_all", "ndcg10_all", "hr10_99", "ndcg10_99")
@@ -33,7 +39,13 @@ CLAIMS = {
     "text lifts FedMF": ("fedmf+text", "fedmf"),
     "text lifts FedRAP": ("fedrap+text", "fedrap"),
     "text lifts PFedRec": ("pfedrec+text", "pfedrec"),
+    "FedUTR is ahead of PFedRec with text": ("fedutr", "pfedrec+text"),
+    "FedUTR is ahead of the fusion": ("fedutr", "fusion"),
+    "FedMF with text is ahead of EASE": ("fedmf+text", "ease"),
+    "negatives that avoid held-out items raise PFedRec": ("pfedrec+known", "pfedrec"),
+    "negatives that avoid held-out items raise FedRAP": ("fedrap+known", "fedrap"),
     "noise of .5 costs little": ("fedutr+noise.5", "fedutr"),
+    "differential privacy of users costs little": ("fedutr+dp", "fedutr"),
 }
 """Claim of the paper -> the row that is said to be ahead, and the other one; of noise, that it is not behind."""
 Cells = Mapping[str, Mapping[int, Mapping[str, float]]]
@@ -67,6 +79,79 @@ def judge_claim(cells: Cells, ahead: str, behind: str, figure: str = "hr10_all")
     return f"{verdict}: {mean:+.4f} +- {half:.4f} over {len(seeds)} seeds"
 
 
+@dataclass(frozen=True)
+class DeviceRow:
+    """A row's test figures and hits by seed, and what validation chose for it.
+
+    hits: side ("all", "99") -> (M,) of each seed, 1 for a user whose item is among ten.
+    """
+
+    test: dict[int, dict[str, float]] = field(default_factory=dict)
+    hits: dict[str, dict[int, NDArray[np.float64]]] = field(default_factory=lambda: {"all": {}, "99": {}})
+    chosen: dict[str, Any] = field(default_factory=dict)
+
+    def mean_hits(self, side: str, seeds: Iterable[int]) -> NDArray[np.float64]:
+        """Computes each user's mean over seeds, (M,)."""
+        return np.mean([self.hits[side][seed] for seed in seeds], axis=0)
+
+
+DeviceCells = Mapping[str, DeviceRow]
+
+
+def read_device_cells(path: Path = DEVICE_RESULTS) -> dict[tuple[str, int], dict[str, DeviceRow]]:
+    """Reads the rows where a client is a user, by data set and records."""
+    found: dict[tuple[str, int], dict[str, DeviceRow]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row: Row = json.loads(line)
+        cell = found.setdefault((row["data"], row["records"]), {}).setdefault(row["row"], DeviceRow())
+        if row["seed"] < 0:
+            cell.chosen.update(row["set"])
+            continue
+        cell.test[row["seed"]] = row["test"]
+        for side, bits in row["hits"].items():
+            unpacked = np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8))[: row["judged"]]
+            cell.hits[side][row["seed"]] = unpacked.astype(np.float64)
+    return found
+
+
+def judge_users(cells: DeviceCells, ahead: str, behind: str, side: str = "all") -> str:
+    """Tests a claim by the paired differences of users' HR@10, each the mean over seeds.
+
+    The text has the verdict, the mean difference, its 95 % interval over users (normal), and each seed's difference.
+    """
+    if ahead not in cells or behind not in cells:
+        return "not measured"
+    seeds = sorted(cells[ahead].test.keys() & cells[behind].test.keys())
+    if not seeds:
+        return "not measured"
+    gains = cells[ahead].mean_hits(side, seeds) - cells[behind].mean_hits(side, seeds)
+    mean, half = float(gains.mean()), 1.96 * float(gains.std(ddof=1)) / float(np.sqrt(len(gains)))
+    verdict = "holds" if mean - half > 0 else "does not hold" if mean + half < 0 else "no difference seen"
+    one = [cells[ahead].hits[side][seed].mean() - cells[behind].hits[side][seed].mean() for seed in seeds]
+    return f"{verdict}: {mean:+.4f} +- {half:.4f} over users; seeds {' '.join(f'{value:+.4f}' for value in one)}"
+
+
+def render_device_tables(found: Mapping[tuple[str, int], DeviceCells]) -> Sequence[str]:
+    """Renders the tables where a client is a user, with intervals over users, and the tested claims."""
+    lines = []
+    for (data, records), cells in found.items():
+        lines += [f"\n{data}: all users, {records or 'all'} records, one client a user", ""]
+        lines += [
+            "| row | seeds | HR@10 all | NDCG@10 all | HR@10 of 99 | NDCG@10 of 99 | chosen |",
+            "| --- " * 7 + "|",
+        ]
+        for name, row in cells.items():
+            means = [float(np.mean([one[figure] for one in row.test.values()] or [np.nan])) for figure in FIGURES]
+            users = row.mean_hits("all", row.test) if row.test else np.zeros(2)
+            half = 1.96 * float(users.std(ddof=1)) / float(np.sqrt(len(users)))
+            first = f"{means[0]:.4f} +- {half:.4f}"
+            rest = " | ".join(f"{value:.4f}" for value in means[1:])
+            chosen = ", ".join(f"{value:g}" for value in row.chosen.values())
+            lines.append(f"| {name} | {len(row.test)} | {first} | {rest} | {chosen} |")
+        lines += ["", *(f"- {claim}: {judge_users(cells, *pair)}" for claim, pair in CLAIMS.items())]
+    return lines
+
+
 def render_cells(cells: Cells) -> Iterable[str]:
     """Renders a line for each row with its means over seeds."""
     yield "| row | seeds | " + " | ".join(FIGURES) + " |"
@@ -87,4 +172,4 @@ def render_tables(found: Mapping[tuple[Any, ...], Cells]) -> Sequence[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(render_tables(read_cells())))
+    print("\n".join([*render_device_tables(read_device_cells()), *render_tables(read_cells())]))

@@ -238,14 +238,21 @@ class ItemTrainer(Trainer):
 
         follows = self.method.decay or objective.shrinkage is not None
         after_step = partial(self._follow_step, objective) if follows else None
+        self._set_rates(objective)
         self.figures.loss = self.run_epoch(self.batches.epoch(generator), loss_of, objective, after_step)
         self.figures.saturated = saturated.mean()
+
+    def _set_rates(self, objective: Objective) -> None:
+        """Sets the optimiser's rates to the objective's multiple of the settings' rates."""
+        optimiser = self.take_optimiser(objective.only)
+        for group, given in zip(optimiser.param_groups, self.parameter_groups(objective.only), strict=True):
+            group["lr"] = objective.rate * given["lr"]
 
     def _follow_step(self, objective: Objective) -> None:
         if self.method.decay and "embedding".startswith(objective.only):
             self.model.encoder.pull_to_start(self.method.decay * self.method.learning_rate)
         if objective.shrinkage is not None:
-            shrink(self.model, objective.shrinkage, self.method.learning_rate)
+            shrink(self.model, objective.shrinkage, objective.rate * self.method.learning_rate)
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ class Objective:
 
     penalty: added to the loss. only: train just the parameters whose name starts so. bias_aware: widen the positives'
     angles by the popularity margin (Eq. 8, 15), after the warm-up. shrinkage: an L1 norm that is minimised besides.
-    group_weights: how much the pairs of the less and of
+    rate: multiple of the settings' learning rates. group_weights: how much the pairs of the less and of
     the more active half of the users count, with the losses "bpr" and "bce".
     """
 
@@ -44,6 +44,7 @@ class Objective:
     group_weights: tuple[float, float] = (1.0, 1.0)
     shrinkage: Shrinkage | None = None
     taken_negatives: bool = False
+    rate: float = 1.0
 
 
 PLAIN = Objective()

@@ -7,19 +7,31 @@ from __future__ import annotations
 
 from functools import partial
 
+from pydantic import Field
+
 from shared.method.settings import MethodSettings
 from shared.strategies.aggregation import mean_of_moved, only_items
 from shared.strategies.local_client import Objective
-from shared.strategies.strategy import Strategy, fit_plain
+from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_own
 
-# Paper: both steps on each batch; here: on whole epochs, because a batch of a silo holds pairs of many users.
-IN_TURN = (Objective(loss="bce", only="embedding"), Objective(loss="bce", only="item."))
-"""The round's epochs on the score functions, then as many on the item table."""
+
+class PFedRecSettings(OwnSettings):
+    """item_rate: the item table's learning rate in units of the score functions'."""
+
+    # Paper: the number of items times a constant; here: a factor that is 1 by default, because a row is averaged over
+    # the silos that moved it and Adam's steps do not shrink with the number of samples.
+    item_rate: float = Field(1.0, gt=0, le=1e7)
+
+
+def alternate_objectives(settings: PFedRecSettings) -> tuple[Objective, Objective]:
+    """Makes the objectives of a round: its epochs on the score functions, then as many on the item table."""
+    # Paper: both steps on each batch; here: on whole epochs, because a batch of a silo holds pairs of many users.
+    return Objective(loss="bce", only="embedding"), Objective(loss="bce", only="item.", rate=settings.item_rate)
 
 
 def pfedrec(method: MethodSettings) -> Strategy:
     """Private: a linear score function for each user (in the original the only thing that a device keeps), and the
     silo's tuned item vectors. Shared: the item table."""
-    del method
-    fit = partial(fit_plain, objectives=IN_TURN)
-    return Strategy("pfedrec", shared=only_items, fit=fit, combine=mean_of_moved, model="pfedrec")
+    settings = read_own(PFedRecSettings, method)
+    fit = partial(fit_plain, objectives=alternate_objectives(settings))
+    return Strategy("pfedrec", shared=only_items, fit=fit, settings=settings, combine=mean_of_moved, model="pfedrec")

@@ -54,6 +54,7 @@ OWN: dict[str, Space] = {
     "lpsfed": {"margin_strength": FloatDistribution(0.0, 1.0), "similarity_floor": FloatDistribution(0.0, 1.0)},
     "fedprox": {"strategy.mu": FloatDistribution(1e-3, 1.0, log=True)},
     "f2mf": {"strategy.strength": FloatDistribution(0.0, 1.0)},
+    "pfedrec": {"strategy.item_rate": FloatDistribution(0.1, 1e3, log=True)},
     "fedrap": {
         "strategy.distance": FloatDistribution(1e-3, 1.0, log=True),
         "strategy.sparsity": FloatDistribution(1e-3, 1.0, log=True),
