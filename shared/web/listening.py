@@ -41,7 +41,7 @@ class Listening(BaseModel):
         None,
         ge=0,
         allow_inf_nan=False,
-        description="limit for one caller; 0: no limit; unset: 100, on loopback any number",
+        description="limit for one caller of one process; 0: no limit; unset: 100, on loopback any number",
     )
     most_connections: int = Field(
         MOST,
