@@ -109,7 +109,7 @@ def compile_cold_items(
         arrays["unmet-features"] = unmet
     if isinstance(features.text_encoder, SvdEncoder):
         arrays |= {f"{STATE}{name}": array for name, array in features.text_encoder.state.items()}
-    head = ColdHead(items=len(rows), encoder=features.encoder, reach=scorer.map.reach)
+    head = ColdHead(items=len(rows), encoder=features.encoder, reach=scorer.map.reach, text=shard.text_digest)
     return CompiledCold(head, fit_relevance(judge, judging, interrupt), arrays)
 
 

@@ -355,8 +355,8 @@ def is_compiled(head: CompiledModelHead, served: Served, shard: Shard) -> bool:
     """Checks if a head belongs to this same model, in a chosen form."""
     given = head.version, head.kept_at, head.lists_digest, head.chosen_for
     expected = served.version, served.kept_at, shard.lists_digest, describe_parts(served)
-    same = head.ranked_by == digest_model(served) and (head.cold is None) == (served.cold is None)
-    return given == expected and same
+    cold = head.cold is None if served.cold is None else head.cold is not None and head.cold.text == shard.text_digest
+    return given == expected and head.ranked_by == digest_model(served) and cold
 
 
 def compile_in_memory(

@@ -69,13 +69,14 @@ class ColdHead(BaseModel):
     """Description of the arrays by which cold items are scored.
 
     items: number of cold items that have a text. encoder: name of the encoder that made the items' features. reach: of
-    the likeness to anchors, in squared distance.
+    the likeness to anchors, in squared distance. text: `text_digest` of the shard.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     items: int
     encoder: str
     reach: float
+    text: str = ""
 
 
 class ColdItems:

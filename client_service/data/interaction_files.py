@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from client_service.data.digests import list_digest
 from client_service.data.events import clean_events, event_table, row_numbers
-from client_service.data.files import commit_files, current_file, drop_staged, only_writer, read_lines
+from client_service.data.files import commit_files, current_file, drop_staged, only_writer, read_bytes, read_lines
 from client_service.data.id_columns import match_ids
 from client_service.data.interactions import Shard, build_shard, with_unmet_items
 from client_service.data.shard_head import EVENTS, HEAD, MET_EVENTS, PAIRS, UNMET_ITEMS, ShardHead, read_shard_head
@@ -92,20 +93,22 @@ def load_shard(folder: Path) -> Shard:
     path, head_path = current_file(folder, INTERACTIONS), current_file(folder, HEAD)
     head = read_shard_head(head_path) if head_path.exists() else None
     vectors = current_file(folder, FEATURES)
-    feature_file = vectors if vectors.exists() else None
+    told: dict[str, Any] = {}
+    if vectors.exists():
+        told = {"feature_file": vectors, "feature_digest": sha256(read_bytes(vectors)).hexdigest()}
     events, items_path = read_table(path), current_file(folder, ITEMS)
     items = read_table(items_path) if items_path.exists() else None
     if head is None:
         clean, counted = clean_events(event_table(events, path), path)
         derived = build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS, exact=False)
-        return replace(derived, feature_file=feature_file)
+        return replace(derived, **told)
     if head.format == PAIRS:  # whatever else the files hold had no meaning in that format
         events = events.select(pl.col("^(user|item|split)$"))
         items = None if items is None else items.select(pl.col("^(item|title)$"))
     built = build_shard(head.name, event_table(events, path, exact=True), items, head.notes, folder / ITEMS)
     unmet_path = current_file(folder, UNMET)
     unmet = None if head.unmet is None else read_table(unmet_path)
-    shard = replace(with_unmet_items(built, unmet, unmet_path), rating=head.rating, feature_file=feature_file)
+    shard = replace(with_unmet_items(built, unmet, unmet_path), rating=head.rating, **told)
     _require_equal(head_path, head, shard)
     return shard
 

@@ -49,7 +49,7 @@ class Shard:
     `title` and the columns of `features`, sorted by item. No model is fitted to them: their text recommends them.
     split_digest: of the shard that this one is `everything` of, "" for one that is itself.
     rating: what ratings mean, None where nobody has said it. feature_file: where vectors of the items lie that the silo
-    has computed, None where it has none; see `client_service.text.item_features`.
+    has computed, None where it has none; see `client_service.text.item_features`. feature_digest: sha256 of that file.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Shard:
     split_digest: str = ""
     rating: RatingMeaning | None = None
     feature_file: Path | None = None
+    feature_digest: str = ""
 
     @property
     def shared_ids(self) -> tuple[str, ...]:
@@ -136,11 +137,21 @@ class Shard:
         """sha256 over users, items, titles and the three matrices: the key of caches, checkpoints, kept models and
         accounts, and a part of the seed of random generators.
 
-        Times, ratings and features, on which nothing under this key depends, are left out, so that shards that earlier
-        versions wrote without them keep their digest and their draws. `events_digest` covers them. Met events are left
-        out too: `lists_digest` covers them.
+        Times and ratings, on which nothing under this key depends, are left out, so that shards that earlier versions
+        wrote without them keep their digest and their draws. `events_digest` covers them. Met events are left out too:
+        `lists_digest` covers them; and attributes and the file of features, which `text_digest` covers.
         """
         return content_digest((self.user_ids, self.item_ids, self.titles), (self.train, self.valid, self.test))
+
+    @cached_property
+    def text_digest(self) -> str:
+        """sha256 over what is known of the items beside their titles: attributes, and the file of features.
+
+        "" where there is neither. `digest` covers the titles.
+        """
+        if self.features is None and self.feature_file is None:
+            return ""
+        return table_digest(self.feature_digest, [] if self.features is None else [self.features])
 
     @property
     def kept_digest(self) -> str:

@@ -58,7 +58,8 @@ def _join_items(told: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Pat
 
 def _as_before(built: Shard, shard: Shard) -> Shard:
     """A shard made anew of another's data, with what these tables do not hold of it."""
-    return replace(with_unmet_items(built, shard.unmet), rating=shard.rating, feature_file=shard.feature_file)
+    vectors = {"feature_file": shard.feature_file, "feature_digest": shard.feature_digest}
+    return replace(with_unmet_items(built, shard.unmet), rating=shard.rating, **vectors)
 
 
 def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:

@@ -43,6 +43,7 @@ class Owner(Message):
     recipe: Recipe | None
     basis: str = ""
     content: str = ""
+    text: str = ""
 
 
 class TrainingHead(Message):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -89,8 +89,9 @@ class ModelHead(MeasureValues, Message):
     A model fits only the shard, the start, the settings and the common basis that it was trained with. basis: digest of
     the common basis, content: of the content sums, "" without them. chosen_for: number of training pairs of the shard
     when start and recipe were chosen. number: tells its version from another of the same run and round, see
-    `GivenNumbers`; 0: none. carried: were parameters that a run had trained taken over from another shard? kept_at:
-    UTC, ISO 8601; "" in files of earlier versions, which have no `relevance`.
+    `GivenNumbers`; 0: none. text: `text_digest` of the shard; None in files of earlier versions. carried: were
+    parameters that a run had trained taken over from another shard? kept_at: UTC, ISO 8601; "" in files of earlier
+    versions, which have no `relevance`.
     """
 
     format: str = FORMAT
@@ -109,6 +110,11 @@ class ModelHead(MeasureValues, Message):
     relevance: Relevance | None = None
     parameters: str = ""
     kept_at: str = ""
+    text: str | None = Field(None, exclude_if=lambda text: text is None)
+
+    def is_of_text(self, text: str) -> bool:
+        """Checks if the model follows from what is known of the items now."""
+        return self.text in (None, text)
 
     @property
     def version(self) -> str:

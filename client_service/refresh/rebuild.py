@@ -55,18 +55,22 @@ class ModelRenewal:
 
     def renew(self, *, erased: bool) -> RenewedModel | None:
         """What is to answer in the place of the served model. Slow. None where no model is kept, where the kept one is
-        of this shard, or where nothing of it could be served.
+        of this shard and of what is known of its items, or where nothing of it could be served.
 
         erased: somebody's interactions are gone from the shard, or may be: nothing is taken over that they have taught,
         where it can be done without, and validation chooses whatever the shard's size.
         """
         before = load_head(self.settings.models_directory)
-        if before is None or before.shard == self.shard.digest:
+        if before is None or self.is_current(before):
             return None
         candidates = [one for one in self._candidates(before, erased=erased) if one is not None]
         if len(candidates) > 1:  # judging takes a third as long as computing one
             candidates = [max((self._judge(one) for one in candidates), key=self._preference)]
         return self._relate(candidates[0]) if candidates else None
+
+    def is_current(self, head: ModelHead) -> bool:
+        """Checks if a kept model is of the shard, and of what is known of its items."""
+        return head.shard == self.shard.digest and head.is_of_text(self.shard.text_digest)
 
     def take_over(self, before: ModelHead, after: ModelHead) -> RenewedModel | None:
         """A kept model of another shard on this one, with all that both have, as `after`; None where that cannot be."""
@@ -87,16 +91,20 @@ class ModelRenewal:
 
     def _candidates(self, before: ModelHead, *, erased: bool) -> Iterator[RenewedModel | None]:
         pairs, folder = self.task.count(self.shard).edges, self.settings.models_directory
-        fresh = {"shard": self.shard.digest, "run": REFRESH, "number": 0, "values": {}, "carried": False}
+        shard, told = self.shard, not before.is_of_text(self.shard.text_digest)
+        of_shard = {"shard": shard.digest, "text": shard.text_digest}
+        fresh = {**of_shard, "run": REFRESH, "number": 0, "values": {}, "carried": False}
         head = before.model_copy(update={**fresh, "round": next_number(folder)})
         if before.start is None:
             yield self._carry(before, self._rebuild(head), head)
             return
-        anew = erased or abs(pairs - before.chosen_for) > CHANGED * before.chosen_for
+        anew = erased or told or abs(pairs - before.chosen_for) > CHANGED * before.chosen_for
         training = self._begin_anew(before) if anew else self._rebuild(head)
         sums = {"basis": training.basis, "content": training.content}
         chosen = {"start": training.start, "recipe": training.recipe, "chosen_for": pairs, **sums}
         yield self._at_start(training, head.model_copy(update=chosen) if anew else head)
+        if told:  # what was chosen with other texts may harm
+            head = head.model_copy(update=chosen)
         if before.is_trained and not erased:
             yield self._carry(before, self._rebuild(head) if anew else training, head)
 
@@ -160,7 +168,8 @@ def rebuild_silo(silo: Silo, feedback: EventLog, publish: Publish) -> RebuildRes
     with hold_shard(settings.shard) as before:
         absorbed = merge_log_into_shard(before, feedback.store, settings.least_rating, listed_items(settings))
         shard = list_shard(settings, absorbed.after)
-        moves = shard.lists_digest != silo.shard.lists_digest
+        now, before_it = ((one.lists_digest, one.text_digest) for one in (shard, silo.shard))
+        moves = now != before_it
         if moves:
             with silo.answers.changing:
                 after = _renew_silo(silo, shard, absorbed, feedback, publish)

@@ -93,8 +93,9 @@ def _load(folder: Path, silo: Silo, chosen: ModelHead) -> FrozenModel:
 
 
 def _take_over(silo: Silo, chosen: ModelHead, number: int) -> FrozenModel:
+    of_shard = {"shard": silo.shard.digest, "text": silo.shard.text_digest}
     renewal = ModelRenewal(silo.settings, silo.task, silo.shard, silo.device, silo.interrupt)
-    found = renewal.take_over(chosen, chosen.model_copy(update={"shard": silo.shard.digest, "number": number}))
+    found = renewal.take_over(chosen, chosen.model_copy(update={**of_shard, "number": number}))
     if found is None:
         raise ConflictError("expected a model that fits the present shard, got one that is damaged or of another kind")
     return renewal.keep(found)

@@ -95,12 +95,15 @@ def take_up_stored(renewal: ModelRenewal, store: EventStore | None) -> FrozenMod
 
 
 def _renew(renewal: ModelRenewal) -> FrozenModel | None:
-    """Who has changed the shard since a model was kept may have erased somebody: nothing stays of what it was."""
+    """Who has changed the shard since a model was kept may have erased somebody: nothing stays of what it was.
+
+    Who has changed the text of its items alone has not.
+    """
     folder, digest = renewal.settings.models_directory, renewal.shard.digest
     head = load_head(folder)
-    if head is None or head.shard == digest:
+    if head is None or renewal.is_current(head):
         return None
-    renewed = renewal.renew(erased=True)
+    renewed = renewal.renew(erased=head.shard != digest)
     served = None if renewed is None else renewal.keep(renewed)
     delete_other_models(folder, digest)
     return served

@@ -66,13 +66,15 @@ class RunContext:
 
 
 class TaskShard(Protocol):
-    """A silo's data: whatever a task reads has a digest of what is learnt from it, and one of all that answers follow
-    from."""
+    """A silo's data: whatever a task reads has a digest of what is learnt from it, one of all that answers follow
+    from, and one of what is known of its items, "" without."""
 
     @property
     def digest(self) -> str: ...
     @property
     def lists_digest(self) -> str: ...
+    @property
+    def text_digest(self) -> str: ...
 
 
 class Training(LocalClient, Protocol):
