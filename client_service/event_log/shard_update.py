@@ -58,8 +58,8 @@ def _join_items(told: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Pat
 
 def _as_before(built: Shard, shard: Shard) -> Shard:
     """A shard made anew of another's data, with what these tables do not hold of it."""
-    vectors = {"feature_file": shard.feature_file, "feature_digest": shard.feature_digest}
-    return replace(with_unmet_items(built, shard.unmet), rating=shard.rating, **vectors)
+    whole, vectors = with_unmet_items(built, shard.unmet), shard.feature_file
+    return replace(whole, rating=shard.rating, feature_file=vectors, feature_digest=shard.feature_digest)
 
 
 def erase_users(shard: Shard, user_ids: Collection[str]) -> Shard:

@@ -43,13 +43,15 @@ class PartSizes:
 @dataclass(frozen=True, eq=False)
 class ClientPart:
     """One client: its users (each with a training item inside it) and its catalogue, ids sorted. met: what it keeps so
-    that no list repeats it, see `_met_events`; None where there is nothing."""
+    that no list repeats it, see `_met_events`; None where there is nothing. unmet: items that it lists and nobody has
+    met; None: all that the data set describes."""
 
     name: str
     users: pl.Series
     items: pl.Series
     sizes: PartSizes
     met: pl.DataFrame | None = None
+    unmet: pl.Series | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,26 +114,17 @@ def require_clients(clients: int, users: int) -> None:
 def partition_shops(dataset: Dataset, shops: pl.DataFrame, new: pl.DataFrame | None = None) -> Partition:
     """Divide the data set as it is: `shops` has each user's shop (from 0), and a shop all items that it has sold.
 
-    new: item, shop, of items that a shop lists too, and that nobody has.
+    new: item, shop, of the items that a shop lists and nobody has; None: all shops list all such items.
     """
     users, items, graph = training_graph(dataset)
     labels = pl.DataFrame({"user": users}).join(shops, on="user", how="left", maintain_order="left")["shop"]
     groups = Groups(labels.to_numpy().astype(np.int64))
     found = _divide(dataset, _LabelledGraph(users, items, graph, groups), shops["shop"].n_unique(), "shops", 0)
-    return found if new is None else list_new_items(found, shops, new)
-
-
-def list_new_items(partition: Partition, shops: pl.DataFrame, new: pl.DataFrame) -> Partition:
-    """Adds to each shop's items those that nobody has.
-
-    shops: user, shop. new: item, shop.
-    """
-    parts = []
-    for part in partition.parts:
-        shop = int(shops.filter(pl.col("user") == part.users[0])["shop"][0])
-        items = pl.concat([part.items, new.filter(pl.col("shop") == shop)["item"]]).unique().sort()
-        parts.append(replace(part, items=items, sizes=replace(part.sizes, items=len(items))))
-    return replace(partition, parts=tuple(parts))
+    if new is None:
+        return found
+    shop_of = dict(shops.iter_rows())
+    parts = [replace(one, unmet=new.filter(pl.col("shop") == shop_of[one.users[0]])["item"]) for one in found.parts]
+    return replace(found, parts=tuple(parts))
 
 
 def training_graph(dataset: Dataset) -> tuple[pl.Series, pl.Series, sparse.csr_array]:
@@ -176,7 +169,10 @@ def build_part(dataset: Dataset, part: ClientPart, name: str, notes: Sequence[st
         catalogue = catalogue.join(dataset.titles, on="item", how="left")
     events = join_met(_events_inside(dataset.events, part.users, part.items), part.met)
     shard = build_shard(name, events, catalogue, notes)
-    return replace(with_unmet_items(shard, describe_unmet(dataset)), rating=dataset.meaning)
+    unmet = describe_unmet(dataset)
+    if unmet is not None and part.unmet is not None:
+        unmet = unmet.filter(pl.col("item").is_in(part.unmet.implode()))
+    return replace(with_unmet_items(shard, unmet), rating=dataset.meaning)
 
 
 def _client_members(labelled: _LabelledGraph, client: int) -> tuple[pl.Series, pl.Series]:

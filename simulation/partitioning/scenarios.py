@@ -16,13 +16,7 @@ from shared.errors import DataError, SettingsError
 from shared.words import count_noun
 from simulation.datasets.dataset import Dataset
 from simulation.partitioning.methods import FEWEST, METHODS
-from simulation.partitioning.partition import (
-    Partition,
-    list_new_items,
-    partition_shops,
-    require_clients,
-    training_graph,
-)
+from simulation.partitioning.partition import Partition, partition_shops, require_clients, training_graph
 from simulation.progress import step
 
 LATE_USERS = 20  # of the silo that joins after the run, in `late-joiner`
@@ -156,6 +150,17 @@ def _separate_shops(
     found = None if met is None or met.is_empty() else met
     changed = replace(dataset, events=kept, met=found, notes=(*dataset.notes, *notes))
     return changed, members, hidden.join(sold, on="item", how="left")
+
+
+def _list_cold_items(partition: Partition, hidden: pl.DataFrame, placed: pl.DataFrame) -> Partition:
+    """Adds to each shop's items its cold ones, without any interaction; no shop lists those of another."""
+    parts = []
+    for part in partition.parts:
+        shop = int(placed.filter(pl.col("user") == part.users[0])["shop"][0])
+        cold = hidden.filter((pl.col("shop") == shop) & pl.col("cold"))["item"]
+        items = pl.concat([part.items, cold]).unique().sort()
+        parts.append(replace(part, items=items, unmet=items.clear(), sizes=replace(part.sizes, items=len(items))))
+    return replace(partition, parts=tuple(parts), hidden=hidden.drop("shop"))
 
 
 def _place_one_late(dataset: Dataset, silos: int, seed: int) -> Int64:
@@ -301,6 +306,5 @@ def divide_by_scenario(
         changed, placed, hidden = _separate_shops(dataset, placed, scenario.place_items(dataset, silos, seed), seed)
     partition = replace(partition_shops(changed, placed), method=name, seed=seed)
     if hidden is not None:
-        partition = list_new_items(partition, placed, hidden.filter("cold").select("item", "shop"))
-        partition = replace(partition, hidden=hidden.drop("shop"))
+        partition = _list_cold_items(partition, hidden, placed)
     return changed, replace(partition, notes=(scenario.title, *partition.notes))
