@@ -95,13 +95,15 @@ class FormBuilder:
 
     Each intermediate result is computed when it is first needed, and kept. judged: the shard whose validation items
     choose the form, in a silo that fits its models on everything; None: `shard`. In such a silo the model knows these
-    items in every form, so that forms differ only by what they leave out.
+    items in every form, so that forms differ only by what they leave out. compiled_cold: what cold items are scored by,
+    if it is compiled already.
     """
 
     served: Served
     shard: Shard
     interrupt: Interrupt = NEVER
     judged: Shard | None = None
+    compiled_cold: CompiledCold | None = None
 
     @cached_property
     def baskets(self) -> sparse.csr_array:
@@ -129,7 +131,7 @@ class FormBuilder:
     @cached_property
     def cold(self) -> CompiledCold | None:
         """Compiles what cold items are scored by; None in a silo whose items have no text."""
-        return compile_cold_items(self.served, self.shard, self.interrupt, self.judged)
+        return self.compiled_cold or compile_cold_items(self.served, self.shard, self.interrupt, self.judged)
 
     def options(self) -> list[Option]:
         """Lists the possible forms, the smallest first, the exact one last."""
@@ -322,24 +324,30 @@ def compile_model(
     before: CompiledModelHead | None = None,
     interrupt: Interrupt = NEVER,
     judged: Shard | None = None,
+    cold: CompiledCold | None = None,
 ) -> Path:
     """Writes the folder `model-<digest>` of a model in `serving`, and returns its path.
 
     The lists are filled afterwards: see `fill_lists`. before: head of the model that answered until now. Its form is
-    kept if it was chosen for a model of the same parts. judged: see `FormBuilder`.
+    kept if it was chosen for a model of the same parts. judged, cold: see `FormBuilder`.
     """
-    head, arrays = _compile(FormBuilder(served, shard, interrupt, judged), before)
+    head, arrays = _compile(FormBuilder(served, shard, interrupt, judged, cold), before)
     return save_folder(serving, KIND, head, arrays, list_files(head))
 
 
-def compile_exactly(served: Served, shard: Shard, serving: Path, judged: Shard | None = None) -> Path:
+def compile_exactly(
+    served: Served, shard: Shard, serving: Path, judged: Shard | None = None, cold: CompiledCold | None = None
+) -> Path:
     """Writes a model's folder in the exact form, which needs no choice.
 
-    This folder answers while `compile_model` chooses a smaller form. judged: see `FormBuilder`.
+    This folder answers while `compile_model` chooses a smaller form; without `cold` no list has a new item until then.
+    judged: see `FormBuilder`.
     """
     builder = FormBuilder(served, shard, judged=judged)
-    choice = _choice(builder, EXACT, "a smaller form is being chosen")
-    head, arrays = _describe(builder, choice, served.relevance)
+    why = "a smaller form is being chosen"
+    if cold is None and served.cold is not None:
+        why = f"{why}, and new items get their places in lists then"
+    head, arrays = _describe(builder, _choice(builder, EXACT, why), served.relevance, cold)
     return save_folder(serving, KIND, head, arrays, list_files(head))
 
 
@@ -376,7 +384,7 @@ def _compile(builder: FormBuilder, before: CompiledModelHead | None) -> tuple[Co
     relevance = served.relevance
     if choice.option != EXACT:
         relevance = _fit_basket_relevance(builder, BasketRanker(choice.arrays, choice.table, choice.exact))
-    head, arrays = _describe(builder, choice, relevance)
+    head, arrays = _describe(builder, choice, relevance, builder.cold)
     pairs = shard.train.nnz if kept is None or before is None else before.chosen_pairs
     chosen = {"chosen_for": describe_parts(served), "chosen_pairs": pairs}
     return head.model_copy(update=chosen), arrays
@@ -406,13 +414,13 @@ def _fit_basket_relevance(builder: FormBuilder, ranker: BasketRanker) -> Relevan
 
 
 def _describe(
-    builder: FormBuilder, choice: ChosenForm, basket_relevance: Relevance
+    builder: FormBuilder, choice: ChosenForm, basket_relevance: Relevance, cold: CompiledCold | None
 ) -> tuple[CompiledModelHead, Arrays]:
     """Makes a model's head and arrays.
 
     The head does not state yet what the form was chosen for.
     """
-    served, shard, cold = builder.served, builder.shard, builder.cold
+    served, shard = builder.served, builder.shard
     users, items = shard.train.shape
     head = CompiledModelHead(
         version=served.version,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.compilation.cold_items import rank_cold_items
+from client_service.compilation.cold_items import CompiledCold, compile_cold_items, rank_cold_items
 from client_service.compilation.item_model import (
     compile_exactly,
     compile_in_memory,
@@ -42,7 +42,7 @@ from client_service.compiled.shard import open_shard
 from client_service.data.interactions import Shard
 from client_service.model_store.model_files import Served
 from client_service.models.ranker import Ranker, Rows
-from client_service.runtime.interruption import Interrupt, Interrupted
+from client_service.runtime.interruption import NEVER, Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
 from shared.errors import DataError
@@ -103,21 +103,23 @@ class ItemPublisher:
         served.model.encoder.drop_training_state()
         if self._publication is None:
             return compile_in_memory(served, self._shard, judged=self._judged)
-        before, later = self._published_model(), False
+        before, later, cold = self._published_model(), False, None
         if before is not None and before.head.chosen_for:
             self._chosen = before.head
         try:
             if before is not None and is_compiled(before.head, served, self._shard):
                 folder = before.folder
             elif later := not is_chosen_at_once(served, self._shard):
-                folder = compile_exactly(served, self._shard, self._serving, self._judged)
+                if before is not None and before.head.cold is not None:  # lists keep their places for new items
+                    cold = compile_cold_items(served, self._shard, NEVER, self._judged)
+                folder = compile_exactly(served, self._shard, self._serving, self._judged, cold)
             else:
                 folder = compile_model(served, self._shard, self._serving, self._chosen, judged=self._judged)
         except OSError as error:
             self._note_failure(error)
             return compile_in_memory(served, self._shard, judged=self._judged)
         model = self._publish_model(self._publication, served, folder)
-        self._begin(_Work(self._publication, served, folder, model.head, later))
+        self._begin(_Work(self._publication, served, folder, model.head, later, cold))
         return model
 
     def _publish_model(
@@ -203,7 +205,8 @@ class ItemPublisher:
 
     def _choose_form(self, work: _Work, interrupt: Interrupt) -> tuple[Path, CompiledModelHead]:
         """Publishes the model in the form that validation chooses; returns its folder and head."""
-        folder = compile_model(work.served, self._shard, self._serving, self._chosen, interrupt, self._judged)
+        shard, serving, cold = self._shard, self._serving, work.cold
+        folder = compile_model(work.served, shard, serving, self._chosen, interrupt, self._judged, cold)
         interrupt.check()
         # Only the replaced folder is removed, since the next shard may already be compiled in `serving`.
         model = self._publish_model(work.publication, work.served, folder, replaced=work.folder)
@@ -234,7 +237,7 @@ class _Filled(NamedTuple):
 class _Work(NamedTuple):
     """Remaining work for a compiled model.
 
-    It is the lists of the model, and perhaps its form.
+    It is the lists of the model, and perhaps its form. cold: what cold items are scored by, if it is compiled already.
     """
 
     publication: Publication
@@ -242,6 +245,7 @@ class _Work(NamedTuple):
     folder: Path
     head: CompiledModelHead
     chooses_form: bool
+    cold: CompiledCold | None
 
 
 def read_known_publication(serving: Path) -> Publication | None:

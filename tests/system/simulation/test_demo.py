@@ -83,7 +83,7 @@ def test_the_demo_shows_a_new_item_in_a_list_and_what_the_shop_gains_that_shares
         monkeypatch.setattr(chain, name, value)
     try:
         shown = run("demo", "--rounds", "1", "--first-port", "0", "--keep").stdout
-        assert CONTENT in shown and "content.pairs, content.profiles, in 1 round" in shown
+        assert CONTENT in shown and "content (3 tensors), in 1 round" in shown
         [lone] = [line for line in shown.splitlines() if "client-4, which shares no item" in line]
         assert "x " in lone and " to " in lone
         [said] = [line for line in shown.splitlines() if line.startswith("Place 10 of the list of ")]

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from shared.method.settings import MethodSettings
 from shared.method.spectrum import low_spectrum
 from tests.support.compiled import list_known_users
 from tests.support.given import Silos
+from tests.support.new_items import write_shop
 from tests.support.questions import LONGEST_SECONDS
 
 
@@ -194,6 +196,38 @@ def test_a_model_answers_by_its_own_scores_until_its_form_is_chosen(
     model = again.take_up(fused)
     finish(again)
     assert model is not None and model.head == after.head and read_publication(tmp_path / "serving") == second
+
+
+@pytest.mark.usefixtures("slow_choice")
+def test_new_items_are_compiled_once_a_model_and_the_first_one_answers_before(
+    tmp_path: Path, small: MethodSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, compiled, real = load_shard(write_shop(tmp_path / "shop")), list[str](), item_model.compile_cold_items
+
+    def compile_counted(served: Served, *given: Any) -> Any:
+        compiled.append(served.version)
+        return real(served, *given)
+
+    for place in (item_model, module):
+        monkeypatch.setattr(place, "compile_cold_items", compile_counted)
+    recipe = Recipe((ChosenPart("filter", 10.0, 1.0),))
+    method = small.model_copy(update={"fusion": True})
+    spectrum = low_spectrum(shop.train, small.cutoff)
+    training = ItemTrainer(shop, spectrum, method, torch.device("cpu"), Filter(8, 0.4, 0.3), recipe=recipe)
+    publisher = ItemPublisher(shop, tmp_path / "serving", 1)
+    go, chosen, put_in_place = threading.Event(), item_model.choose_form, list[CompiledModel]()
+    monkeypatch.setattr(item_model, "choose_form", lambda builder: go.wait(LONGEST_SECONDS) and chosen(builder))
+    publisher.replace_model = put_in_place.append
+    first = publisher.take_up(freeze("run-1.0", training))
+    assert first is not None and first.cold is None and "new items get their places" in first.head.why
+    assert not compiled
+    go.set()
+    finish(publisher)
+    assert compiled == ["run-1.0"] and put_in_place[0].cold is not None
+    second = publisher.take_up(freeze("run-1.1", training))
+    assert second is not None and second.cold is not None and second.head.form == "exact"
+    finish(publisher)
+    assert compiled == ["run-1.0", "run-1.1"] and put_in_place[1].cold is not None
 
 
 @pytest.mark.usefixtures("slow_choice")
