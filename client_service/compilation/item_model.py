@@ -34,6 +34,7 @@ from client_service.compilation.item_table import (
 from client_service.compiled.arrays import save_folder
 from client_service.compiled.exact_scores import ExactHead
 from client_service.compiled.model import (
+    FIRST,
     KIND,
     LENGTH,
     UNFITTED,
@@ -430,6 +431,7 @@ def _describe(
         users=users,
         items=items,
         length=min(LENGTH, items),
+        first=min(FIRST, items),
         form=choice.option.form,
         entries=choice.option.entries,
         few=choice.option.few,

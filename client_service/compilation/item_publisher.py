@@ -287,12 +287,15 @@ def fill_lists(
             for block, items, scores, best_cold in pool.map(rank, blocks):
                 filled = slice(block.start, block.stop)
                 lists.items[filled], lists.scores[filled] = items, scores
+                if lists.first_items is not None and lists.first_scores is not None:
+                    first = lists.first_items.shape[1]
+                    lists.first_items[filled], lists.first_scores[filled] = items[:, :first], scores[:, :first]
                 if best_cold is not None and lists.cold_items is not None and lists.cold_scores is not None:
                     lists.cold_items[filled], lists.cold_scores[filled] = best_cold
                 if block.stop < users and time.monotonic() - settled < SETTLED_SECONDS:
                     continue
                 # Lists are written before their number, so that a power cut leaves no empty list counted as filled.
-                _flush(lists.items, lists.scores, lists.cold_items, lists.cold_scores)
+                _flush(*(array for array in lists if array is not lists.ready))
                 lists.ready[0], settled = block.stop, time.monotonic()
         except BaseException:
             pool.shutdown(cancel_futures=True)

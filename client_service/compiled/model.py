@@ -25,6 +25,7 @@ from shared.method.parameters import Float32
 FORMAT: Final = "lpsfed-compiled-model/1"
 KIND: Final = "model"
 LENGTH: Final = 200  # items of a list, so that some are left after the filters of a request
+FIRST: Final = 40  # items of a list that are also kept apart, so that most answers touch a fifth of the memory
 RESCORED: Final = 200  # least number of a table's best items that are scored again
 QUICK_ENTRIES: Final = 1 << 17  # entries of a basket's items that a table adds up in some 0.5 ms
 CANDIDATES: Final = 2000  # most items whose MLP part is computed, unless more are asked for
@@ -74,7 +75,8 @@ class CompiledModelHead(BaseModel):
     """Description of the arrays of a compiled model.
 
     lists_digest: digest of the shard's data. ranked_by: digest of the arrays that rank known users' lists. entries,
-    few: see `TableHead`; entries is None without a table. why: how the form was chosen. chosen_for, chosen_pairs: the
+    few: see `TableHead`; entries is None without a table. first: items of a list that are also kept apart, none by an
+    earlier version. why: how the form was chosen. chosen_for, chosen_pairs: the
     parts of the model and the number of training pairs that the form was chosen for, so that a later model of the same
     parts need not choose again. relevance: meaning of the lists' scores. basket_relevance: meaning of baskets' scores.
     cold: None in a silo whose items have no text. cold_relevance: meaning of cold items' scores.
@@ -89,6 +91,7 @@ class CompiledModelHead(BaseModel):
     users: int
     items: int
     length: int
+    first: int = 0
     form: Form
     entries: int | None
     few: int
@@ -248,7 +251,8 @@ class MappedLists(NamedTuple):
     """Lists of the known users, which a trainer fills row by row.
 
     items, scores: (M, L). ready: (1,), the number of first rows that are filled. cold_items, cold_scores: the best cold
-    items, (M, LISTED), None in a silo without them.
+    items, (M, LISTED), None in a silo without them. first_items, first_scores: the first columns of items and scores,
+    (M, FIRST), None in the files of an earlier version.
     """
 
     items: NDArray[np.int32]
@@ -256,6 +260,8 @@ class MappedLists(NamedTuple):
     ready: NDArray[np.int64]
     cold_items: NDArray[np.int32] | None = None
     cold_scores: Float32 | None = None
+    first_items: NDArray[np.int32] | None = None
+    first_scores: Float32 | None = None
 
 
 class CompiledModel:
@@ -296,6 +302,13 @@ class CompiledModel:
         """
         lists = self._lists
         return None if lists is None or row >= lists.ready[0] else (lists.items[row], lists.scores[row])
+
+    def first_of(self, row: int) -> tuple[NDArray[np.int32], Float32] | None:
+        """Looks up the first items of `list_of`, FIRST or all, and their scores."""
+        lists = self._lists
+        if lists is None or lists.first_items is None or lists.first_scores is None:
+            return self.list_of(row)
+        return None if row >= lists.ready[0] else (lists.first_items[row], lists.first_scores[row])
 
     def cold_list_of(self, row: int) -> tuple[NDArray[np.int32], Float32] | None:
         """Looks up the best cold items of a known user, and their scores, as `list_of` does."""
@@ -368,6 +381,9 @@ def list_files(head: CompiledModelHead) -> dict[str, tuple[type[np.generic], tup
         "scores": (np.float32, shape),
         "ready": (np.int64, (1,)),
     }
+    if head.first:
+        first = head.users, head.first
+        types |= {"first_items": (np.int32, first), "first_scores": (np.float32, first)}
     if head.cold is not None and head.cold.items:
         types |= {"cold_items": (np.int32, cold), "cold_scores": (np.float32, cold)}
     return {name: types[field] for name, field in FIELDS.items() if field in types}

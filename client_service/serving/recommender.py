@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.compiled.model import CompiledModel, open_model
+from client_service.compiled.model import FIRST, CompiledModel, open_model
 from client_service.compiled.publication import Publication
 from client_service.compiled.shard import CompiledShard, Float32, Rows, open_shard
 from client_service.event_log.overlay import Overlay
@@ -49,6 +49,7 @@ from client_service.serving.ranking import (
 from shared.errors import NotFoundError
 
 QUICK = 400  # most items of a basket, and of a list, that are looked up and written in an event loop
+ListReader = Callable[[int], tuple[NDArray[np.int32], Float32] | None]
 LONGEST_FILL = 120.0  # seconds for which the model before answers users whose lists are not filled
 EMPTY_START = ListStart(NO_ROWS, np.zeros(0, dtype=np.float32), whole=False)
 
@@ -348,16 +349,20 @@ class Recommender(ModelServer):
 
     def _find_list(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> ListedRows | None:
         """Returns the best items of a computed list that is long enough, or None."""
-        begun = self._begin_list(model, asked, limits)
-        return None if begun is None else begun.first(limits.depth)
+        reads = (model.first_of, model.list_of) if limits.depth <= FIRST else (model.list_of,)
+        for read in reads:
+            if (begun := self._begin_list(read, asked, limits)) is None:
+                return None
+            if (found := begun.first(limits.depth)) is not None:
+                return found
+        return None
 
-    def _begin_list(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> ListStart | None:
-        """Returns the computed beginning of a user's list, or None."""
-        if (
-            not (limits.exclude_seen and asked.by_row)
-            or asked.row is None
-            or (known := model.list_of(asked.row)) is None
-        ):
+    def _begin_list(self, read: ListReader, asked: ListKey, limits: ListRequest) -> ListStart | None:
+        """Returns the computed beginning of a user's list, or None.
+
+        read: looks up the list, or its first items, by the user's row.
+        """
+        if not (limits.exclude_seen and asked.by_row) or asked.row is None or (known := read(asked.row)) is None:
             return None
         forbidden = limits.forbidden
         if asked.hidden is not None:
@@ -379,7 +384,7 @@ class Recommender(ModelServer):
         if not asked.by_row:
             ranked = _ranked_basket(model, *rank_basket(model, basket, excluded, limits.depth))
             return self._write(model, asked.user, basket, ranked, limits, self._asker_of(asked))
-        begun = self._begin_list(model, asked, limits) or EMPTY_START
+        begun = self._begin_list(model.list_of, asked, limits) or EMPTY_START
         return self._answer(model, asked, *extend_list(model, begun, basket, excluded, limits.depth), limits)
 
     def _answer_basket(

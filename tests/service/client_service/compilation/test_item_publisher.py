@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import weakref
@@ -18,7 +19,7 @@ from client_service.compilation import item_model
 from client_service.compilation import item_publisher as module
 from client_service.compilation.item_publisher import ItemPublisher, fill_lists
 from client_service.compiled.model import CompiledModel, MappedLists, open_model
-from client_service.compiled.publication import read_publication
+from client_service.compiled.publication import HEAD, read_publication
 from client_service.compiled.shard import open_shard
 from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
@@ -93,6 +94,29 @@ def test_published_lists_are_the_model_s_own(publisher: ItemPublisher, shard: Sh
     for row, (items, scores) in enumerate(listed(model, shard)):
         assert items == exact.items[row].tolist()
         np.testing.assert_allclose(scores, exact.scores[row], rtol=1e-5)
+
+
+def test_the_first_items_of_each_list_are_kept_apart_and_a_folder_without_them_is_read(
+    publisher: ItemPublisher, shard: Shard, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_model, "FIRST", 3)
+    model = publisher.take_up(served)
+    assert model is not None
+    assert model.first_of(len(shard.user_ids) - 1) is None or model.lists_ready == len(shard.user_ids)
+    finish(publisher)
+    for row, (items, scores) in enumerate(listed(model, shard)):
+        first = model.first_of(row)
+        assert first is not None and (first[0].tolist(), first[1].tolist()) == (items[:3], scores[:3])
+    published = read_publication(publisher._serving)
+    assert published is not None and published.model is not None
+    folder = publisher._serving / published.model
+    head = json.loads((folder / HEAD).read_text())
+    del head["first"], head["sizes"]["list-first-items"], head["sizes"]["list-first-scores"]
+    (folder / HEAD).write_text(json.dumps(head))
+    earlier = open_model(folder, publisher.compiled)
+    for row, (items, scores) in enumerate(listed(model, shard)):
+        found = earlier.first_of(row)
+        assert found is not None and (found[0].tolist(), found[1].tolist()) == (items, scores)
 
 
 def test_another_process_reads_what_is_published(

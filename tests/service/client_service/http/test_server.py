@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from client_service.__main__ import server_settings
-from client_service.compilation import item_publisher
+from client_service.compilation import item_model, item_publisher
 from client_service.compiled.arrays import read_folder_head
 from client_service.compiled.model import CompiledModelHead, map_lists
 from client_service.compiled.publication import CURRENT, HEAD, SERVING, read_publication
@@ -26,6 +26,7 @@ from client_service.data.interaction_files import change_shard, load_shard
 from client_service.event_log.shard_update import erase_users
 from client_service.http import server
 from client_service.http.server_app import create_server
+from client_service.serving import recommender
 from client_service.serving.ranking import ListRequest
 from client_service.settings import ClientSettings, client_settings
 from shared.errors import SettingsError
@@ -205,6 +206,22 @@ async def test_the_model_before_answers_known_users_until_their_lists_are_filled
         async with asyncio.timeout(LONGEST_SECONDS):
             while http.app.state.service.answers._before is not None:  # type: ignore[attr-defined]
                 await asyncio.sleep(0.02)
+
+
+@pytest.mark.anyio
+async def test_a_list_goes_on_behind_its_first_items(served: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (item_model, recommender):
+        monkeypatch.setattr(module, "FIRST", 3)
+    shard, before = keep_first_model(served, published=True)
+    user = shard.user_ids[0]
+    expected = [one.item for one in before.for_user(user, ListRequest(8)).items]
+    async with asking(served) as http:
+        for hidden in range(3):  # the first items run out where some are hidden
+            for k in range(1, 6):
+                answer = await http.get(f"/v1/users/{user}/recommendations?k={k}")
+                found = [one["item"] for one in answer.json()["items"]]
+                assert found == expected[hidden : hidden + k], (hidden, k)
+            await http.put(f"/v1/items/{quote(expected[hidden], safe='')}", json={"hidden": True})
 
 
 @pytest.mark.anyio
