@@ -20,6 +20,8 @@ from scipy import stats
 
 from benchmarks.fedutr.devices import RESULTS as DEVICE_RESULTS
 from benchmarks.fedutr.run import RESULTS, Row
+from shared.method.settings import MethodSettings
+from shared.strategies import build_strategy
 
 FIGURES = ("hr10_all", "ndcg10_all", "hr10_99", "ndcg10_99")
 CLAIMS = {
@@ -48,6 +50,8 @@ CLAIMS = {
     "differential privacy of users costs little": ("fedutr+dp", "fedutr"),
 }
 """Claim of the paper -> the row that is said to be ahead, and the other one; of noise, that it is not behind."""
+ITEMS = {"KU": 5370, "Food": 1579, "Dance": 2307, "Movie": 3509, "ml-1m-text": 3260}
+"""Number of items of the paper's data sets, and of ours."""
 Cells = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 
@@ -152,6 +156,17 @@ def render_device_tables(found: Mapping[tuple[str, int], DeviceCells]) -> Sequen
     return lines
 
 
+def render_sizes(width: int = 32) -> Sequence[str]:
+    """Renders the bytes that a client sends and receives in a round, by what each strategy declares."""
+    lines = ["\nBytes of a round, each way, width " + str(width), "", "| strategy | " + " | ".join(ITEMS) + " |"]
+    lines.append("| --- " * (1 + len(ITEMS)) + "|")
+    for name in ("fedmf", "pfedrec", "fedrap", "fedutr", "fedutr_sar"):
+        methods = [MethodSettings(width=width, catalogue=items) for items in ITEMS.values()]
+        sizes = [sum(value.nbytes for value in build_strategy(name, one).start(one, 0).values()) for one in methods]
+        lines.append(f"| {name} | " + " | ".join(f"{size:,}" for size in sizes) + " |")
+    return lines
+
+
 def render_cells(cells: Cells) -> Iterable[str]:
     """Renders a line for each row with its means over seeds."""
     yield "| row | seeds | " + " | ".join(FIGURES) + " |"
@@ -172,4 +187,4 @@ def render_tables(found: Mapping[tuple[Any, ...], Cells]) -> Sequence[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join([*render_device_tables(read_device_cells()), *render_tables(read_cells())]))
+    print("\n".join([*render_sizes(), *render_device_tables(read_device_cells()), *render_tables(read_cells())]))

@@ -22,6 +22,7 @@ from benchmarks.fedutr.sets import Int64, Scores
 
 EPSILON = 1e-5  # of the layer normalisation
 CHUNK = 2  # users that are scored at once with fusions of their own, so that their rows stay in the cache
+BLOCK = 128  # users of a step, with similar numbers of samples; devices do not meet before the mean
 FUSION = ("weight", "bias", "gain", "shift")
 Values = dict[str, Tensor]
 
@@ -128,7 +129,14 @@ def pack_steps(
         found[rows, columns] = pairs[order[chosen]]
         labels[rows, columns] = samples.labels[order[chosen]]
         valid[rows, columns] = 1.0
-        yield Step(*(torch.from_numpy(one) for one in (own, found, labels, valid)))
+        counts = valid.sum(1).astype(np.int64)
+        ranked = np.argsort(-counts, kind="stable")
+        for block in np.split(ranked, range(BLOCK, len(ranked), BLOCK)):
+            widest = counts[block[0]]
+            yield Step(
+                torch.from_numpy(own[block]),
+                *(torch.from_numpy(one[block, :widest]) for one in (found, labels, valid)),
+            )
 
 
 def measure_loss(scores: Tensor, step: Step, *, balanced: bool) -> Tensor:

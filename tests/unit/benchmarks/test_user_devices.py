@@ -172,3 +172,11 @@ def test_results_are_kept_and_judged_over_users(tmp_path: Path, monkeypatch: pyt
     assert tables.judge_users(cells, "fedutr", "fedutr").startswith("no difference seen: +0.0000 +- 0.0000")
     rendered = "\n".join(tables.render_device_tables({("generated", 8): cells}))
     assert "| fedmf+text | 2 |" in rendered and "not measured" in rendered
+
+
+def test_sizes_of_a_round_follow_from_what_strategies_declare() -> None:
+    lines = tables.render_sizes()
+    table, fused = 4 * 32 * 3260, 4 * (32 * 3260 + 32 * 32 + 3 * 32)
+    ends = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip(" |") for line in lines if " | " in line}
+    assert [ends[name] for name in ("fedmf", "pfedrec", "fedrap")] == [f"{table:,}"] * 3
+    assert [ends[name] for name in ("fedutr", "fedutr_sar")] == [f"{fused:,}"] * 2
