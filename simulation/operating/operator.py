@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pydantic import ValidationError
@@ -126,7 +126,8 @@ def _hold_listed_sum(
 
 
 def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings:
-    """A run's settings with the catalogue and the rank that this federation has declared for its common basis.
+    """A run's settings with what this federation has declared: the catalogue and the rank of its common basis, and the
+    sums beside it.
 
     SettingsError where it has declared none, or one of the other kind.
     """
@@ -146,7 +147,9 @@ def agree_on_basis(operator: Operator, method: MethodSettings) -> MethodSettings
         )
     sizes = chosen.sizes(method.basis, {spec.name: spec.shape for spec in declared.tensors})
     own = {name.removeprefix("basis."): size for name, size in sizes.items() if name.startswith("basis.")}
-    others = {name: size for name, size in sizes.items() if not name.startswith("basis.")}
+    others: dict[str, Any] = {name: size for name, size in sizes.items() if not name.startswith("basis.")}
+    beside = list_sums(fetch_federation(operator).method)
+    others["sums"] = {part: one for part, one in beside.items() if not is_basis(one)}
     return method.model_copy(update={**others, "basis": method.basis.model_copy(update=own)})
 
 
