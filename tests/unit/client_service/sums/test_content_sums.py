@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from scipy import sparse
 
 from client_service.data.interactions import Shard, shard_of_matrices
-from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
+from client_service.models.closed_form.content import (
+    ContentSums,
+    add_constant,
+    known_features,
+    settings_of,
+    sum_content,
+)
+from client_service.models.closed_form.part import TrainingGraph
 from client_service.sums.content import CONTENT_SILO_SUM, ContentStatistics, digest_content
 from client_service.sums.silo_sum import SumRound, Sums
 from client_service.sums.storage import load_basis, save_basis
+from client_service.text.projection import ProjectionEncoder
 from shared.errors import DataError, ProtocolError, SettingsError
+from shared.method.parameters import Float32
 from shared.method.settings import method_settings
+from shared.method.spectrum import Spectrum
 from shared.strategies.sum_strategy import declare_sums
 from shared.sums.content import PAIRS, PROFILES, WIDE_LIMIT, count_features, decode_wide, encode_wide
 from shared.sums.sum import NOTHING_ADDED
@@ -158,3 +169,25 @@ def test_stamps_change_with_the_titles_and_those_of_the_training_pairs_do_not() 
     )
     assert (before.training, before.catalogue) == (after.training, after.catalogue)
     assert before.everything != after.everything and before.catalogue == digest_content(silo(1), METHOD).catalogue
+
+
+def test_silos_whose_words_tell_nothing_of_taste_use_no_sum_of_the_others_and_all_others_do() -> None:
+    """Over six small shops of each kind, beside three with words that do tell."""
+    known = [draw_taste(100 + place, users=60) for place in range(3)]
+    parts = [sum_content(liked, add_constant(features)) for liked, features in known]
+    others = ContentSums(*(np.sum(one, axis=0) for one in zip(*parts, strict=True)))
+    spectrum = cast("Spectrum", None)  # content does not look at it
+    for shuffled in (False, True):
+        drawn = [draw_taste(place, users=25, shuffled=shuffled) for place in range(6)]
+        used = [bool(settings_of(TrainingGraph(liked, spectrum, features, others))) for liked, features in drawn]
+        assert used == [not shuffled] * 6
+
+
+def draw_taste(seed: int, *, users: int, shuffled: bool = False) -> tuple[sparse.csr_array, Float32]:
+    """Users of five tastes and 200 items of five kinds, some popular, with their features; shuffled: other items'."""
+    generator = np.random.default_rng(seed)
+    kinds, popular = np.arange(200) % 5, np.minimum(2.0 * generator.gamma(0.5, 1.0, 200), 2.5)
+    liked = generator.random((users, 200)) < popular * np.where(kinds == np.arange(users)[:, None] % 5, 0.35, 0.05)
+    told = generator.permutation(kinds) if shuffled else kinds
+    titles = [f"{WORDS[kind]} {seed} {item}" for item, kind in enumerate(told)]
+    return sparse.csr_array(liked.astype(float)), ProjectionEncoder(64).encode(titles, {})
