@@ -23,7 +23,8 @@ from benchmarks.common import render_table
 from client_service.data.interactions import build_shard
 from client_service.models.cold_items import choose_cold_setting, fit_cold_items
 from client_service.models.hidden_items import HIDDEN, hide_items, mean_gain
-from client_service.text.item_features import item_features
+from client_service.text.encoders import CatalogueTexts, encode_items
+from client_service.text.item_features import DEFAULT_WIDTH, attribute_columns
 from shared.errors import DataError
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
@@ -41,28 +42,31 @@ SPLIT_SEED = 0
 class FeaturedItems:
     """The interactions of a data set with the features of its items.
 
-    interactions: (M, N), of all splits. features: (N, d).
+    interactions: (M, N), of all splits. features: (N, d). encoder: the name of what made them.
     """
 
     name: str
     interactions: sparse.csr_array
     features: Float32
+    encoder: str = ""
 
 
-def read_catalogue(path: Path) -> FeaturedItems:
+def read_catalogue(path: Path, encoder: str = "projection", width: int = DEFAULT_WIDTH) -> FeaturedItems:
     """Reads a data set as one matrix, without its split.
 
-    Raises DataError where the items have neither titles nor attributes.
+    encoder, width: as `lpsfed encode` takes them; the default is what a silo has without it. Raises DataError where the
+    items have neither titles nor attributes.
     """
     dataset = load_dataset(path, SPLIT_SEED)
     items = dataset.events.select(pl.col("item").unique().sort())
     if dataset.titles is not None:
         items = items.join(dataset.titles, on="item", how="left")
     shard = build_shard(dataset.name, dataset.events.with_columns(split=pl.lit("train")), items)
-    found = item_features(shard)
-    if found is None:
+    if shard.titles is None and shard.features is None:
         raise DataError(f"{path}: expected titles or attributes of the items beside the interactions, got none")
-    return FeaturedItems(dataset.name, shard.train, found.values)
+    titles = shard.titles or (None,) * len(shard.item_ids)
+    found = encode_items(CatalogueTexts(shard.item_ids, titles, attribute_columns(shard.features)), encoder, width)
+    return FeaturedItems(dataset.name, shard.train, found.values, found.encoder)
 
 
 @dataclass
@@ -180,6 +184,7 @@ def build_report(
         "data": catalogue.name,
         "users": users,
         "items": items,
+        "encoder": catalogue.encoder,
         "hidden": HIDDEN,
         "methods": {name: one.to_json() for name, one in methods.items()},
         "cold_over": {name: methods["cold"].compare(methods[name]) for name in BASES},
@@ -222,9 +227,9 @@ def _format_comparison(one: Mapping[str, Any]) -> str:
     return f"x {one['ratio']:.3f}, {one['difference']:+.4f} ± {one['interval']:.4f}"
 
 
-def run_cold(path: Path, draws: int, *, as_json: bool) -> None:
+def run_cold(path: Path, draws: int, encoder: str, width: int, *, as_json: bool) -> None:
     """Measures a data set and prints the figures."""
-    catalogue = read_catalogue(path)
+    catalogue = read_catalogue(path, encoder, width)
     document = build_report(catalogue, measure_methods(catalogue, draws), measure_silos(catalogue, draws))
     document["places"] = average_places([measure_places(*draw_cold_task(catalogue, draw)) for draw in range(draws)])
     print(json.dumps(document, indent=1) if as_json else render_report(document))

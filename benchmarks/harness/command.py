@@ -100,6 +100,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--draws", type=int, default=3, help="of cold: how often items are hidden")
     parser.add_argument("--json", action="store_true", help="of cold: print JSON")
+    parser.add_argument("--encoder", default="svd", help="of cold: the items' features, as of `lpsfed encode`")
+    parser.add_argument("--width", type=int, default=64, help="of cold: of these features")
     parser.add_argument("--write", action="store_true", help="of guard: commit what is found instead of judging by it")
     parser.add_argument("--all", action="store_true", help="every table, one after the other")
     parser.add_argument("--quick", action="store_true", help="the small stand-in, kept nowhere, checked at its end")
@@ -164,7 +166,7 @@ def _run_cold(given: argparse.Namespace) -> int:
 
     if given.folder is None or given.draws < 1:
         raise SettingsError(f"cold: expected a data set and at least 1 draw, got {given.folder} and {given.draws}")
-    run_cold(given.folder, given.draws, as_json=given.json)
+    run_cold(given.folder, given.draws, given.encoder, given.width, as_json=given.json)
     return 0
 
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 FEWEST_HOLDERS: Final = 2  # items; what one item alone holds tells nothing of others
 MOST_TOKENS, MOST_LABELS = 1 << 15, 64  # of a catalogue, the most frequent
-TEXT_WEIGHT, COLUMN_WEIGHT = 0.2, 0.3  # of the words, and of a column of numbers, beside the categories
+TEXT_WEIGHT, COLUMN_WEIGHT = 0.6, 0.3  # of the words, and of a column of numbers, beside the categories
+FIRST_TEXT_WEIGHT: Final = 0.2  # of the words in version 1, whose state does not name it
 HOLDS_LENGTH: Final = 3.0  # standard deviations at which a number is cut off
 AT_ONCE: Final = 512  # items that are encoded together: bounds the memory
 Arrays = Mapping[str, NDArray[Any]]
@@ -49,7 +50,8 @@ class SvdEncoder:
     """Words and n-grams by their decomposition, then columns for categories, years and numbers.
 
     tokens: V words and n-grams, sorted. rarity: (V,), their inverse document frequency. directions: (V, width).
-    labels: categories, sorted. numbers: names of columns, sorted, with mean and deviation of each, (C, 2).
+    labels: categories, sorted. numbers: names of columns, sorted, with mean and deviation of each, (C, 2). text_weight:
+    of the words beside the categories.
     """
 
     tokens: tuple[str, ...]
@@ -58,6 +60,12 @@ class SvdEncoder:
     labels: tuple[str, ...]
     numbers: tuple[str, ...]
     scales: NDArray[np.float64]
+    text_weight: float = TEXT_WEIGHT
+
+    @property
+    def version(self) -> int:
+        """Returns the version of the function: in the first one words weigh less, and the state does not say it."""
+        return 1 if self.text_weight == FIRST_TEXT_WEIGHT else 2
 
     @property
     def width(self) -> int:
@@ -78,14 +86,15 @@ class SvdEncoder:
         digest = hashlib.sha256()
         for name, one in sorted(self.state.items()):
             digest.update(f"{name} {one.dtype.str} {one.shape}\n".encode() + np.ascontiguousarray(one).tobytes())
-        return f"svd/{self.width}/1/{digest.hexdigest()[:16]}"
+        return f"svd/{self.width}/{self.version}/{digest.hexdigest()[:16]}"
 
     @property
     def state(self) -> dict[str, NDArray[Any]]:
         """Lists the arrays from which `from_state` makes the encoder again."""
         texts = {"tokens": self.tokens, "labels": self.labels, "numbers": self.numbers}
         joined = {name: np.frombuffer("\n".join(one).encode(), dtype=np.uint8) for name, one in texts.items()}
-        return {**joined, "rarity": self.rarity, "directions": self.directions, "scales": self.scales}
+        arrays = {"rarity": self.rarity, "directions": self.directions, "scales": self.scales}
+        return {**joined, **arrays} | ({} if self.version == 1 else {"text_weight": np.array([self.text_weight])})
 
     @classmethod
     def from_state(cls, state: Arrays) -> SvdEncoder:
@@ -94,12 +103,13 @@ class SvdEncoder:
             texts = {name: bytes(state[name]).decode() for name in ("tokens", "labels", "numbers")}
             tokens, labels, numbers = (tuple(text.split("\n")) if text else () for text in texts.values())
             rarity, directions, scales = state["rarity"], state["directions"], state["scales"]
-        except (KeyError, UnicodeDecodeError) as error:
+            (text_weight,) = state.get("text_weight", np.array([FIRST_TEXT_WEIGHT])).tolist()
+        except (KeyError, TypeError, UnicodeDecodeError) as error:
             raise ValueError(f"all arrays of a vocabulary, got a missing or unreadable one ({error})") from None
         shapes = (rarity.shape, directions.shape[:1], directions.ndim, scales.shape)
         if shapes != ((len(tokens),), (len(tokens),), 2, (len(numbers), 2)) or not np.isfinite(directions).all():
             raise ValueError(f"a vocabulary of {len(tokens):,} words with a direction each, got other arrays")
-        return cls(tokens, rarity, directions, labels, numbers, scales)
+        return cls(tokens, rarity, directions, labels, numbers, scales, text_weight)
 
     @classmethod
     def fit(cls, table: TextTable, width: int) -> SvdEncoder:
@@ -138,7 +148,7 @@ class SvdEncoder:
     def encode_table(self, table: TextTable) -> Float32:
         """Computes the features of a table of items, (N, d)."""
         years = place_bumps(table.years, YEAR_CENTRES, float(YEAR_CENTRES[1] - YEAR_CENTRES[0]))
-        blocks = [np.float32(TEXT_WEIGHT) * self.encode_words(table.titles), self.encode_labels(table)]
+        blocks = [np.float32(self.text_weight) * self.encode_words(table.titles), self.encode_labels(table)]
         blocks.append(np.float32(YEAR_WEIGHT) * unit_rows(years))
         for name, (mean, deviation) in zip(self.numbers, self.scales, strict=True):
             values = table.numbers.get(name, np.full(len(table.titles), np.nan))

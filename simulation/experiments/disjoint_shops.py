@@ -23,7 +23,6 @@ from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import PerUser, ndcg
 from client_service.evaluation.ranking import TopItems, find_hits, ranked_by
 from client_service.models.closed_form.content import (
-    ContentSetting,
     ContentSums,
     add_constant,
     known_features,
@@ -33,7 +32,7 @@ from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.cold_items import choose_cold_setting, fit_cold_items
 from client_service.models.hidden_items import mean_gain
 from client_service.models.initial_filter import Filter, start_at
-from client_service.models.score_fusion import Recipe, fuse, take_codes
+from client_service.models.score_fusion import fuse, take_codes
 from client_service.sums.content import ContentStatistics
 from client_service.sums.storage import load_basis, load_basis_head
 from client_service.training.filter_search import best_filter
@@ -66,9 +65,11 @@ def measure_small_shop(experiment: Experiment) -> tuple[str, dict[str, Any]]:
     others = _kept_sums(experiment, small) or _pooled_sums([one for path, one in shards.items() if path != small])
     features, hidden = found.values, pl.read_parquet(small.parent / HIDDEN_PAIRS)
     visits = _read_visits(shard, hidden)
-    warm, share = _measure_warm(shard, features, others, visits, experiment.method.cutoff)
-    taken = others.scale(share) if share else None
-    cold = _measure_cold(shard, features, taken, visits, experiment.seed)
+    spectrum = cached_spectrum(shard, experiment.method.cutoff, None)
+    together = ClosedFormScorers(shard.train, spectrum, features, others)
+    warm = _measure_warm(shard, together, visits)
+    share = 0.0 if (setting := together.choose_cold()) is None else setting.others
+    cold = _measure_cold(shard, features, others.scale(share) if share else None, visits, experiment.seed)
     judged = {"judged": {WARM: len(warm["today"]), COLD: len(cold["plain_text"])}}
     figures: dict[str, Any] = {"small": True, "shop_users": len(shard.user_ids), **judged}
     for kind, values in ((WARM, warm), (COLD, cold)):
@@ -117,37 +118,29 @@ def _pooled_sums(others: list[Shard]) -> ContentSums:
     return total
 
 
-def _measure_warm(
-    shard: Shard, features: Float32, others: ContentSums, visits: _Visits, cutoff: int
-) -> tuple[dict[str, PerUser], float]:
+def _measure_warm(shard: Shard, together: ClosedFormScorers, visits: _Visits) -> dict[str, PerUser]:
     """Measures the NDCG@20 of the shop's warm items for visitors and own users.
 
-    It is that of each user with a test item; lists leave out cold items. Also returns the weight of the others' sums
-    that the shop's validation has chosen.
+    It is that of each user with a test item; lists leave out cold items. together: scorers with all sums.
     """
-    spectrum = cached_spectrum(shard, cutoff, None)
+    spectrum, features = together.spectrum, together.graph.features
     chosen = best_filter(shard, spectrum).choice
     ways = {
         "today": ClosedFormScorers(shard.train, spectrum),
         "own_text": ClosedFormScorers(shard.train, spectrum, features),
-        "together": ClosedFormScorers(shard.train, spectrum, features, others),
+        "together": together,
     }
     nobody_has = np.bincount(shard.train.indices, minlength=len(shard.item_ids)) == 0
     barred = sparse.csr_array(np.broadcast_to(nobody_has.astype(np.float64), visits.train.shape))
     seen = sparse.csr_array(visits.train + visits.valid + barred)
     base = _score_visits(chosen, spectrum, shard.train, visits.train)
 
-    recipes = {name: best_recipe(shard, spectrum, chosen, made=made) for name, made in ways.items()}
-
-    def lists(recipe: Recipe, made: ClosedFormScorers) -> TopItems:
-        fusion = fuse(recipe, shard.train, spectrum, (), made)
+    def lists(made: ClosedFormScorers) -> TopItems:
+        fusion = fuse(best_recipe(shard, spectrum, chosen, made=made), shard.train, spectrum, (), made)
         codes = fusion.encoded(visits.train)
         return ranked_by(lambda rows: fusion.added(base[rows], take_codes(codes, rows)))
 
-    setting = recipes["together"].setting("content")
-    share = setting.others if isinstance(setting, ContentSetting) else 0.0
-    hits = {name: find_hits(lists(recipes[name], made), visits.test, seen) for name, made in ways.items()}
-    return {name: ndcg(*found) for name, found in hits.items()}, share
+    return {name: ndcg(*find_hits(lists(made), visits.test, seen)) for name, made in ways.items()}
 
 
 def _score_visits(chosen: Filter, spectrum: Spectrum, train: sparse.csr_array, baskets: sparse.csr_array) -> Float32:

@@ -35,10 +35,11 @@ def test_every_method_is_measured_and_the_products_scores_lead_over_chance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "DIVISIONS", (4,))
-    assert main(["cold", str(write_films(tmp_path)), "--draws", "2", "--json"]) == 0
+    assert main(["cold", str(write_films(tmp_path)), "--draws", "2", "--width", "8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     methods = found["methods"]
     assert methods.keys() == METHODS.keys() and (found["users"], found["items"]) == (USERS, ITEMS)
+    assert found["encoder"].startswith("svd/8/")
     assert all(len(one["draws"]) == 2 and 0.0 <= one["ndcg@10"] <= 1.0 for one in methods.values())
     assert methods["cold"]["ndcg@10"] > methods["random"]["ndcg@10"] + methods["random"]["interval"]
     assert found["cold_over"].keys() == {"plain_text", "knn"}

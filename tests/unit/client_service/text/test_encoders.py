@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from client_service.data.interaction_files import FEATURES, load_shard, write_shard
 from client_service.event_log.shard_update import append_events
 from client_service.text.encoders import CatalogueTexts, encode_items, encode_like
-from client_service.text.feature_file import FeatureFile, read_feature_file, write_feature_file
+from client_service.text.feature_file import FeatureFile, make_encoder, read_feature_file, write_feature_file
 from client_service.text.item_features import item_features
 from client_service.text.projection import make_text_table
 from client_service.text.vocabulary import SvdEncoder
@@ -30,9 +31,25 @@ TEXTS = CatalogueTexts([f"i{at}" for at in range(40)], TITLES, COLUMNS)
 def test_the_vocabulary_is_deterministic_and_leaves_out_what_one_item_alone_holds() -> None:
     table = make_text_table(["alpha beta", "alpha gamma", "beta delta", "alpha beta"], {})
     one, again = SvdEncoder.fit(table, 2), SvdEncoder.fit(table, 2)
-    assert one.name == again.name and one.name.startswith("svd/2/1/")
+    assert one.name == again.name and one.name.startswith("svd/2/2/")
     assert {" alpha", " beta"} <= set(one.tokens) and not {" gamma", " delta"} & set(one.tokens)
     np.testing.assert_array_equal(one.encode_table(table), again.encode_table(table))
+
+
+def test_a_vocabulary_of_the_first_version_is_read_as_the_function_that_it_was() -> None:
+    """Words weighed .2 there; now they weigh .6 beside the categories, and the name has another version."""
+    made = SvdEncoder.fit(TEXTS.table, 8)
+    state = {name: array for name, array in made.state.items() if name != "text_weight"}
+    first = make_encoder(replace(made, text_weight=0.2).name, state)
+    assert isinstance(first, SvdEncoder) and first.name.startswith("svd/8/1/") and first.name != made.name
+    again = make_encoder(made.name, made.state)
+    assert again is not None and again.name == made.name
+    told = np.array([bool(kind) for kind in COLUMNS["genres"]]) & made.encode_words(TEXTS.table.titles).any(axis=1)
+    labels = slice(made.width, made.width + len(made.labels))
+    for one, weight in ((first, 0.2), (made, 0.6)):
+        found = one.encode_table(TEXTS.table)[told]
+        lengths = [np.linalg.norm(found[:, part], axis=1) for part in (slice(made.width), labels)]
+        np.testing.assert_allclose(lengths[0], weight * lengths[1], rtol=1e-5)
 
 
 def test_the_vocabulary_equals_the_decomposition_of_the_whole_matrix() -> None:
