@@ -105,6 +105,10 @@ def compile_cold_items(
         "cold-mask": cold,
         "cold-mean": popularity @ left / np.float32(len(shard.user_ids)),
     }
+    if (popularity > 0).any():
+        sold = right[popularity > 0]
+        center = sold.mean(axis=0)
+        arrays |= {"cold-center": center, "cold-spread": (sold - center).T @ (sold - center) / np.float32(len(sold))}
     if unmet is not None:
         arrays["unmet-features"] = unmet
     if isinstance(features.text_encoder, SvdEncoder):

@@ -10,6 +10,7 @@ has these arrays:
 - cold-mask.npy, (N,): marks the cold items; cold-rows.npy, (C,): those that have a text; cold-table.npy, (C, r): their
   phi(t) V.
 - cold-mean.npy, (r,): the usual user's profile.
+- cold-center.npy, (r,), and cold-spread.npy, (r, r): mean and covariance of phi(t) V of the items that somebody has.
 - unmet-features.npy, (U, d): features of the items that nobody has met, whose rows are N to N + U - 1. They are cold.
 - encoder-*.npy: the state of the encoder that makes features of texts, where it has one.
 
@@ -18,6 +19,7 @@ Shapes: N items, C cold items, n items of a basket.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +31,7 @@ from client_service.compiled.arrays import Arrays
 from shared.method.parameters import Float32
 
 LISTED: Final = 20  # cold items of a known user's list: some are left when the met, hidden and forbidden ones are out
+LEAST: Final = 0.5  # of a new item in a list: its score above the user's mean of sold items, in standard deviations
 STATE: Final = "encoder-"  # begins the names of the arrays of an encoder's state
 Rows = NDArray[np.int64]
 
@@ -94,6 +97,7 @@ class ColdItems:
         self.mean: Float32 = arrays["cold-mean"]
         self._table: Float32 = arrays["cold-table"]
         self._unmet: Float32 | None = arrays.get("unmet-features")
+        self._center, self._spread = arrays.get("cold-center"), arrays.get("cold-spread")
         self._map, self._anchors = arrays["cold-map"], AnchorMap(arrays["cold-anchors"], head.reach)
         self.encoder_state = {
             name.removeprefix(STATE): array for name, array in arrays.items() if name.startswith(STATE)
@@ -118,6 +122,17 @@ class ColdItems:
             return self.mean
         found: Float32 = np.add.reduce(self.left[basket], axis=0)
         return found
+
+    def least_score(self, profile: Float32) -> float:
+        """Computes the score that a new item must have to take a place in a list.
+
+        It lies above the mean score of the items that somebody has, for the same profile. -inf in compiled models of
+        earlier versions.
+        """
+        if self._center is None or self._spread is None:
+            return -math.inf
+        variance = float(profile @ (self._spread @ profile))
+        return float(self._center @ profile) + LEAST * math.sqrt(max(variance, 0.0))
 
     def texts_of(self, rows: NDArray[np.integer]) -> Float32:
         """Reads the features of some items, (n, d)."""

@@ -45,7 +45,7 @@ EXPLAIN = "say for each item which of the user's own items count most for it; it
 NEW = (
     "places reserved for new items, which nobody has yet and which are scored by their texts alone: 1: the 10th place, "
     "2: the 5th and the 10th; in lists of 5 to 9 items the last ones, in shorter ones none; by default 1 in a silo "
-    "that has new items with a text; each is marked by its `reason`"
+    "that has new items with a text; each is marked by its `reason`; one whose text does not suit the user gets none"
 )
 ONLY = "`new`: a list of new items alone"
 REASON = "`new`: nobody has the item yet, and it is here by what its text has in common with the user's items"

@@ -95,6 +95,17 @@ class NewItems:
                 self._take_up(newly, cold)
         return self._told[1]
 
+    def choose(self, model: CompiledModel, asker: Asker, limits: ListRequest, count: int) -> list[NewItem]:
+        """Chooses the new items for the places of a list: the best ones that are likely enough for this user.
+
+        A place is left to the other items where no new one is. Lists of chosen items hold whatever is asked for.
+        """
+        found = self.rank(model, asker, limits, count)
+        if not found or limits.allowed is not None or (cold := model.cold) is None:
+            return found
+        least = cold.least_score(cold.profile(asker.facts.basket))
+        return [one for one in found if one.score >= least]
+
     def rank(self, model: CompiledModel, asker: Asker, limits: ListRequest, count: int) -> list[NewItem]:
         """Chooses the best new items, best first; of a computed list where it reaches so far."""
         if (cold := model.cold) is None or count == 0:

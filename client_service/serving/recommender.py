@@ -312,7 +312,7 @@ class Recommender(ModelServer):
 
     def _choose_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> list[NewItem]:
         """Chooses the new items for the reserved places of a list."""
-        return self._new.rank(model, asker, limits, len(reserved_places(limits.new_places, limits.k)))
+        return self._new.choose(model, asker, limits, len(reserved_places(limits.new_places, limits.k)))
 
     def _only_new(self, model: CompiledModel, asker: Asker, limits: ListRequest) -> tuple[ItemOut, ...]:
         """Lists new items alone."""

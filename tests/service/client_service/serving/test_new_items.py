@@ -332,3 +332,20 @@ def test_who_has_met_and_not_liked_one_does_not_get_it_again(tmp_path: Path) -> 
     again = open_recommender(settings.state_directory / SERVING, published, None)
     assert best not in ids(again.for_user(BUYER, ListRequest(40, only_new=True)).items)
     assert best in ids(again.for_user("user-02", ListRequest(40, only_new=True)).items)
+
+
+def test_a_single_new_item_has_a_place_in_lists_of_users_whom_its_text_suits(tmp_path: Path) -> None:
+    settings, recommender = open_shop(tmp_path, new=0)
+    store = EventStore(settings.state_directory)
+    recommender.overlay.attach_store(store)
+    users = [f"user-{number:02}" for number in range(24)]
+    before = {user: recommender.for_user(user, ListRequest(10)).items for user in users}
+    assert not any(places(items) for items in before.values())
+    tell(store, "white", WHITE)
+    shown = {user: recommender.for_user(user, ListRequest(10)).items for user in users}
+    assert [places(shown[user]) for user in users[::2]] == [[10]] * 12
+    for user in users[1::2]:  # readers of novels
+        assert shown[user] == before[user]
+        [only] = recommender.for_user(user, ListRequest(5, only_new=True)).items
+        assert only.item == "white"
+    store.close()
