@@ -159,6 +159,11 @@ class Overlay:
         return max(0, len(self._shard.user_ids) - len(told.erased) + self._counted[1])
 
     @property
+    def has_erased(self) -> bool:
+        """Tells whether somebody has been erased since the shard was written."""
+        return self._missed or bool(self._told.erased)
+
+    @property
     def shard_digest(self) -> str:
         """Of the shard than which it is later, likings and what else was met."""
         return self._shard.lists_digest

@@ -109,14 +109,14 @@ class Recommender(ModelServer):
     def follow_up(self, before: Recommender) -> None:
         """Lets the recommender `before` answer known users whose lists are still to be filled.
 
-        Ranking for each of them would take a hundred times as long as a look-up, for as long as the lists are filled.
+        Ranking for each of them would take a hundred times as long as a look-up, for as long as the lists are filled. A
+        recommender whose shard has an erased user is dropped at once: what is kept of him ends with a refresh.
         """
-        older = before._before
-        before._before = None
-        if self.lists_share < 1.0 and before.lists_share > 0.0:
-            self._before = before, time.monotonic() + LONGEST_FILL
-        elif self.lists_share < 1.0 and self.model is not None:
-            self._before = older
+        before.overlay.follow()
+        older, before._before = before._before, None
+        if self.model is None or self.lists_share == 1.0 or before.overlay.has_erased:
+            return
+        self._before = (before, time.monotonic() + LONGEST_FILL) if before.lists_share > 0.0 else older
 
     def drop_before(self) -> None:
         """Drops the recommender before, once all lists are filled or LONGEST_FILL is over."""

@@ -209,6 +209,23 @@ async def test_the_model_before_answers_known_users_until_their_lists_are_filled
 
 
 @pytest.mark.anyio
+async def test_a_shard_with_an_erased_user_is_not_kept_for_its_lists(
+    served: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, _ = keep_first_model(served, published=True)
+    gone = shard.user_ids[0]
+    async with asking(served) as http:
+        assert (await http.delete(f"/v1/users/{gone}")).status_code == 200
+        change_shard(served.shard, lambda before: erase_users(before, [gone]))
+        monkeypatch.setattr(item_publisher, "fill_lists", lambda *_: None)
+        await asyncio.to_thread(partial(keep_first_model, served, "run-2", published=True))
+        async with asyncio.timeout(LONGEST_SECONDS):
+            while (await http.get("/v1/model")).json()["version"] != "run-2.0":
+                await asyncio.sleep(0.02)
+        assert http.app.state.service.answers._before is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.anyio
 async def test_a_list_goes_on_behind_its_first_items(served: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (item_model, recommender):
         monkeypatch.setattr(module, "FIRST", 3)
