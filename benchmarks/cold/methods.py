@@ -7,10 +7,11 @@ A method sees interactions in which the cold items have no user, and the feature
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -23,6 +24,7 @@ from shared.method.graph import Float64, degrees
 from shared.method.parameters import Float32
 
 SMOOTHING = 3.0  # of the linear regression
+NORMAL = 1.96  # half-widths of 95 % intervals in standard errors
 Rows = NDArray[np.int64]
 
 
@@ -49,6 +51,54 @@ class ColdTask:
     def warm(self) -> Rows:
         """Finds the items that some user has in training."""
         return np.flatnonzero(degrees(self.train)[1] > 0)
+
+
+@dataclass
+class UserGains:
+    """The NDCG@10 of one method by draw and user.
+
+    The mean is taken over the users of a draw, then over draws.
+    """
+
+    draws: list[tuple[Rows, Float64]] = field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        """Computes the mean over draws."""
+        return float(np.mean([gains.mean() for _, gains in self.draws]))
+
+    def interval_half_width(self, base: UserGains | None = None) -> float:
+        """Computes half the width of the 95 % confidence interval of the mean.
+
+        The interval is over users, each of whom may occur in several draws. base: if given, the interval is that of the
+        difference to it.
+        """
+        parts = []
+        for place, (users, gains) in enumerate(self.draws):
+            moved = gains if base is None else gains - base.draws[place][1]
+            influence = (moved - moved.mean()) / (len(moved) * len(self.draws))
+            parts.append(pl.DataFrame({"user": users, "influence": influence}))
+        by_user = pl.concat(parts).group_by("user").agg(pl.col("influence").sum())["influence"]
+        return NORMAL * float(np.sqrt(np.square(by_user.to_numpy()).sum()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Builds the JSON figures: mean, interval and the mean of each draw."""
+        each = [float(gains.mean()) for _, gains in self.draws]
+        return {
+            "ndcg@10": round(self.value, 4),
+            "interval": round(self.interval_half_width(), 4),
+            "draws": np.round(each, 4).tolist(),
+        }
+
+    def compare(self, base: UserGains) -> dict[str, Any]:
+        """Compares this method with another one on the same users."""
+        low = self.value - base.value - self.interval_half_width(base)
+        found = {
+            "ratio": self.value / base.value,
+            "difference": self.value - base.value,
+            "interval": self.interval_half_width(base),
+        }
+        return {name: round(value, 4) for name, value in found.items()} | {"above": bool(low > 0.0)}
 
 
 Score = Callable[[ColdTask, Any], Float32]

@@ -7,14 +7,14 @@ user, as a silo compiles them, and judged by the hidden ones. Lists without a pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from benchmarks.cold.methods import ColdTask, Rows
+from benchmarks.cold.methods import ColdTask, Rows, UserGains
 from client_service.models.closed_form.ease import ease
 from client_service.models.cold_items import fit_cold_items, usual_setting
 from client_service.serving.new_items import reserved_places
@@ -28,22 +28,27 @@ BLOCK = 1024  # users whose lists are ranked at a time
 
 @dataclass(frozen=True)
 class PlacesMeasure:
-    """The figures of lists with a number of reserved places.
+    """The figures of lists with a number of reserved places, of all draws.
 
     warm: NDCG@20 of held-out warm items, of each user who has one. cold: share of a user's hidden items among the first
     10, of each user who has one.
     """
 
-    warm: Float64
-    cold: Float64
+    warm: UserGains = field(default_factory=UserGains)
+    cold: UserGains = field(default_factory=UserGains)
 
     def to_json(self, base: PlacesMeasure) -> dict[str, float]:
-        """Builds the JSON figures, compared with lists without reserved places."""
+        """Builds the JSON figures, compared with lists without reserved places.
+
+        The intervals are over users: of the difference of the warm items, and of the recall of the cold ones.
+        """
         figures = {
-            "warm_ndcg@20": self.warm.mean(),
-            "warm_ratio": self.warm.mean() / base.warm.mean(),
-            "cold_recall@10": self.cold.mean(),
-            "users_with_a_hit": (self.cold > 0).mean(),
+            "warm_ndcg@20": self.warm.value,
+            "warm_ratio": self.warm.value / base.warm.value,
+            "warm_interval": self.warm.interval_half_width(base.warm),
+            "cold_recall@10": self.cold.value,
+            "cold_interval": self.cold.interval_half_width(),
+            "users_with_a_hit": np.mean([(gains > 0).mean() for _, gains in self.cold.draws]),
         }
         return {name: round(float(value), 4) for name, value in figures.items()}
 
@@ -59,12 +64,28 @@ def hold_out(train: sparse.csr_array, generator: np.random.Generator) -> tuple[s
 
 
 def measure_places(
-    task: ColdTask, wanted: NDArray[np.bool_], counts: tuple[int, ...] = COUNTS
-) -> dict[int, PlacesMeasure]:
+    draws: Iterable[tuple[ColdTask, NDArray[np.bool_]]], counts: tuple[int, ...] = COUNTS
+) -> dict[str, dict[str, float]]:
     """Measures lists with each number of reserved places.
 
-    wanted: hidden items of the task's users, (B, C).
+    draws: a task each, and the hidden items of its users, (B, C). Returns the figures by the number of places.
     """
+    found = {count: PlacesMeasure() for count in counts}
+    for task, wanted in draws:
+        for count, (warm, cold) in _measure_draw(task, wanted, counts).items():
+            found[count].warm.draws.append(warm)
+            found[count].cold.draws.append(cold)
+    return {str(count): one.to_json(found[counts[0]]) for count, one in found.items()}
+
+
+UserValues = tuple[Rows, Float64]
+"""Rows of users, and a value of each."""
+
+
+def _measure_draw(
+    task: ColdTask, wanted: NDArray[np.bool_], counts: tuple[int, ...]
+) -> dict[int, tuple[UserValues, UserValues]]:
+    """Measures one draw: NDCG@20 of warm items and recall of cold ones, by the number of places."""
     left, held = hold_out(task.train, np.random.default_rng([3000, task.seed]))
     weights = ease(left, RIDGE)
     scorer = fit_cold_items(task.train, task.features, usual_setting(left.shape))
@@ -84,16 +105,10 @@ def measure_places(
             lists = insert_items(warm, best, reserved_places(count, LENGTH))
             gains.append(_ndcg(lists, held[users].toarray() > 0))
             recalls.append(_recall(lists[:, :SHOWN], hidden))
-    return {count: PlacesMeasure(np.concatenate(one), np.concatenate(two)) for count, (one, two) in found.items()}
-
-
-def average_places(draws: Sequence[Mapping[int, PlacesMeasure]]) -> dict[str, dict[str, float]]:
-    """Averages the figures of each number of places over draws."""
-    found = {}
-    for count in draws[0]:
-        each = [draw[count].to_json(draw[0]) for draw in draws]
-        found[str(count)] = {name: round(float(np.mean([one[name] for one in each])), 4) for name in each[0]}
-    return found
+    judged = task.users[np.diff(held[task.users].indptr) > 0]
+    return {
+        count: ((judged, np.concatenate(one)), (task.users, np.concatenate(two))) for count, (one, two) in found.items()
+    }
 
 
 def _best(scores: NDArray[np.float32], count: int) -> Rows:

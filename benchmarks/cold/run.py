@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
-from benchmarks.cold.methods import ColdTask, Rows, make_cold_task, measure_user_gains
-from benchmarks.cold.places import average_places, measure_places
+from benchmarks.cold.methods import ColdTask, Rows, UserGains, make_cold_task, measure_user_gains
+from benchmarks.cold.places import measure_places
 from benchmarks.common import render_table
 from client_service.data.interactions import build_shard
 from client_service.models.cold_items import choose_cold_setting, fit_cold_items
@@ -31,7 +31,6 @@ from shared.method.parameters import Float32
 from simulation.datasets.load import load_dataset
 from simulation.progress import tell_progress
 
-NORMAL = 1.96  # half-widths of 95 % intervals in standard errors
 DIVISIONS = (256, 64, 16, 4)  # numbers of silos, where a silo then has SILO_USERS
 SILO_USERS = range(9, 161)
 MOST_SILOS = 6  # of one size that are measured in a draw
@@ -67,54 +66,6 @@ def read_catalogue(path: Path, encoder: str = "projection", width: int = DEFAULT
     titles = shard.titles or (None,) * len(shard.item_ids)
     found = encode_items(CatalogueTexts(shard.item_ids, titles, attribute_columns(shard.features)), encoder, width)
     return FeaturedItems(dataset.name, shard.train, found.values, found.encoder)
-
-
-@dataclass
-class UserGains:
-    """The NDCG@10 of one method by draw and user.
-
-    The mean is taken over the users of a draw, then over draws.
-    """
-
-    draws: list[tuple[Rows, Float64]] = field(default_factory=list)
-
-    @property
-    def value(self) -> float:
-        """Computes the mean over draws."""
-        return float(np.mean([gains.mean() for _, gains in self.draws]))
-
-    def interval_half_width(self, base: UserGains | None = None) -> float:
-        """Computes half the width of the 95 % confidence interval of the mean.
-
-        The interval is over users, each of whom may occur in several draws. base: if given, the interval is that of the
-        difference to it.
-        """
-        parts = []
-        for place, (users, gains) in enumerate(self.draws):
-            moved = gains if base is None else gains - base.draws[place][1]
-            influence = (moved - moved.mean()) / (len(moved) * len(self.draws))
-            parts.append(pl.DataFrame({"user": users, "influence": influence}))
-        by_user = pl.concat(parts).group_by("user").agg(pl.col("influence").sum())["influence"]
-        return NORMAL * float(np.sqrt(np.square(by_user.to_numpy()).sum()))
-
-    def to_json(self) -> dict[str, Any]:
-        """Builds the JSON figures: mean, interval and the mean of each draw."""
-        each = [float(gains.mean()) for _, gains in self.draws]
-        return {
-            "ndcg@10": round(self.value, 4),
-            "interval": round(self.interval_half_width(), 4),
-            "draws": np.round(each, 4).tolist(),
-        }
-
-    def compare(self, base: UserGains) -> dict[str, Any]:
-        """Compares this method with another one on the same users."""
-        low = self.value - base.value - self.interval_half_width(base)
-        found = {
-            "ratio": self.value / base.value,
-            "difference": self.value - base.value,
-            "interval": self.interval_half_width(base),
-        }
-        return {name: round(value, 4) for name, value in found.items()} | {"above": bool(low > 0.0)}
 
 
 def measure_methods(catalogue: FeaturedItems, draws: int) -> dict[str, UserGains]:
@@ -211,8 +162,15 @@ def render_report(document: Mapping[str, Any]) -> str:
         for one in document["silos"]
     ]
     headings = ("places for new items", "NDCG@20 of the others", "beside no place", "recall@10 of new items")
-    names = ("warm_ndcg@20", "warm_ratio", "cold_recall@10")
-    places = [[count, *(f"{one[name]:.4f}" for name in names)] for count, one in document["places"].items()]
+    places = [
+        [
+            count,
+            f"{one['warm_ndcg@20']:.4f}",
+            f"x {one['warm_ratio']:.4f}, ± {one['warm_interval']:.4f}",
+            f"{one['cold_recall@10']:.4f} ± {one['cold_interval']:.4f}",
+        ]
+        for count, one in document["places"].items()
+    ]
     return "\n".join(
         [
             render_table(("method", "NDCG@10", "by draw"), lines),
@@ -231,5 +189,5 @@ def run_cold(path: Path, draws: int, encoder: str, width: int, *, as_json: bool)
     """Measures a data set and prints the figures."""
     catalogue = read_catalogue(path, encoder, width)
     document = build_report(catalogue, measure_methods(catalogue, draws), measure_silos(catalogue, draws))
-    document["places"] = average_places([measure_places(*draw_cold_task(catalogue, draw)) for draw in range(draws)])
+    document["places"] = measure_places(draw_cold_task(catalogue, draw) for draw in range(draws))
     print(json.dumps(document, indent=1) if as_json else render_report(document))

@@ -48,6 +48,7 @@ def test_every_method_is_measured_and_the_products_scores_lead_over_chance(
     places = found["places"]
     assert places["0"]["warm_ratio"] == 1.0 and places["0"]["cold_recall@10"] == 0.0
     assert places["1"]["warm_ratio"] > places["2"]["warm_ratio"] > 0.8
+    assert places["0"]["warm_interval"] == 0.0 and all(places[count]["cold_interval"] > 0.0 for count in "12")
     assert places["2"]["cold_recall@10"] > places["1"]["cold_recall@10"] > 0.0
 
 
