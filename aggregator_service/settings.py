@@ -80,8 +80,9 @@ class AggregatorSettings(Listening, EnvironmentSettings):
     share: Literal["parameters", "sums", "both"] | None = Field(
         None,
         description="what this federation shares: `parameters`, trained in rounds; `sums`, masked statistics of the "
-        "items, of which each silo makes its model, and nothing else; or `both`: [common basis](common-basis.md). It "
-        "sets `SECURE`, and `basis`, `strategy.train` and `strategy.send` in `METHOD`; unset: what these say",
+        "items and of what their titles and attributes say, of which each silo makes its model, and nothing "
+        "else; or `both`: [common basis](common-basis.md). It sets `SECURE`, and `basis`, `strategy.train` "
+        "and `strategy.send` in `METHOD`; unset: what these say",
     )
     catalogue: Path | None = Field(
         None,
