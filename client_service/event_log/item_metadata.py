@@ -70,7 +70,7 @@ class ItemFacts:
         """
         filters = tuple(filters)
         told, unmet = self._told_with(filters), self._shard.unmet
-        return told if unmet is None else _MatchingItems(told, unmet, self._mask_unmet(unmet, filters), self._told)
+        return told if unmet is None else MatchingItems(told, unmet, self._mask_unmet(unmet, filters), self._told)
 
     def _mask_unmet(self, unmet: UnmetItems, filters: Filters) -> Mask:
         found = np.ones(unmet.count, dtype=bool)
@@ -180,14 +180,18 @@ def _unknown_key(key: str, known: Iterable[str]) -> ProtocolError:
     return ProtocolError(words, faults=(Fault("unknown", "filter", words),))
 
 
-class _MatchingItems(AbstractSet[str]):
+class MatchingItems(AbstractSet[str]):
     """Ids of the items without a row that match some filters: told ones, and unmet ones by a mask (U,).
 
     Of an unmet item that an application has described, what it said counts.
     """
 
     def __init__(self, told: frozenset[str], unmet: UnmetItems, mask: Mask, said: Mapping[str, ItemIn]) -> None:
-        self._matching, self._unmet, self._mask, self._said = told, unmet, mask, said
+        self._matching, self._unmet, self._said = told, unmet, said
+        self._mask = mask.copy()
+        described = (unmet.row(item) for item in said if self._is_described(item))
+        self._mask[[row - unmet.first for row in described if row is not None]] = False
+        self._mask[[row - unmet.first for item in told if (row := unmet.row(item)) is not None]] = True
 
     @classmethod
     def _from_iterable(cls, items: Iterable[str]) -> AbstractSet[str]:  # type: ignore[override]  # of intersections
@@ -197,15 +201,19 @@ class _MatchingItems(AbstractSet[str]):
         if item in self._matching:
             return True
         row = self._unmet.row(item) if isinstance(item, str) else None
-        return row is not None and bool(self._mask[row - self._unmet.first]) and not self._is_described(str(item))
+        return row is not None and bool(self._mask[row - self._unmet.first])
+
+    @property
+    def unmet(self) -> Mask:
+        """Marks those of the unmet items that match, (U,)."""
+        return self._mask
 
     def _is_described(self, item: str) -> bool:
         said = self._said.get(item)
         return said is not None and bool(said.categories or said.attributes)
 
     def __iter__(self) -> Iterator[str]:
-        ids = (self._unmet.ids[place] for place in np.flatnonzero(self._mask).tolist())
-        return iter(self._matching.union(one for one in ids if not self._is_described(one)))
+        return iter(self._matching.union(self._unmet.ids[place] for place in np.flatnonzero(self._mask).tolist()))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

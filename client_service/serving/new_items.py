@@ -17,7 +17,8 @@ import numpy as np
 
 from client_service.compiled.cold_items import ColdItems
 from client_service.compiled.model import CompiledModel
-from client_service.compiled.shard import CompiledShard, Float32, Rows
+from client_service.compiled.shard import CompiledShard, Float32, Mask, Rows
+from client_service.event_log.item_metadata import MatchingItems
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.overlay import Overlay
 from client_service.serving.item_answers import Answers, order_by_variety, stretch
@@ -194,11 +195,24 @@ class NewItems:
         for row in () if told is None else told.replaced:
             if cold.has(row):
                 scores[np.searchsorted(cold.rows, row)] = -np.inf
+        if (allowed := self._allowed_unmet(limits)) is not None:
+            scores[met:][~allowed[cold.rows[met:] - size]] = -np.inf
         found = self._choose(cold, scores, asker, limits, count)
         if told is None:
             return found
         more = self._allowed_told(profile, asker, limits, count, told)
         return sorted([*found, *more], key=lambda one: -one.score)[:count]
+
+    def _allowed_unmet(self, limits: ListRequest) -> Mask | None:
+        """Marks the unmet items that a request's filters and allowed items leave, (U,); None for all."""
+        unmet, allowed = self._shard.unmet, limits.allowed
+        if unmet is None or allowed is None:
+            return None
+        if isinstance(allowed, MatchingItems):
+            return allowed.unmet
+        found = np.zeros(unmet.count, dtype=bool)
+        found[[row - unmet.first for item in allowed if (row := unmet.row(item)) is not None]] = True
+        return found
 
     def _choose(self, cold: ColdItems, scores: Float32, asker: Asker, limits: ListRequest, count: int) -> list[NewItem]:
         """Chooses the allowed items of the best scores; looks at ever more of them until there are enough."""
