@@ -50,10 +50,12 @@ class LocalChoice:
     recipe: Recipe
 
 
-def choose_local(shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER) -> LocalChoice:
-    """Chosen as a run without a common basis chooses them."""
+def choose_local(
+    shard: Shard, spectrum: Spectrum, interrupt: Interrupt = NEVER, made: ClosedFormScorers | None = None
+) -> LocalChoice:
+    """Chosen as a run without a common basis chooses them. made: the shard's scorers, if its own tables lack texts."""
     start = best_filter(shard, spectrum, interrupt).choice
-    return LocalChoice(start, best_recipe(shard, spectrum, start, interrupt))
+    return LocalChoice(start, best_recipe(shard, spectrum, start, interrupt, made=made))
 
 
 def load_local_choice(
@@ -74,9 +76,11 @@ def local_lists(shard: Shard, cutoff: int, folder: Path, interrupt: Interrupt = 
     return lists_of_choice(shard, spectrum, load_local_choice(shard, spectrum, cutoff, folder, interrupt))
 
 
-def lists_of_choice(shard: Shard, spectrum: Spectrum, chosen: LocalChoice) -> TopItems:
-    """Lists of the filter and what the recipe fuses with it, for the shard's own users."""
-    made = ClosedFormScorers.of_shard(shard, spectrum)
+def lists_of_choice(
+    shard: Shard, spectrum: Spectrum, chosen: LocalChoice, made: ClosedFormScorers | None = None
+) -> TopItems:
+    """Lists of the filter and what the recipe fuses with it, for the shard's own users. made: as in `choose_local`."""
+    made = made or ClosedFormScorers.of_shard(shard, spectrum)
     fusion = fuse(chosen.recipe, shard.train, spectrum, made=made)
     base, codes = filter_scores(chosen.start, spectrum, shard.train), fusion.encoded(shard.train)
     return ranked_by(lambda rows: fusion.added(base(rows), take_codes(codes, rows)))

@@ -9,9 +9,10 @@ import numpy as np
 
 from client_service.data.interactions import Shard
 from client_service.evaluation.metrics import TITLE
-from client_service.joining_value.trials import CutTrial, Observe, draw_gains, trainings
+from client_service.joining_value.trials import CutTrial, Gain, Observe, draw_gains, trainings
 from shared.errors import DataError
 from shared.method.graph import Float64
+from shared.words import count_noun
 
 TIMES = (2, 4, 8, 16)
 EXPONENTS = np.linspace(0.05, 1.5, 59)
@@ -139,7 +140,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Worth:
-    """few: too few validation users to say anything; no curve where the silo could not be cut at all."""
+    """few: too few validation users to say anything; no curve where the silo could not be cut at all. text: what the
+    smallest parts gain by their content sums alone; None where nothing is known of the items."""
 
     users: int
     items: int
@@ -148,6 +150,7 @@ class Worth:
     draws: int
     measured: tuple[Measured, ...]
     curve: Curve | None
+    text: Measured | None = None
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -157,7 +160,8 @@ class Worth:
                 f"Too few to say: expected at least {FEWEST_JUDGED} users with validation items, "
                 f"got {self.validation_users}.",
             )
-        return tuple(_sentence(self.curve, outlook) for outlook in self.curve.outlooks)
+        told = () if self.text is None else (_text_sentence(self.text),)
+        return (*(_sentence(self.curve, outlook) for outlook in self.curve.outlooks), *told)
 
 
 def estimate_worth(shard: Shard, cutoff: int, draws: int = DRAWS, observe: Observe = lambda _: None) -> Worth:
@@ -170,18 +174,29 @@ def estimate_worth(shard: Shard, cutoff: int, draws: int = DRAWS, observe: Obser
         return Worth(users, items, judged, True, 0, (), None)
     made = [draw_gains(shard, number, cutoff, observe) for number in range(draws)]
     few = judged < FEWEST_JUDGED
-    return Worth(users, items, judged, few, draws, _measured(made), forecast(made, users))
+    texts = [draw.text for draw in made if draw.text is not None]
+    text = _measure_gains(texts) if texts else None
+    return Worth(users, items, judged, few, draws, _measured(made), forecast(made, users), text)
 
 
 def _measured(draws: list[CutTrial]) -> tuple[Measured, ...]:
     """Means over the draws."""
-    found = []
-    for one in zip(*(draw.gains for draw in draws), strict=True):
-        alone, together = (np.concatenate([getattr(gain, side) for gain in one]) for side in ("alone", "together"))
-        judged = ~np.isnan(alone)
-        means = (float(side[judged].mean()) if judged.any() else 0.0 for side in (alone, together))
-        found.append(Measured(one[0].users, one[0].times, int(judged.sum()), *means))
-    return tuple(found)
+    return tuple(_measure_gains(one) for one in zip(*(draw.gains for draw in draws), strict=True))
+
+
+def _measure_gains(gains: Sequence[Gain]) -> Measured:
+    """Means over the same cut of several draws."""
+    alone, together = (np.concatenate([getattr(gain, side) for gain in gains]) for side in ("alone", "together"))
+    judged = ~np.isnan(alone)
+    means = (float(side[judged].mean()) if judged.any() else 0.0 for side in (alone, together))
+    return Measured(gains[0].users, gains[0].times, int(judged.sum()), *means)
+
+
+def _text_sentence(text: Measured) -> str:
+    """What silos that sell other items share, as measured on small ones."""
+    told = f"{TITLE} {text.alone:.3f} -> {text.together:.3f}"
+    what = f"silos of {count_noun(text.users, 'user')} by the text of {text.times} of them, whatever they sell"
+    return f"{what}: {told}, measured on parts of this silo"
 
 
 def _sentence(curve: Curve, outlook: Outlook) -> str:

@@ -1,14 +1,17 @@
 """A silo cut by users into smaller ones of its own, each held against those that they make together.
 
 Two halves of a silo are two silos that sell the same items. What one of them gains by training on both is what joining
-was worth to it; the same with quarters and eighths says how that gain falls as silos grow.
+was worth to it; the same with quarters and eighths says how that gain falls as silos grow. Texts of items take part, as
+they do in a run: those of a part alone, and those of all. What the smallest parts gain by the content sums of all of
+them, and by nothing else, is what silos without a common item would share.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +21,10 @@ from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.evaluation.metrics import METRICS, PRIMARY, K
 from client_service.evaluation.ranking import CHUNK, TopItems, list_hits
 from client_service.joining_value.comparison import LocalChoice, choose_local, lists_of_choice
+from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
+from client_service.models.closed_form.registry import ClosedFormScorers
 from client_service.models.ranker import Rows
+from shared.method.parameters import Float32
 from shared.method.spectrum import low_spectrum
 
 MOST_USERS = 1000  # of a larger silo so many are drawn, which bounds the time of a draw
@@ -44,21 +50,27 @@ class Gain:
 
 @dataclass(frozen=True)
 class CutTrial:
-    """users: of the largest part; whole: what it gives its own users."""
+    """users: of the largest part; whole: what it gives its own users. text: what the smallest parts gain by their
+    content sums alone; None where nothing is known of the items."""
 
     users: int
     whole: Values
     gains: tuple[Gain, ...]
+    text: Gain | None = None
 
 
 @dataclass(frozen=True)
 class SubSilo:
-    """Some of the users, the items that these have, and the fused start of both; `lists` are of the part's own rows."""
+    """Some of the users, the items that these have, and the fused start of both; `lists` are of the part's own rows.
+
+    features: of these items; None where nothing is known of them.
+    """
 
     users: Rows
     items: Rows
     shard: Shard
     lists: TopItems
+    features: Float32 | None = None
 
 
 def halvings(users: int) -> int:
@@ -85,7 +97,8 @@ def draw_gains(shard: Shard, number: int, cutoff: int, observe: Observe) -> CutT
     levels = [_train_level(shard, cut, ~judged, cutoff, observe) for cut in cuts]
     whole = _figures(shard, levels[-1][0], levels[-1][0], judged)
     pairs = [(low, high) for low in range(len(levels)) for high in range(low + 1, len(levels))]
-    return CutTrial(len(drawn), whole, tuple(_gain(shard, levels, pair, judged) for pair in pairs))
+    gains = tuple(_gain(shard, levels, pair, judged) for pair in pairs)
+    return CutTrial(len(drawn), whole, gains, _gain_by_text(shard, levels[0], judged, cutoff))
 
 
 def cut_nested(users: Rows, halved: int) -> Sequence[Sequence[Rows]]:
@@ -106,11 +119,34 @@ def _train_level(
     for rows in map(np.sort, cut):
         part = _part_shard(shard, rows, choosing)
         spectrum = low_spectrum(part.train, cutoff)
-        chosen = chosen or choose_local(part, spectrum)
         items = np.flatnonzero(np.bincount(shard.train[rows].indices, minlength=shard.train.shape[1]))
-        parts.append(SubSilo(rows, items, part, lists_of_choice(part, spectrum, chosen)))
+        told = known_features(shard)
+        features = None if told is None else told.values[items]
+        made = ClosedFormScorers(part.train, spectrum, features)
+        chosen = chosen or choose_local(part, spectrum, made=made)
+        parts.append(SubSilo(rows, items, part, lists_of_choice(part, spectrum, chosen, made), features))
         observe(f"{len(rows)} users")
     return tuple(parts)
+
+
+def _gain_by_text(shard: Shard, parts: Sequence[SubSilo], judged: Mask, cutoff: int) -> Gain | None:
+    """What the parts gain by the content sums of the others, each with lists of its own items by its own users."""
+    if len(parts) < 2 or any(part.features is None for part in parts):
+        return None
+    tables = [add_constant(part.features) for part in parts if part.features is not None]
+    sums = [sum_content(part.shard.train, table) for part, table in zip(parts, tables, strict=True)]
+    joined, chosen = list[SubSilo](), None
+    for number, part in enumerate(parts):
+        others = reduce(ContentSums.add, (one for at, one in enumerate(sums) if at != number))
+        spectrum = low_spectrum(part.shard.train, cutoff)
+        made = ClosedFormScorers(part.shard.train, spectrum, part.features, others)
+        chosen = chosen or choose_local(part.shard, spectrum, made=made)
+        joined.append(replace(part, lists=lists_of_choice(part.shard, spectrum, chosen, made)))
+    alone, together = (
+        _only(np.array([_figures(shard, part, model, judged) for part, model in zip(parts, models, strict=True)]))
+        for models in (parts, joined)
+    )
+    return Gain(round(sum(len(part.users) for part in parts) / len(parts)), len(parts), alone, together)
 
 
 def _part_shard(shard: Shard, rows: Rows, choosing: Mask) -> Shard:

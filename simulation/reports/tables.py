@@ -161,10 +161,12 @@ def forecast_table(worth: Worth) -> Table:
     table = figure_table(
         f"{TITLE}, validation data", "small silos", "together", "alone", "so", "ratio", caption=caption
     )
-    for one in worth.measured:
+    rows = [(one, f"{one.times} of them") for one in worth.measured]
+    rows += [] if worth.text is None else [(worth.text, f"text of {worth.text.times}")]
+    for one, together in rows:
         ratio = f"x {one.together / one.alone:.3f}" if one.alone else "-"
-        alone, together = (_format_figure(value) for value in (one.alone, one.together))
-        table.add_row(f"of {count_noun(one.users, 'user')}", f"{one.times} of them", alone, together, ratio)
+        figures = (_format_figure(value) for value in (one.alone, one.together))
+        table.add_row(f"of {count_noun(one.users, 'user')}", together, *figures, ratio)
     return table
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from client_service.data.interaction_files import load_shard
 from client_service.data.interactions import Shard
 from client_service.joining_value.forecast import estimate_worth, forecast
 from client_service.joining_value.trials import CutTrial, Gain, cut_nested, draw_gains, halvings, trainings
 from shared.errors import DataError
+from simulation.partitioning.sources import SHOPS, Cut, cut_shards
 
 
 @pytest.fixture
@@ -107,3 +111,15 @@ def test_of_few_users_nothing_is_said(planted: Shard, shard_of: Callable[..., Sh
     assert found.sentences == ("Too few to say: expected at least 50 users with validation items, got 40.",)
     with pytest.raises(DataError, match="expected validation items"):
         estimate_worth(shard_of(planted.train.toarray()), 16)
+
+
+def test_text_counts_and_what_silos_share_by_it_alone_is_said(tmp_path: Path) -> None:
+    shop = load_shard(cut_shards(SHOPS, Cut(4), tmp_path).paths[2])
+    found, without = (estimate_worth(one, 64, 2) for one in (shop, replace(shop, titles=None, features=None)))
+    assert found.text is not None and without.text is None
+    assert found.text.together > 1.05 * found.text.alone > 0.0
+    for told, untold in zip(found.measured, without.measured, strict=True):
+        assert told.together > untold.together
+    assert found.text.alone == found.measured[0].alone and found.text.times == 8
+    assert found.sentences[-1].startswith("silos of 27 users by the text of 8 of them, whatever they sell: NDCG@20 ")
+    assert not any("by the text" in one for one in without.sentences)
