@@ -93,8 +93,13 @@ class SvdEncoder:
         """Lists the arrays from which `from_state` makes the encoder again."""
         texts = {"tokens": self.tokens, "labels": self.labels, "numbers": self.numbers}
         joined = {name: np.frombuffer("\n".join(one).encode(), dtype=np.uint8) for name, one in texts.items()}
-        arrays = {"rarity": self.rarity, "directions": self.directions, "scales": self.scales}
-        return {**joined, **arrays} | ({} if self.version == 1 else {"text_weight": np.array([self.text_weight])})
+        arrays: dict[str, NDArray[Any]] = {
+            "rarity": self.rarity,
+            "directions": self.directions,
+            "scales": self.scales,
+        }
+        weight: dict[str, NDArray[Any]] = {} if self.version == 1 else {"text_weight": np.array([self.text_weight])}
+        return {**joined, **arrays, **weight}
 
     @classmethod
     def from_state(cls, state: Arrays) -> SvdEncoder:
