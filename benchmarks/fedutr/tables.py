@@ -96,7 +96,7 @@ class DeviceRow:
 
     def mean_hits(self, side: str, seeds: Iterable[int]) -> NDArray[np.float64]:
         """Computes each user's mean over seeds, (M,)."""
-        return np.mean([self.hits[side][seed] for seed in seeds], axis=0)
+        return np.asarray(np.mean([self.hits[side][seed] for seed in seeds], axis=0), dtype=np.float64)
 
 
 DeviceCells = Mapping[str, DeviceRow]
