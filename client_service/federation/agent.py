@@ -16,7 +16,7 @@ from client_service.federation.basis_run import BasisRun
 from client_service.federation.client_run import ClientRun, RebuildResult, RefreshResult, Silo
 from client_service.federation.killed_runs import KilledRuns
 from client_service.federation.messages import QualityOut, RoundCosts
-from client_service.federation.run_poll import RunPoll
+from client_service.federation.run_poll import AgentStatus, RunPoll
 from client_service.federation.run_records import load_quality
 from client_service.federation.run_setup import RunOpening, list_warnings
 from client_service.federation.training_run import TrainingRun
@@ -54,27 +54,16 @@ class GivenUp:
     reason: str
 
 
-@dataclass(frozen=True)
-class AgentStatus:
-    """Where the client is, in words that its own API may show."""
-
-    phase: str = "starting"
-    run: str | None = None
-    round: int = 0
-    rounds: int = 0
-    shared_digest: str | None = None
-    problem: str | None = None
-    warnings: tuple[str, ...] = ()
-
-
 class Agent:
     """Follows the aggregator.
 
     `standing`, `training_run`, `silo` and `at_work` may be read at any time. at_work: a run asks something of this
-    client, or the aggregator has not been asked yet.
+    client, or the aggregator has not been asked yet. earlier: where an earlier image of this process stood.
     """
 
-    def __init__(self, silo: Silo, aggregator: Aggregator, worker: Executor) -> None:
+    def __init__(
+        self, silo: Silo, aggregator: Aggregator, worker: Executor, earlier: AgentStatus | None = None
+    ) -> None:
         self.silo, self._aggregator, self._worker = silo, aggregator, worker
         self.poll = RunPoll(aggregator, silo.settings, silo.metrics)
         self.at_work = True  # until the first poll
@@ -92,7 +81,7 @@ class Agent:
         )
         self._killed = KilledRuns(silo.settings.state_directory)
         self._opening = RunOpening(silo, aggregator, self._work, self._patience)
-        self.standing = AgentStatus(shared_digest=self._earlier_quality().shared_digest)
+        self.standing = earlier or AgentStatus(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
         self._part: ClientRun | None = None
         self._done: str | None = None  # the run that is over for this client

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -69,6 +70,19 @@ async def open_link(
     believed = None if members is None else members.aggregator
     async with connect(boundary, ledger, key, limits=settings.limits(), inner=outside, believed=believed) as link:
         yield link
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """Where the client is, in words that its own API may show."""
+
+    phase: str = "starting"
+    run: str | None = None
+    round: int = 0
+    rounds: int = 0
+    shared_digest: str | None = None
+    problem: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class RunPoll:

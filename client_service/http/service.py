@@ -17,10 +17,10 @@ from client_service.boundary.anchors import KnownAnchors
 from client_service.boundary.gate import GateTransport
 from client_service.boundary.gate_self_test import GateOut, check_gate, code_digests
 from client_service.boundary.ledger_heads import HeadedLedger
-from client_service.federation.agent import Agent, AgentStatus
+from client_service.federation.agent import Agent
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo
 from client_service.federation.messages import BasisOut, QualityOut, SpectrumOut, StatusOut
-from client_service.federation.run_poll import open_link
+from client_service.federation.run_poll import AgentStatus, open_link
 from client_service.federation.run_records import load_quality, load_spectra, quality_warnings
 from client_service.http.answering import Answering
 from client_service.http.trainer_proxy import RequestActivity
@@ -54,6 +54,7 @@ from shared.protocol.signing.keys import PrivateKey
 from shared.sums import SUMS
 from shared.sums.sum import BASIS
 
+TAKE_UP_SECONDS = 15.0  # for which a trainer that has waited takes no request until its kept model is taken up
 IDLE_LOOK_SECONDS = 1.0  # between two looks at whether there is something to do
 
 
@@ -140,13 +141,23 @@ class ClientService(Answering):
             )
             async with _sealed_at_end(records), linked as link:
                 self._gate = link.gate
-                self._agent = agent = Agent(self._silo(shard, interrupt, records, masking), link, worker)
+                self._agent = agent = Agent(
+                    self._silo(shard, interrupt, records, masking),
+                    link,
+                    worker,
+                    None if self.earlier is None else self.earlier.standing,
+                )
                 if self._feedback is not None:
                     before = None if self.earlier is None else self.earlier.refresh
                     work = partial(self._refresh, agent)
                     self._refresher = RefreshScheduler(self.settings, self._feedback, work, before)
-                self._following = asyncio.create_task(self._follow(shard, worker, interrupt))
+                taken_up = asyncio.Event()
+                self._following = asyncio.create_task(self._follow(shard, worker, interrupt, taken_up))
                 try:
+                    if self.earlier is not None:  # the request that has ended the wait sees what was there before it
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(TAKE_UP_SECONDS):
+                                await taken_up.wait()
                     yield
                 finally:
                     interrupt.set()
@@ -157,11 +168,14 @@ class ClientService(Answering):
                     if self._feedback is not None:
                         self._feedback.close()
 
-    async def _follow(self, shard: TaskShard, worker: ThreadPoolExecutor, interrupt: Interrupt) -> None:
+    async def _follow(
+        self, shard: TaskShard, worker: ThreadPoolExecutor, interrupt: Interrupt, taken_up: asyncio.Event
+    ) -> None:
         """Serve the kept model first, then follow the aggregator."""
         try:
             loop = asyncio.get_running_loop()
             self.answers.served = await loop.run_in_executor(worker, self._take_up_stored, shard, interrupt)
+            taken_up.set()
             await loop.run_in_executor(worker, return_free_memory)
             assert self._agent is not None
             refreshing = () if self._refresher is None else (self._watch(self._refresher.follow()),)
@@ -222,6 +236,7 @@ class ClientService(Answering):
             joined=poll.joined,
             settled=poll.settled,
             counts=self._agent.counts,
+            standing=self._agent.standing,
             model=None if served is None else served.version,
             budget=None if spent is None else Budget(epsilon=spent.epsilon, budget=spent.budget),
             series=tuple(self.metrics.read_counts()),

@@ -13,7 +13,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import anyio
@@ -22,7 +22,7 @@ from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.event_log.service import open_store
 from client_service.event_log.store import EventStore
-from client_service.federation.run_poll import RunPoll, open_link, open_network
+from client_service.federation.run_poll import AgentStatus, RunPoll, open_link, open_network
 from client_service.metrics import ClientMetrics, CountedSeries
 from client_service.refresh.scheduler import RefreshScheduler, SchedulerState
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
@@ -58,8 +58,8 @@ class Handover(Message):
     """What one image of a trainer passes on to the next. It stays in the memory of this machine.
 
     server: id of the server process. refresh, least_rating: None in a silo that applications tell nothing. joined,
-    settled: see `RunPoll`. counts: sizes of the graph, where the silo's policy gives them. model: version of the one
-    that answers.
+    settled: see `RunPoll`. standing: of the agent. counts: sizes of the graph, where the silo's policy gives them.
+    model: version of the one that answers.
     """
 
     kept: InheritedFiles
@@ -69,6 +69,7 @@ class Handover(Message):
     joined: bool
     settled: str | None
     counts: Counts | None
+    standing: AgentStatus
     model: str | None
     budget: Budget | None
     series: tuple[CountedSeries, ...]
@@ -114,7 +115,7 @@ class WaitingTrainer:
 
     def __init__(self, settings: ClientSettings, handover: Handover) -> None:
         self._settings, self._handover = settings, handover
-        self._state, self._metrics = _ClientState(handover.model), ClientMetrics()
+        self._state, self._metrics = _ClientState(handover.model, handover.standing.problem), ClientMetrics()
         self._metrics.take_over(handover.series)
         self._metrics.watch_state(settings.state_directory, lambda: self._state)
         if (budget := handover.budget) is not None:
@@ -126,7 +127,8 @@ class WaitingTrainer:
 
     def describe(self) -> Handover:
         """Describes what the next image goes on from."""
-        found: dict[str, Any] = {"series": tuple(self._metrics.read_counts())}
+        standing = replace(self._handover.standing, problem=self._state.problem)
+        found: dict[str, Any] = {"series": tuple(self._metrics.read_counts()), "standing": standing}
         if self._scheduler is not None:
             found["refresh"] = self._scheduler.state
         return self._handover.model_copy(update=found)

@@ -80,6 +80,7 @@ def open_files(pid: int) -> list[str]:
 
 
 def test_a_trainer_without_work_waits_without_torch_and_each_request_is_answered(silo: ClientSettings) -> None:
+    shard, _ = keep_first_model(silo)
     with idling(silo) as client:
         wait_for(lambda: waits(client))
         pid, first = client.trainer, open_files(client.trainer)
@@ -90,6 +91,8 @@ def test_a_trainer_without_work_waits_without_torch_and_each_request_is_answered
         number = client.http.post("/v1/refresh").json()["number"]  # the first request, which is answered later
         assert number == 1 and client.trainer == pid
         wait_for(lambda: waits(client, 2))
+        status = client.http.get("/v1/status").json()  # of the same silo, not of one that starts
+        assert status["phase"] in ("waiting", "joining") and status["model"] == client.lists(shard.user_ids[0])["model"]
         found = client.http.get("/v1/refresh").json()  # whoever has asked for it still sees that it is done
         assert found["last_ended"] == number and "torch" in mapped(pid)
         assert told(client.log, "trainer_goes_on")[0]["reason"] == "a request has come"
@@ -182,11 +185,16 @@ def test_a_trainer_killed_while_it_waits_or_becomes_another_image_loses_nothing(
 
 
 @pytest.mark.slow
-def test_twenty_waits_leave_no_file_open(silo: ClientSettings) -> None:
+def test_twenty_waits_leave_no_file_open_and_no_request_unanswered(silo: ClientSettings) -> None:
+    """Half of the requests come while the trainer becomes one that waits."""
     with idling(silo) as client:
         wait_for(lambda: waits(client))
         pid, first = client.trainer, open_files(client.trainer)
-        for number in range(2, 22):
+        for number in range(1, 21):
             assert client.http.get("/v1/status").is_success
-            wait_for(partial(waits, client, number))
+            if number % 2:
+                wait_for(partial(waits, client, number + 1))
+            else:
+                wait_for(lambda: len(told(client.log, "stopping")) == number + 1)  # noqa: B023
+        wait_for(partial(waits, client, 21))
         assert client.trainer == pid and open_files(pid) == first
