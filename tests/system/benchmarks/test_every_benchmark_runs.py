@@ -46,6 +46,7 @@ QUICK = {
     "benchmarks.speed.session_epoch": "{clicks} --models srgnn --width 8 --batches 2",
     "benchmarks.speed.sizes": "--users 120 --items 120 --plot {out}/sizes.svg",
     "benchmarks.speed.spectrum": "{ratings} --cutoffs 8",
+    "benchmarks.speed.text_requests": "--items 60 --users 60 --requests 5",
     "benchmarks.speed.training": "{shards}",
     "benchmarks.worth.run": "{shards} --silo 0",
 }
@@ -59,6 +60,7 @@ LONG = {  # ten seconds and more: with the slow tests
     "benchmarks.speed.round_overhead",
     "benchmarks.speed.serving",
     "benchmarks.speed.sizes",
+    "benchmarks.speed.text_requests",
 }
 
 BY_OTHER_TESTS = {
