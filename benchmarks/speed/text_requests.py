@@ -68,7 +68,9 @@ def draw_text_requests(shard: Shard, key: str, count: int) -> dict[str, list[byt
     }
     found = {what: [write_request("GET", path, key) for path in each] for what, each in paths.items()}
     bodies = [{"basket": basket, "k": 10} for basket in baskets]
-    found["basket of 20 with a new item"] = [write_request("POST", "/v1/recommendations", key, one) for one in bodies]
+    for what, more in (("with a new item", {}), ("without, by interactions alone", {"new": 0})):
+        sent = [write_request("POST", "/v1/recommendations", key, one | more) for one in bodies]
+        found[f"basket of 20 {what}"] = sent
     return found
 
 
