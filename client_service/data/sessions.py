@@ -88,11 +88,6 @@ class SessionShard:
         """`digest`: what a visit has met comes with each request."""
         return self.digest
 
-    @property
-    def text_digest(self) -> str:
-        """ "", as nothing is learnt from texts of items."""
-        return ""
-
     @cached_property
     def train(self) -> Prefixes:
         return self._examples(TRAIN)

@@ -56,7 +56,7 @@ class BestModel:
         place, training = self.place, self._training
         return {
             "shard": self._shard.digest,
-            "text": self._shard.text_digest,
+            "text": self._task.text_digest(self._shard),
             "run": place.run,
             "method": place.method,
             "kind": place.kind,
@@ -105,7 +105,7 @@ class BestModel:
         own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis, self._training.content)
         if head is None or (head.shard, head.run, head.method, head.kind, head.basis, head.content) != own:
             return False
-        if not head.is_of_text(self._shard.text_digest):
+        if not head.is_of_text(self._task.text_digest(self._shard)):
             return False
         if not load_parameters(place.folder, head, self._training.model):
             return False
@@ -162,7 +162,7 @@ def load_model(
 ) -> FrozenModel | None:
     """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
     head = load_head(folder)
-    if head is None or head.shard != shard.digest or not head.is_of_text(shard.text_digest):
+    if head is None or head.shard != shard.digest or not head.is_of_text(task.text_digest(shard)):
         return None
     return load_version(task, shard, folder, device, head, fit_everything=fit_everything)
 

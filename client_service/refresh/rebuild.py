@@ -70,7 +70,7 @@ class ModelRenewal:
 
     def is_current(self, head: ModelHead) -> bool:
         """Checks if a kept model is of the shard, and of what is known of its items."""
-        return head.shard == self.shard.digest and head.is_of_text(self.shard.text_digest)
+        return head.shard == self.shard.digest and head.is_of_text(self.task.text_digest(self.shard))
 
     def take_over(self, before: ModelHead, after: ModelHead) -> RenewedModel | None:
         """A kept model of another shard on this one, with all that both have, as `after`; None where that cannot be."""
@@ -91,8 +91,8 @@ class ModelRenewal:
 
     def _candidates(self, before: ModelHead, *, erased: bool) -> Iterator[RenewedModel | None]:
         pairs, folder = self.task.count(self.shard).edges, self.settings.models_directory
-        shard, told = self.shard, not before.is_of_text(self.shard.text_digest)
-        of_shard = {"shard": shard.digest, "text": shard.text_digest}
+        shard, told = self.shard, not before.is_of_text(self.task.text_digest(self.shard))
+        of_shard = {"shard": shard.digest, "text": self.task.text_digest(shard)}
         fresh = {**of_shard, "run": REFRESH, "number": 0, "values": {}, "carried": False}
         head = before.model_copy(update={**fresh, "round": next_number(folder)})
         if before.start is None:
@@ -168,7 +168,7 @@ def rebuild_silo(silo: Silo, feedback: EventLog, publish: Publish) -> RebuildRes
     with hold_shard(settings.shard) as before:
         absorbed = merge_log_into_shard(before, feedback.store, settings.least_rating, listed_items(settings))
         shard = list_shard(settings, absorbed.after)
-        now, before_it = ((one.lists_digest, one.text_digest) for one in (shard, silo.shard))
+        now, before_it = ((one.lists_digest, silo.task.text_digest(one)) for one in (shard, silo.shard))
         moves = now != before_it
         if moves:
             with silo.answers.changing:

@@ -236,6 +236,11 @@ def answer_alone(shard: Shard) -> Recommender:
     return Recommender(compile_in_memory(shard))
 
 
+def digest_text(shard: Shard) -> str:
+    """Returns the digest of attributes and vectors of the items."""
+    return shard.text_digest
+
+
 ITEMS = Task(
     name="items",
     labels=LABELS,
@@ -251,6 +256,7 @@ ITEMS = Task(
     try_out=trial,
     freeze=freeze,
     rows=list_item_rows,
+    text_digest=digest_text,
     relate=relate_scores,
     summarise=summarise_items,
     refitting=Refitting(everything=all_pairs, refit=Refit),

@@ -66,15 +66,13 @@ class RunContext:
 
 
 class TaskShard(Protocol):
-    """A silo's data: whatever a task reads has a digest of what is learnt from it, one of all that answers follow
-    from, and one of what is known of its items, "" without."""
+    """A silo's data: whatever a task reads has a digest of what is learnt from it, and one of all that answers follow
+    from."""
 
     @property
     def digest(self) -> str: ...
     @property
     def lists_digest(self) -> str: ...
-    @property
-    def text_digest(self) -> str: ...
 
 
 class Training(LocalClient, Protocol):
@@ -159,6 +157,11 @@ def freeze_model(version: str, training: Training) -> FrozenModel:
     return FrozenModel(version, copy.deepcopy(training.model).requires_grad_(False))
 
 
+def _no_text(shard: TaskShard) -> str:
+    del shard
+    return ""
+
+
 def _no_rows(shard: TaskShard) -> ShardRows:
     del shard
     return ShardRows((), ())
@@ -183,6 +186,7 @@ class Task(Generic[S, T]):
 
     freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
     rows: the ids of a shard's rows, for models with a row for each user or item.
+    text_digest: the digest of what is known of a shard's items beside its `digest`; "" where nothing is.
     relate: what the scores of a frozen model mean, by validation data; without it they are taken as they are.
     summarise: the fields of QualityOut that are known when training is over, of the served model and the training.
     refitting, events: see their classes. Where they are left out, what needs them is refused.
@@ -202,6 +206,7 @@ class Task(Generic[S, T]):
     try_out: Callable[[Question, Any], Trial]
     freeze: Callable[[str, T], Any] = freeze_model
     rows: Callable[[S], ShardRows] = _no_rows
+    text_digest: Callable[[S], str] = _no_text
     relate: Callable[[S, Any, Interrupt], Relevance] | None = None
     summarise: Callable[[RunContext, S, Any, T, Interrupt], dict[str, Any]] | None = None
     refitting: Refitting[S] | None = None

@@ -247,7 +247,7 @@ def test_a_demo_whose_services_have_ended_says_what_to_do_next(
     words = ["demo", "--task", task, "--clients", "2", "--folder", str(tmp_path)]
     pages = Addresses("http://127.0.0.1:1", {})
     example, nowhere = Example("/v1", "For u"), tmp_path / "key"
-    done = DemoResult({}, (), {}, pages.aggregator, example, nowhere, nowhere, nowhere, pages, {})
+    done = DemoResult({}, (), {}, pages.aggregator, example, nowhere, nowhere, nowhere, pages, {}, (), None)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(sys, "argv", ["lpsfed", *words])
     monkeypatch.setattr(demo_command, "_run_demo", lambda *_, **__: done)

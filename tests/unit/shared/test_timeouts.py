@@ -35,6 +35,7 @@ def test_no_more_than_seven_limits_of_time_can_be_set() -> None:
         ("client", "requests_per_second"),
         ("aggregator", "requests_per_second"),
         ("client", "refresh_seconds"),
+        ("client", "trainer_idle_seconds"),
     }
     assert found - no_limits == SETTABLE
     assert len(SETTABLE) == 7

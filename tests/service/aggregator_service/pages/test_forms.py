@@ -272,7 +272,7 @@ async def test_what_is_no_form_is_not_read(running: Running) -> None:
 def test_over_a_list_that_the_silos_sum_the_form_offers_one_basis_and_leaves_its_kind_open(tmp_path: Path) -> None:
     chosen = aggregator_settings(state_directory=tmp_path, operator_token=TOKEN, share="both")
     first = start_form([], 3, chosen.method)
-    assert [part for part, _ in first.parts] == ["items", "basis", "training"]
+    assert [part for part, _ in first.parts] == ["items", "content", "basis", "training"]
     assert first.values["part"] == "items" and first.kinds == ()
     listed = read_start({"clients": "3", "part": "items"}, [], chosen.method)
     assert listed.part == "items" and listed.method.basis.kind == "items"
