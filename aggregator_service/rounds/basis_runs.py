@@ -102,13 +102,15 @@ def new_basis_pledge(database: Database, request: RunIn) -> BasisPledge | None:
     need not have ended well. None where the sum is noised.
 
     Sums of all parts are counted together: items that a sum of three silos does not list, and one of four silos counts,
-    are the fourth silo's.
+    are the fourth silo's. Of a silo that has added zeros the sums of its part hold nothing: it is left out of these.
     """
     if request.method.basis.epsilon is not None:
         return None
-    pledges = [run.pledge.basis for run in _sum_runs(database) if run.pledge is not None]
-    earlier = tuple(stamps for one in pledges if one is not None for stamps in one.own)
-    return BasisPledge(least=request.method.basis.least_silos, earlier=earlier)
+    pledges = [(run.request.part, run.pledge.basis) for run in _sum_runs(database) if run.pledge is not None]
+    earlier = tuple(stamps for _, one in pledges if one is not None for stamps in one.own)
+    alike = [one for part, one in pledges if one is not None and part == request.part]
+    adding = tuple(stamps for one in alike for stamps in one.adding)
+    return BasisPledge(least=request.method.basis.least_silos, earlier=earlier, earlier_adding=adding)
 
 
 def find_served_run(database: Database) -> Run | None:

@@ -23,6 +23,7 @@ from shared.protocol.secure.fixed_point import MOST_CLIENTS
 from shared.protocol.secure.membership import (
     MemberSum,
     Stamps,
+    adding_stamps_of,
     describe_exposed,
     find_basis_objection,
     find_exposed,
@@ -41,11 +42,14 @@ class SumRecord(Message):
 
 class BasisPledge(Message):
     """Of a basis run. least: the number of silos by whose data two sums must differ at least, if they do; earlier, own:
-    what the members of each sum have signed of their data, in other runs and in this one."""
+    what the members of each sum have signed of their data, in other runs and in this one; earlier_adding, adding: the
+    same of runs of this part, and of those members alone that have added more than zeros."""
 
     least: int
     earlier: tuple[Stamps, ...] = ()
     own: tuple[Stamps, ...] = ()
+    earlier_adding: tuple[Stamps, ...] = ()
+    adding: tuple[Stamps, ...] = ()
 
 
 class Pledge(Message):
@@ -120,6 +124,9 @@ def find_objection(pledge: Pledge, exchange: SecureRound) -> str | None:
         stamps = stamps_of(exchange.keys, new.members)
         if (objection := find_basis_objection([*basis.earlier, *basis.own], stamps, basis.least)) is not None:
             return objection
+        adding = adding_stamps_of(exchange.keys, new.members)
+        if (objection := find_basis_objection([*basis.earlier_adding, *basis.adding], adding, basis.least)) is not None:
+            return objection
     if pledge.earlier is not None and frozenset(pledge.earlier) != new.members:
         words = f"an earlier run from this start was summed over {', '.join(pledge.earlier)}"
         return f"{words}: with other members ({', '.join(sorted(new.members))}) start a run with another seed"
@@ -133,8 +140,13 @@ def record_stamps(pledge: Pledge, exchange: SecureRound) -> Pledge:
     if pledge.basis is None:
         return pledge
     stamps = stamps_of(exchange.keys, exchange.survivors)
-    own = pledge.basis.own if stamps in pledge.basis.own else (*pledge.basis.own, stamps)
-    return pledge.model_copy(update={"basis": pledge.basis.model_copy(update={"own": own})})
+    adding = adding_stamps_of(exchange.keys, exchange.survivors)
+    basis = pledge.basis
+    changes = {
+        "own": basis.own if stamps in basis.own else (*basis.own, stamps),
+        "adding": basis.adding if adding in basis.adding else (*basis.adding, adding),
+    }
+    return pledge.model_copy(update={"basis": basis.model_copy(update=changes)})
 
 
 def record_sum(pledge: Pledge, exchange: SecureRound) -> Pledge:

@@ -18,6 +18,7 @@ from shared.protocol.secure.membership import (
     LEAST_SILOS,
     MemberSum,
     Stamps,
+    adding_stamps_of,
     describe_exposed,
     find_basis_objection,
     find_exposed,
@@ -47,6 +48,7 @@ class RoundMemory:
         self._excused: dict[tuple[str, str], set[str]] = {}
         self._members_of_start: dict[str, frozenset[str]] = {}
         self._basis_sums: list[Stamps] = []  # of all runs of all aggregators: they follow from the silos' data alone
+        self._adding_sums: list[tuple[str, Stamps]] = []  # of each, its word and who has added more than zeros
         self._listed_sums: list[tuple[Stamps, str]] = []  # with the list of common items that each was over
         self.pinned: dict[str, str] = {}
         self.agreed: set[str] = set()  # of these, whom the silo knew when it joined, or has consented to since
@@ -81,6 +83,8 @@ class RoundMemory:
         self._excused.setdefault(run, set()).update(entry["proven"])
         if "stamps" in entry:
             self._basis_sums += [dict(entry["stamps"])] if entry["stamps"] else []
+            if "word" in entry:
+                self._adding_sums.append((entry["word"], dict(entry.get("adding", entry["stamps"]))))
             if entry["stamps"] and entry.get("listed"):
                 self._listed_sums.append((dict(entry["stamps"]), entry["listed"]))
         else:
@@ -162,6 +166,9 @@ class RoundMemory:
             stamps = stamps_of(roster.keys, members)
             objection = describe_few_parts([roster.keys[name] for name in members], least)
             objection = objection or find_basis_objection(self._basis_sums, stamps, least)
+            word, adding = roster.terms.declaration.strategy, adding_stamps_of(roster.keys, members)
+            alike = [sums for known, sums in self._adding_sums if known == word]
+            objection = objection or find_basis_objection(alike, adding, least)
             if objection is None and listed:
                 objection = find_list_objection(self._listed_sums, stamps, listed, least)
             if objection is not None:
@@ -213,12 +220,15 @@ class RoundMemory:
         )
 
 
-def _stamps_entry(roster: Roster, members: Iterable[str]) -> dict[str, Stamps]:
+def _stamps_entry(roster: Roster, members: Collection[str]) -> dict[str, Stamps | str]:
     """What an entry says of a basis run's sum; of one with noise, that it is one."""
     declaration = roster.terms.declaration
     if not is_sum(declaration):
         return {}
-    return {"stamps": stamps_of(roster.keys, members) if needs_stamps(declaration) else {}}
+    if not needs_stamps(declaration):
+        return {"stamps": {}}
+    stamps, adding = stamps_of(roster.keys, members), adding_stamps_of(roster.keys, members)
+    return {"stamps": stamps, "word": declaration.strategy, **({} if adding == stamps else {"adding": adding})}
 
 
 def _pinned_by(terms: RoundTerms) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shared.method.declaration import Declaration
 from shared.protocol.secure.messages import PublicKeys
 from shared.sums import NOISED, is_sum
+from shared.sums.sum import NOTHING_ADDED
 
 PRIMES = (2**31 - 1, 2**31 - 19)  # products of two residues fit into 64 bits
 
@@ -89,6 +90,14 @@ def needs_stamps(declaration: Declaration) -> bool:
 def stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:
     """What the members have signed of their data; "" for one that says nothing."""
     return {name: keys[name].stamp or "" for name in members}
+
+
+def adding_stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> dict[str, str]:
+    """Collects the stamps of those members alone whose parts are more than zeros.
+
+    A part of zeros hides nobody: of sums of one kind, a combination is of the other parts alone.
+    """
+    return stamps_of(keys, (name for name in members if keys[name].catalogue != NOTHING_ADDED))
 
 
 def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> str | None:

@@ -21,7 +21,7 @@ from shared.protocol.signing.members import write_registry
 OWN = "0a" * 32
 DECLARATION = Declaration(strategy="lpsfed", tensors=(), scalars=("margin", "rho"), secure=True)
 HEX = "ab" * 32
-KEYS = {name: new_key() for name in ("ada", "bob", "cyd", "dan")}
+KEYS = {name: new_key() for name in ("ada", "bob", "cyd", "dan", "eve")}
 
 
 def terms(*, run: str = "run-1", number: int = 1, threshold: int = 3, **common: Any) -> RoundTerms:
