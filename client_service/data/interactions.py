@@ -277,9 +277,9 @@ def with_unmet_items(shard: Shard, items: pl.DataFrame | None, path: Path = Path
     if items is None or items.is_empty():
         return replace(shard, unmet=None)
     known = {} if shard.features is None else dict(shard.features.schema)
-    titles = pl.col("title") if "title" in items.columns else pl.lit(None, dtype=pl.String).alias("title")
-    kept = [pl.col(name).cast(kind, strict=False) for name, kind in known.items() if name in items.columns]
-    table = items.select(id_column(items, "item", path), titles.cast(pl.String), *kept)
+    features = [feature for name in known if name in items.columns and (feature := _feature(items[name])) is not None]
+    kept = [feature.cast(known[feature.name], strict=False) for feature in features]
+    table = pl.DataFrame([id_column(items, "item", path).alias("item"), _title_column(items, path), *kept])
     missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in known.items() if name not in table.columns]
     table = table.with_columns(missing).select("item", "title", *known)
     rows = pl.Series(shard.item_ids, dtype=pl.String)
@@ -308,14 +308,20 @@ def item_table(
     column = id_column(items, "item", path, exact=exact)
     if repeated := len(column) - column.n_unique():
         raise DataError(f"{path}: expected each item once, got {count_noun(repeated, 'row')} that repeat another")
-    titles = items["title"] if "title" in items.columns else pl.Series([None] * len(items), dtype=pl.String)
-    if titles.dtype not in (pl.String, pl.Null):
-        raise DataError(f"{path}: expected strings in column 'title', got {titles.dtype}")
+    titles = _title_column(items, path)
     others = [other for other in items.get_columns() if other.name not in ("item", "title")]
     features = [feature for other in others if (feature := _feature(other)) is not None]
-    catalogue = pl.DataFrame([column.alias("item"), titles.cast(pl.String).alias("title"), *features]).sort("item")
+    catalogue = pl.DataFrame([column.alias("item"), titles, *features]).sort("item")
     left_out = len(others) - len(features)
     return catalogue, counted_lines([(left_out, "column", "of the items left out: neither numbers nor strings")])
+
+
+def _title_column(items: pl.DataFrame, path: Path) -> pl.Series:
+    """The titles, null where there are none. DataError for titles that are no strings."""
+    titles = items["title"] if "title" in items.columns else pl.Series("title", [None] * len(items), dtype=pl.String)
+    if titles.dtype not in (pl.String, pl.Null):
+        raise DataError(f"{path}: expected strings in column 'title', got {titles.dtype}")
+    return titles.cast(pl.String)
 
 
 def _feature(column: pl.Series) -> pl.Series | None:

@@ -51,9 +51,11 @@ def _join_items(told: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Pat
     told = told.with_columns(id_column(told, "item", path))
     if unmet is None:
         return told
-    joined = told.join(unmet, on="item", how="full", coalesce=True, suffix=" before")
-    both = [name for name in told.columns if f"{name} before" in joined.columns]
-    return joined.select("item", *(pl.coalesce(name, f"{name} before").alias(name) for name in both))
+    names = [name for name in unmet.columns if name in told.columns and name != "item"]
+    same = told.with_columns(told[name].cast(unmet[name].dtype, strict=False) for name in names)
+    joined = same.join(unmet, on="item", how="full", coalesce=True, suffix=" before")
+    both = [pl.coalesce(name, f"{name} before").alias(name) for name in names]
+    return joined.with_columns(both).drop(f"{name} before" for name in names)
 
 
 def _as_before(built: Shard, shard: Shard) -> Shard:

@@ -13,7 +13,7 @@ from client_service.data.events import SPLIT_TYPE
 from client_service.data.interaction_files import UNMET, load_shard, save_shard, shard_head
 from client_service.data.interactions import Shard, build_shard, with_unmet_items
 from client_service.data.shard_head import HEAD, stated_head
-from client_service.event_log.shard_update import append_events, erase_users
+from client_service.event_log.shard_update import add_items, append_events, erase_users
 from client_service.sums.common_items import own_items
 from client_service.text.item_features import item_features, unmet_features
 from shared.errors import DataError
@@ -73,6 +73,32 @@ def test_a_folder_keeps_them_and_refuses_others(tmp_path: Path) -> None:
         load_shard(tmp_path)
     save_shard(tmp_path, plain())
     assert load_shard(tmp_path).unmet is None and "unmet" not in json.loads((tmp_path / HEAD).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("titles", [[1, 2], [["x"], ["y"]], [b"\xff", b"y"]])
+def test_a_table_of_them_whose_titles_are_no_strings_is_refused_as_that_of_the_others_is(titles: list[object]) -> None:
+    with pytest.raises(DataError, match=r"^unmet: expected strings in column 'title', got "):
+        with_unmet_items(plain(), pl.DataFrame({"item": ["c", "z"], "title": titles}), Path("unmet"))
+    values = pl.DataFrame({"item": ["c", "z"], "title": ["Red boots", None], "kind": titles[1:] * 2})
+    if isinstance(titles[0], int):
+        assert with_unmet_items(plain(), values).unmet is not None
+    else:
+        found = with_unmet_items(plain(), values).unmet
+        assert found is not None and found.rows() == [("c", "Red boots", None)]
+
+
+def test_what_is_told_of_one_later_leaves_what_its_own_table_says() -> None:
+    """A file of titles alone takes away no attribute of an item that joins the catalogue."""
+    titles = pl.DataFrame({"item": ["c", "other"], "title": ["A told title", "Nobody's"]})
+    later = pl.DataFrame({"user": ["u"], "item": ["c"], "split": ["train"]})
+    joined = append_events(with_unmet_items(plain(), OTHERS), later, Path("later"), titles)
+    assert joined.items_with_ids().rows()[-1] == ("c", "A told title", "novel")
+    told = add_items(with_unmet_items(plain(), OTHERS), titles)
+    assert told.unmet is not None and told.unmet.rows() == [
+        ("c", "A told title", "novel"),
+        ("other", "Nobody's", None),
+        ("z", "Green boots", None),
+    ]
 
 
 def test_a_liked_one_joins_the_catalogue_and_a_disliked_one_does_not() -> None:
