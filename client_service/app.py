@@ -11,19 +11,21 @@ from contextlib import AbstractContextManager, nullcontext
 import anyio
 import httpx
 from fastapi import FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from client_service.federation.run_poll import open_network
 from client_service.http import event_routes, operator_routes, recommendation_routes
-from client_service.http.authentication import OTHER_TASK
+from client_service.http.authentication import CHALLENGE, OTHER_TASK, CallerKeys, Guarded, PageForOperator
 from client_service.http.server_app import SWITCH_SECONDS, finish_app, inside, lifespan
 from client_service.http.service import ClientService
-from client_service.http.waiting_trainer import Handover
+from client_service.http.waiting_trainer import Handover, KeylessAnswers
 from client_service.pages import routes as pages
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.trainer_process import FAILED, HEALTH_SOCKET, WAITING, choose_socket, replace_trainer
 from client_service.settings import ClientSettings
+from shared.errors import AuthenticationError
 from shared.files import close_to_others, write_privately
-from shared.web import openapi
+from shared.web import openapi, problems
 from shared.web.listening import Socket, adopt_socket
 from shared.web.logs import configure
 from shared.web.openapi import new_app
@@ -142,7 +144,8 @@ class _Trainer:
             cautions=False,  # the server tells them
         )
         if service.idle.is_set() and not signalled:
-            self.handover = service.describe(self._kept, *self._listening)
+            found = service.describe(self._kept, *self._listening)
+            self.handover = found.model_copy(update={"keyless": _describe_keyless(app)})
 
     def _listen(self) -> list[Socket]:
         """Listens for requests and for the server's own questions, at sockets that the next image goes on with."""
@@ -159,6 +162,25 @@ class _Trainer:
             await asyncio.sleep(LOOK_SECONDS)
         self.failed = True
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _describe_keyless(app: FastAPI) -> KeylessAnswers | None:
+    """Describes what each path answers to a request without a key; None in a silo that asks for none."""
+    keys: CallerKeys = app.state.keys
+    if not keys.asks("operator"):
+        return None
+    kinds: dict[type[APIRoute], list[str]] = {PageForOperator: [], Guarded: [], APIRoute: []}
+    for context in iter_route_contexts(app.routes):
+        route = context.original_route
+        if isinstance(route, APIRoute):
+            next(paths for kind, paths in kinds.items() if isinstance(route, kind)).append(context.path_regex.pattern)
+    refusal = problems.answer(AuthenticationError("expected the operator's key")).body
+    return KeylessAnswers(
+        open=tuple(kinds[APIRoute]),
+        pages=tuple(kinds[PageForOperator]),
+        challenge=CHALLENGE["WWW-Authenticate"],
+        refusal=bytes(refusal).decode(),
+    )
 
 
 def _close_to_others(settings: ClientSettings) -> None:

@@ -2,7 +2,8 @@
 
 The socket is a unix socket. Each request has a connection of its own. Bodies pass piece by piece. Headers of one
 connection alone (RFC 9110, 7.6.1) are dropped. The trainer knows its routes: it decides who may call,
-and names the route for the server's log.
+and names the route for the server's log. A request without a key, to a silo that has keys, comes by the socket that
+wakes no trainer that waits; it goes by the other one where the trainer says that it would answer it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from client_service.http.authentication import CallerKeys
-from client_service.runtime.trainer_process import find_health_socket, find_socket
+from client_service.runtime.trainer_process import ANSWERED_AWAKE, find_health_socket, find_socket
 from shared.errors import AuthenticationError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
 from shared.web.connection_limits import vouch
@@ -40,6 +41,7 @@ START_SECONDS = 10.0  # for which a request waits for a trainer that is being st
 LOOK_SECONDS = 0.05  # between two attempts to reach the trainer
 ANSWER_SECONDS = 60.0  # for the first and each next piece of an answer: a trainer that computes may be slow
 PIECE = 64 << 10  # bytes
+REFUSED = frozenset((401, 404, 405))  # statuses of requests that anybody may make any number of
 TRAINER_AWAY = "expected the process that trains, which is being started: ask again"
 TRAINER_SILENT = f"expected an answer of the process that trains within {ANSWER_SECONDS:g} seconds, got none: ask again"
 TRAINER_CUT_OFF = "expected an answer of the process that trains, which has ended and is being started: ask again"
@@ -61,18 +63,18 @@ class ProxiedRoute:
 
 @dataclass
 class RequestActivity:
-    """Counts the requests that are under way, and notes when the last one ended."""
+    """Counts the requests that are under way, and notes when the last one ended that was not refused."""
 
     open: int = 0
     ended: float = field(default_factory=time.monotonic)
 
     @contextmanager
-    def request(self) -> Iterator[None]:
+    def request(self, was_refused: Callable[[], bool]) -> Iterator[None]:
         self.open += 1
         try:
             yield
         finally:
-            self.open, self.ended = self.open - 1, time.monotonic()
+            self.open, self.ended = self.open - 1, self.ended if was_refused() else time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,23 @@ class BehindServer(AccessLog):
     """An access log of the trainer that leaves lines and samples to its server.
 
     Each answer carries the name of its route, for the server's line and sample. activity: of what others ask; the
-    server's own questions do not count.
+    server's own questions do not count, nor does what is refused.
     """
 
     activity: RequestActivity = field(default_factory=RequestActivity)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with nullcontext() if scope["path"] in SERVER_PATHS else self.activity.request():
-            await self._name(scope, receive, send)
+        if scope["path"] in SERVER_PATHS:
+            return await self._name(scope, receive, send)
+        status = 0
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        with self.activity.request(lambda: status in REFUSED):
+            await self._name(scope, receive, note)
 
     async def _name(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def name_route(message: Message) -> None:
@@ -107,6 +118,10 @@ class CallerGoneError(Exception):
     """The caller has closed the connection, or reads nothing any more."""
 
 
+class AnsweredAwakeError(Exception):
+    """A trainer that waits would answer this request by the socket that wakes it."""
+
+
 @dataclass
 class TrainerProxy:
     """An ASGI app that passes each request on to the trainer.
@@ -122,9 +137,16 @@ class TrainerProxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["route"] = ProxiedRoute()
-        self._vouch(scope)
+        if self._vouch(scope) or not self.keys.asks("operator"):
+            return await self._pass_on(scope, receive, send, find_socket(self.state))
         try:
-            reader, writer = await self._connect()
+            await self._pass_on(scope, receive, send, find_health_socket(self.state))
+        except AnsweredAwakeError:
+            await self._pass_on(scope, _without_body(receive), send, find_socket(self.state))
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, place: Path) -> None:
+        try:
+            reader, writer = await self._connect(place)
         except OSError:
             return await _refuse(TRAINER_AWAY, scope, receive, send)
         exchange = _Exchange(scope, reader, writer, self.answer_seconds)
@@ -167,8 +189,8 @@ class TrainerProxy:
             return None
         return b"".join(found) if status == 200 else None
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connects to the trainer, and waits for one that is being started.
+    async def _connect(self, place: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connects to a socket of the trainer, and waits for one that is being started.
 
         OSError: no process listens at the socket.
         """
@@ -176,7 +198,7 @@ class TrainerProxy:
         until = loop.time() + self.start_seconds
         while True:
             try:
-                return await self._open(find_socket(self.state))
+                return await self._open(place)
             except OSError:
                 if loop.time() >= until or not self.starting():
                     raise
@@ -185,14 +207,16 @@ class TrainerProxy:
     async def _open(self, place: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_unix_connection(str(place), limit=PIECE)
 
-    def _vouch(self, scope: Scope) -> None:
-        """Vouches for the connection of a request that shows a key of the silo."""
+    def _vouch(self, scope: Scope) -> bool:
+        """Vouches for the connection of a request that shows a key of the silo; False for another one."""
         try:
             secret = operator_secret(Headers(scope=scope).get("authorization"))
         except AuthenticationError:
-            return
-        if self.keys.holder(secret) is not None:
-            vouch(scope)
+            return False
+        if self.keys.holder(secret) is None:
+            return False
+        vouch(scope)
+        return True
 
 
 @dataclass
@@ -209,7 +233,8 @@ class _Exchange:
     async def run(self, receive: Receive, send: Send) -> None:
         """Passes the request and its body on, and the answer back.
 
-        Raises CallerGoneError, OSError, h11.RemoteProtocolError, or an error of reading the caller's body.
+        Raises CallerGoneError, AnsweredAwakeError, OSError, h11.RemoteProtocolError, or an error of reading the
+        caller's body.
         """
         self._write(h11.Request(method=self.scope["method"], target=_target(self.scope), headers=self._headers()))
         sending = asyncio.create_task(self._send_body(receive))
@@ -273,6 +298,8 @@ class _Exchange:
                 raise h11.RemoteProtocolError("expected a whole answer")
 
     async def _begin(self, response: h11.Response, send: Send) -> None:
+        if response.status_code == ANSWERED_AWAKE:
+            raise AnsweredAwakeError
         headers = _drop_hop_headers(response.headers)
         named = dict(headers).get(ROUTE.lower().encode(), b"")
         self.scope["route"] = ProxiedRoute.read(named.decode("latin-1"))
@@ -294,6 +321,16 @@ async def _send_in_time(sending: Any) -> None:
             await sending
     except TimeoutError:
         raise CallerGoneError from None
+
+
+def _without_body(receive: Receive) -> Receive:
+    """Reads a request again whose body has been read: it goes on without."""
+    rest: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def read() -> Message:
+        return rest.pop() if rest else await receive()
+
+    return read
 
 
 def _target(scope: Scope) -> bytes:

@@ -10,6 +10,7 @@ No import of this module loads torch, polars, scipy or pandas.
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -27,7 +28,7 @@ from client_service.metrics import ClientMetrics, CountedSeries
 from client_service.refresh.scheduler import RefreshScheduler, SchedulerState
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
-from client_service.runtime.trainer_process import FAILED, InheritedFiles, replace_trainer
+from client_service.runtime.trainer_process import ANSWERED_AWAKE, FAILED, InheritedFiles, replace_trainer
 from client_service.secure_rounds.members import KnownMembers, open_members
 from client_service.secure_rounds.round_memory import NAME as ROUNDS
 from client_service.secure_rounds.round_memory import RoundMemory
@@ -44,7 +45,8 @@ from shared.web.listening import adopt_socket
 from shared.web.logs import configure
 from shared.web.tls import Identity, keep_renewed
 
-LONGEST_HEAD = 8 << 10  # bytes of the server's own question
+LONGEST_HEAD = 128 << 10  # bytes of a request's head, more than the server takes
+PIECE = 64 << 10  # bytes of a body that nobody reads
 
 
 class Budget(Message):
@@ -54,12 +56,25 @@ class Budget(Message):
     budget: float
 
 
+class KeylessAnswers(Message):
+    """What a request without a key of the silo gets of a trainer that waits.
+
+    open: patterns of the paths that ask for no key, whose requests wake it. pages: of those where a browser is told to
+    ask its user for the key, by the header challenge. refusal: body of the answer of each other path.
+    """
+
+    open: tuple[str, ...]
+    pages: tuple[str, ...]
+    challenge: str
+    refusal: str
+
+
 class Handover(Message):
     """What one image of a trainer passes on to the next. It stays in the memory of this machine.
 
     server: id of the server process. refresh, least_rating: None in a silo that applications tell nothing. joined,
     settled: see `RunPoll`. standing: of the agent. counts: sizes of the graph, where the silo's policy gives them.
-    model: version of the one that answers.
+    model: version of the one that answers. keyless: None in a silo without keys.
     """
 
     kept: InheritedFiles
@@ -73,6 +88,7 @@ class Handover(Message):
     model: str | None
     budget: Budget | None
     series: tuple[CountedSeries, ...]
+    keyless: KeylessAnswers | None = None
 
 
 @dataclass
@@ -248,7 +264,7 @@ class WaitingTrainer:
 
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
-        """Answers the server's questions about health, and its metrics."""
+        """Answers the server's questions about health and metrics, and requests without a key."""
         health = adopt_socket(self._handover.kept.health)
         server = await asyncio.start_server(self._answer, sock=health, limit=LONGEST_HEAD)
         try:
@@ -260,10 +276,12 @@ class WaitingTrainer:
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-            writer.write(self._answer_to(head.split(b" ", 2)[1]))
-            await writer.drain()
+                writer.write(self._answer_to(head.split(b" ", 2)[1]))
+                await writer.drain()
+                while await reader.read(PIECE):  # until the server has the answer: a body is not read
+                    pass
         except (OSError, IndexError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return  # only the silo's own server calls here: it asks again
+            return  # only the silo's own server calls here: it has its answer, or asks again
         finally:
             writer.close()
 
@@ -276,9 +294,23 @@ class WaitingTrainer:
         elif path == b"/health/ready":
             body = ReadyOut(model="none yet" if self._state.model is None else "serving").model_dump_json().encode()
         else:
-            status = "404 Not Found"
-        lines = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
-        return f"{lines}connection: close\r\n\r\n".encode() + body
+            return self._answer_keyless(path.partition(b"?")[0].decode("latin-1"))
+        return _write_answer(status, kind, body)
+
+    def _answer_keyless(self, path: str) -> bytes:
+        """Refuses a request without a key, or says that it is answered by the other socket."""
+        known = self._handover.keyless
+        if known is None or any(re.match(one, path) for one in known.open):
+            return _write_answer(f"{ANSWERED_AWAKE} Misdirected Request", "text/plain", b"")
+        asks = known.challenge if any(re.match(one, path) for one in known.pages) else ""
+        return _write_answer("401 Unauthorized", "application/problem+json", known.refusal.encode(), asks)
+
+
+def _write_answer(status: str, kind: str, body: bytes, asks: str = "") -> bytes:
+    """Writes an answer that nobody keeps. asks: the challenge of a refusal that has one."""
+    challenge = f"www-authenticate: {asks}\r\n" if asks else ""
+    lines = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\ncache-control: no-store"
+    return f"{lines}\r\n{challenge}connection: close\r\n\r\n".encode() + body
 
 
 @asynccontextmanager

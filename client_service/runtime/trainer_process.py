@@ -45,7 +45,8 @@ STABLE_SECONDS = 60.0  # a process that ran for longer is started again after th
 WAITING, HANDOVER_FILE = "--waiting", "--handover-descriptor="  # of a trainer's next image
 STOP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT))
 SOCKET = "trainer.sock"  # in the state directory
-HEALTH_SOCKET = "health.sock"  # beside it: for the server's own questions, which wake no trainer that waits
+HEALTH_SOCKET = "health.sock"  # beside it: wakes no trainer that waits
+ANSWERED_AWAKE = 421  # its status for what the trainer would answer by the other socket
 LONGEST_SOCKET = 100  # bytes of a socket's path; the system takes 107, on some systems 103
 DIE_WITH_PARENT = 1  # of Linux's prctl
 
@@ -203,7 +204,7 @@ def find_socket(state: Path) -> Path:
 
 
 def find_health_socket(state: Path) -> Path:
-    """Finds the path of the socket for the server's questions about the trainer's health."""
+    """Finds the path of the socket that wakes no trainer that waits."""
     return find_socket(state).with_name(HEALTH_SOCKET)
 
 

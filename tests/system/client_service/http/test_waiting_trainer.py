@@ -151,6 +151,44 @@ def test_a_run_that_opens_while_the_trainer_waits_is_joined_and_trained_to_its_e
     assert sum(one["call"] == "update" for one in entries if one["kind"] == "intent") == 2
 
 
+KEYS = {"application_key": "0123456789abcdef" * 2, "operator_key": "fedcba9876543210" * 2}
+PROBES = (
+    *(("GET", path) for path in ("/", "/?user=u", "/v1/status", "/v1/status?x=1", "/.env", "/docs/", "/v1/ledger")),
+    *(
+        ("POST", "/v1/refresh"),
+        ("POST", "/xmlrpc.php"),
+        ("HEAD", "/"),
+        ("DELETE", "/v1/models/x"),
+        ("PUT", "/static/x/y"),
+    ),
+)
+
+
+def test_requests_without_a_key_wake_no_trainer_and_keep_none_awake(silo: ClientSettings) -> None:
+    with idling(silo, **KEYS) as client:
+
+        def probe() -> bool:
+            found = [client.http.request(method, path).status_code for method, path in PROBES]
+            assert {*found} <= {401, 404, 405}, found
+            return client.child("--waiting") is not None
+
+        wait_for(client.trains)
+        wait_for(probe)
+        for wrong in ({}, {"Authorization": f"Bearer {KEYS['operator_key'][1:]}"}):
+            for method, path in PROBES:
+                body = b"x" * 100_000 if method == "POST" else None
+                answer = client.http.request(method, path, headers=wrong, content=body)
+                asks = "www-authenticate" in answer.headers
+                assert (answer.status_code, asks) == (401, path.partition("?")[0] == "/"), (method, path)
+                assert answer.headers["content-type"] == "application/problem+json"
+                assert method == "HEAD" or answer.json()["detail"] == "expected the operator's key"
+        assert waits(client) and not told(client.log, "trainer_goes_on")
+        assert client.http.get("/docs").is_success and len(told(client.log, "trainer_goes_on")) == 1
+        wait_for(lambda: waits(client, 2))
+        own = {"Authorization": f"Bearer {KEYS['operator_key']}"}
+        assert client.http.post("/v1/refresh", headers=own).json()["number"] == 1
+
+
 MOMENTS = (
     "os:execv before",
     "client_service.http.waiting_trainer:serve_waiting before",
