@@ -52,7 +52,7 @@ def test_members_refuse_a_sum_of_too_few_parts_and_one_from_which_too_many_have_
             memory.require_hidden(shown, members.split(), ())
 
 
-CHANGES = {"cyd": "67", "dan": "48", "eve": "59"}  # one silo with texts, and two without any, have other data than before
+CHANGES = {"cyd": "67", "dan": "48", "eve": "59"}  # the data of one silo with texts, and of two without
 
 
 def of_data(name: str) -> Roster:
