@@ -13,9 +13,8 @@ from shared.errors import ProtocolError
 from shared.method.declaration import TRAINING
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.protocol.schemas import RunIn
-from shared.sums import is_basis, is_listed, list_sums, method_of_part
+from shared.sums import is_basis, is_listed, list_sums, method_of_part, replaces_basis
 from shared.sums.common_items import ITEMS, MATCH_HINT, CommonCount, count_common
-from shared.sums.content import CONTENT
 from shared.sums.item_basis import choose_basis
 from shared.sums.sum import BASIS
 
@@ -39,8 +38,8 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
     """
     sums, request = list_sums(declared), request.model_copy(update={"makes_models": False})
     if ITEMS not in sums or (request.part in sums and not is_listed(sums[request.part])):
-        alone = ITEMS in sums and request.part == CONTENT and _has_nothing_common(archive)
-        return request.model_copy(update={"items": None, "makes_models": alone})
+        makes = ITEMS in sums and replaces_basis(sums[request.part]) and _is_list_empty(archive)
+        return request.model_copy(update={"items": None, "makes_models": makes})
     given = "basis" in request.method.model_fields_set and (request.part != BASIS or is_basis(request.method.basis))
     if request.part == TRAINING and given and not is_basis(request.method.basis):
         return request.model_copy(update={"items": None})
@@ -53,8 +52,8 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
         raise ProtocolError(f"items: expected {run.name}, the newest list of common items, got {request.items}")
     request = request.model_copy(update={"items": run.name})
     counted = count_listed(archive, run)
-    if counted.items == 0 and request.part == TRAINING and CONTENT in sums and not given:
-        return request.model_copy(update={"items": None})  # it has the content sums
+    if counted.items == 0 and request.part == TRAINING and not given and any(map(replaces_basis, sums.values())):
+        return request.model_copy(update={"items": None})
     if counted.items == 0:
         raise ProtocolError(f"items: {NOTHING_COMMON}")
     if given and request.part != BASIS:
@@ -68,7 +67,7 @@ def settle_list(archive: Archive, request: RunIn, declared: MethodSettings) -> R
     return _with_sum(request, chosen).model_copy(update={"why": why})
 
 
-def _has_nothing_common(archive: Archive) -> bool:
+def _is_list_empty(archive: Archive) -> bool:
     """Checks if the newest list of common items is empty, so that nothing is summed over it."""
     run = newest_list(archive.database)
     return run is not None and count_listed(archive, run).items == 0

@@ -11,7 +11,7 @@ from shared.method.declaration import TRAINING, Part
 from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunIn
 from shared.strategies.strategy import Strategy
-from shared.sums import SUMS, find_sum, is_basis, method_of_part
+from shared.sums import SUMS, find_sum, is_basis, method_of_part, replaces_basis
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT
 
@@ -118,15 +118,16 @@ def find_served_run(database: Database) -> Run | None:
     the run that has summed them. None where there is none."""
     kept = kept_sums(database)
     runs = [decode_run(document) for document in run_documents(database)]
-    declared = next((run for run in runs if is_basis(run.request.method.basis)), None)
-    alone = CONTENT if declared is None else None  # without a basis, models are made of content sums
-    return next((run for run in reversed(runs) if run.phase == "finished" and _serves(run, kept, alone)), None)
+    has_basis = any(is_basis(run.request.method.basis) for run in runs)
+    finished = (run for run in reversed(runs) if run.phase == "finished")
+    return next((run for run in finished if _serves(run, kept, has_basis=has_basis)), None)
 
 
-def _serves(run: Run, kept: frozenset[str], alone: Part | None) -> bool:
-    if run.request.part == TRAINING:
-        return run.request.basis in kept or run.request.content in kept
-    makes = is_basis(run.request.method.basis) or run.request.part == alone or run.request.makes_models
+def _serves(run: Run, kept: frozenset[str], *, has_basis: bool) -> bool:
+    request, basis = run.request, run.request.method.basis
+    if request.part == TRAINING:
+        return request.basis in kept or request.content in kept
+    makes = is_basis(basis) or request.makes_models or (replaces_basis(basis) and not has_basis)
     return makes and run.name in kept
 
 

@@ -24,7 +24,7 @@ from aggregator_service.storage.tables import FEDERATION
 from shared.errors import SettingsError
 from shared.files import lock_directory
 from shared.method.declaration import Declaration
-from shared.sums.content import CONTENT
+from shared.sums.sum import BASIS
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _ALONE = threading.Lock()  # what a revision works on is one variable of the process
@@ -96,9 +96,17 @@ class Database:
                 connection.execute(insert(FEDERATION).values(row))
             elif (kept := Declaration.model_validate(held)) != declaration:  # an older row has fewer fields
                 words = "it holds a federation with another strategy, width, layers or sums, or other in being secure"
-                added = CONTENT in declaration.sums and CONTENT not in kept.sums
-                hint = "; METHOD__SUMS__CONTENT__KIND=off starts one that has no content sums" if added else ""
-                raise SettingsError(f"{self.engine.setting}: {words}{hint}")
+                raise SettingsError(f"{self.engine.setting}: {words}{_describe_added_sums(kept, declaration)}")
+
+
+def _describe_added_sums(kept: Declaration, given: Declaration) -> str:
+    """Says by which settings a federation goes on without the sums that it lacks; "" if it differs otherwise too."""
+    added = given.sums.keys() - kept.sums.keys()
+    others = {part: one for part, one in given.sums.items() if part not in added}
+    if not added or given.model_copy(update={"sums": others}) != kept:
+        return ""
+    names = ("BASIS" if part == BASIS else f"SUMS__{part.upper()}" for part in sorted(added))
+    return f"; to go on without the sums that it lacks, set {', '.join(f'METHOD__{name}__KIND=off' for name in names)}"
 
 
 def insert_resolving(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:

@@ -29,7 +29,7 @@ from shared.method.parameters import Parameters, digest
 from shared.strategies.strategy import Strategy
 from shared.strategies.sum_strategy import sum_strategy
 from shared.sums import find_part, find_sum
-from shared.sums.sum import NOTHING_ADDED
+from shared.sums.sum import EMPTY_PART_DIGEST
 
 
 class BasisRun:
@@ -77,7 +77,7 @@ class BasisRun:
     @property
     def adds_nothing(self) -> bool:
         """Is this silo's part zeros?"""
-        return self.summed is not None and self.summed.catalogue == NOTHING_ADDED
+        return self.summed is not None and self.summed.catalogue == EMPTY_PART_DIGEST
 
     @property
     def finished(self) -> bool:

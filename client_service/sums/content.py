@@ -27,7 +27,7 @@ from shared.sums.content import (
     decode_wide,
     encode_wide,
 )
-from shared.sums.sum import NOTHING_ADDED
+from shared.sums.sum import EMPTY_PART_DIGEST
 
 MOST_SUMMED = 1 << 14  # silos: more than a federation has
 SLACK = 1e-6  # of the largest eigenvalue, by which rounding may leave one below 0
@@ -97,7 +97,7 @@ def digest_content(shard: Shard, method: MethodSettings) -> SummedDigests:
     digest = "" if features is None else features.digest
     of_both = hashlib.sha256(f"{pairs} {digest}".encode()).hexdigest()
     if features is None:
-        return SummedDigests(pairs, NOTHING_ADDED, of_both)
+        return SummedDigests(pairs, EMPTY_PART_DIGEST, of_both)
     return SummedDigests(pairs, hashlib.sha256(features.encoder.encode()).hexdigest(), of_both)
 
 

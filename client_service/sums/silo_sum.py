@@ -27,9 +27,9 @@ FIXED_BYTES = 40e6  # of code that the first run of a sum loads
 
 class SummedDigests(NamedTuple):
     """Of what a silo adds to a sum. training: of its training data, the same as long as they are; catalogue: of the
-    list over which they are counted, the same in all silos, or NOTHING_ADDED where its part is zeros. everything: of
-    all its data, where some sums count these, and of whatever else the sum follows from; "": the training digest of all
-    its data.
+    list over which they are counted, the same in all silos, or EMPTY_PART_DIGEST where its part is zeros. everything:
+    of all its data, where some sums count these, and of whatever else the sum follows from; "": the training digest of
+    all its data.
     """
 
     training: str

@@ -9,7 +9,7 @@ from shared.errors import ProtocolError, SettingsError
 from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.sums.common_items import COMMON_ITEMS
-from shared.sums.content import CONTENT, CONTENT_SUM
+from shared.sums.content import CONTENT_SUM
 from shared.sums.item_basis import EXACT, ITERATED
 from shared.sums.sum import BASIS, Sum
 from shared.sums.transitions import TRANSITIONS
@@ -66,13 +66,16 @@ def needs_list(method: MethodSettings) -> bool:
 def makes_models(basis: BasisSettings, declared: MethodSettings) -> bool:
     """Checks if silos that share sums alone make their models after this sum.
 
-    It is a basis, or content sums without one.
+    It is a basis, or without one a sum that replaces it.
     """
-    if basis.kind == "off":
-        return False
-    return is_basis(basis) or (
-        SUMS[basis.kind].part == CONTENT and not any(is_basis(one) for one in list_sums(declared).values())
-    )
+    if is_basis(basis):
+        return True
+    return replaces_basis(basis) and not any(is_basis(one) for one in list_sums(declared).values())
+
+
+def replaces_basis(basis: BasisSettings) -> bool:
+    """Checks if silos make models of a sum alone where no basis is summed."""
+    return basis.kind != "off" and SUMS[basis.kind].replaces_basis
 
 
 def method_of_part(method: MethodSettings, part: Part) -> MethodSettings:

@@ -62,15 +62,16 @@ def hide_rare_buckets(method: MethodSettings, sums: Arrays) -> Arrays:
     del method
     held = np.asarray(sums[HELD])
     kept = held >= LEAST_HOLDERS
-    if _explained_by_chance(held, kept):
+    if _chance_explains_matches(held, kept):
         kept = np.zeros_like(kept)
     return {**sums, HELD: np.where(kept, held, np.uint32(0))}
 
 
-def _explained_by_chance(held: NDArray[np.uint32], kept: NDArray[np.bool_]) -> bool:
-    """Checks if ids of one silo each may have filled the common buckets of a table.
+def _chance_explains_matches(held: NDArray[np.uint32], kept: NDArray[np.bool_]) -> bool:
+    """Checks if a table has no more common buckets than chance explains.
 
-    n buckets with one holder of B make n^2 / 2B chance matches, as many as are expected, by a Poisson distribution.
+    Ids that one silo each has fill common buckets too: n of B buckets with one holder make n^2 / 2B chance matches,
+    with a Poisson distribution.
     """
     expected = np.count_nonzero(held == 1, axis=1).astype(np.float64) ** 2 / (2.0 * held.shape[1])
     return bool((np.count_nonzero(kept, axis=1) <= expected + DEVIATIONS * np.sqrt(expected)).any())

@@ -1,6 +1,6 @@
 """Content sums add up how item features occur together, without item ids.
 
-They are one small pair of matrices. A silo encodes its items by the one function that the federation has agreed on, the
+They are three small matrices. A silo encodes its items by the one function that the federation has agreed on, the
 encoder, as T (N, d) with a last column of ones. With P = X T it sends A = P^T P, D = A - T^T diag(n) T, n the users of
 each item, and S = T^T T: 3 d (d + 1) / 2 numbers (client_service.models.closed_form.content). No item needs to be in
 common, and there is no list of items.
@@ -64,10 +64,10 @@ def content_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 
 
 def encode_wide(values: Float64, clients: int, name: str) -> UInt32:
-    """Encodes values as the nearest multiples of 2^-b, b the FRACTIONS of a tensor.
+    """Encodes values as the nearest multiples of 2^-b, b = FRACTIONS[name].
 
     Returns words, (LIMBS, n), lowest first. ProtocolError, without the values, where `clients` of that size could
-    overflow a sum, or where one is not finite. name: of the tensor.
+    overflow a sum, or where one is not finite. name: of the tensor, whose sum the values belong to.
     """
     if clients > MOST_SILOS:
         raise ProtocolError(f"{name}: expected at most {MOST_SILOS:,} silos in a sum, got {clients:,}")
@@ -109,6 +109,7 @@ CONTENT_SUM = Sum(
     steady=("encoder",),
     part=CONTENT,
     listed=False,
+    replaces_basis=True,
     words={
         PROFILES: "how features of its users' items go together, summed over users",
         PAIRS: "how features of two different items of a user go together, summed over users",

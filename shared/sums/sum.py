@@ -20,8 +20,8 @@ BASIS: Part = "basis"
 UInt32 = NDArray[np.uint32]
 Float64 = NDArray[np.float64]
 Shapes = Mapping[str, tuple[int, ...]]
-NOTHING_ADDED = hashlib.sha256(b"nothing to add").hexdigest()
-"""In place of the digest of what a sum is over: a silo's part of it is zeros, as every member is told."""
+EMPTY_PART_DIGEST = hashlib.sha256(b"nothing to add").hexdigest()
+"""What a silo signs whose part is zeros, in place of the digest of what the sum is over."""
 FRACTION_BITS = 16
 STEP = 2.0**-FRACTION_BITS
 LIMIT = 2.0 ** (31 - FRACTION_BITS)  # a sum of this size or more has no place in 32 bits
@@ -82,7 +82,8 @@ class Sum:
     them. rounds: of a run. sums_needed: so many of the last rounds have to stay available. hand_out: (settings, sums)
     -> what silos are given, for example without rare counts. steady: settings of `basis` with which no two sums over
     the same data may differ. noise: None where it is never noised. listed: is it
-    over a list of items, which all silos have or have summed?
+    over a list of items, which all silos have or have summed? replaces_basis: do silos make models of it alone where no
+    basis is summed?
     """
 
     name: str
@@ -100,6 +101,7 @@ class Sum:
     noise: SumNoise | None = None
     part: Part = BASIS
     listed: bool = True
+    replaces_basis: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
     learnt: Callable[[BasisSettings], str] = describe_sum_alone
 

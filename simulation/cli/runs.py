@@ -242,7 +242,7 @@ def status(
         describe_sum,
         fetch_run,
         list_members,
-        list_summed,
+        list_newest_sums,
         watch_run,
     )
     from simulation.operating.operator_calls import open_operator
@@ -260,7 +260,7 @@ def status(
         if follow and history is not None and history.phase not in ENDED:
             with round_lines(shown=not as_json) as observe:
                 history = watch_run(operator, history.run, note(observe))
-        shown = [] if as_json or history is None or history.phase == "failed" else list_summed(operator, history)
+        shown = [] if as_json or history is None or history.phase == "failed" else list_newest_sums(operator, history)
         sums = [line for one in shown if (line := describe_sum(one)) is not None]
     if as_json:
         options.print_json(None if history is None else history.model_dump(mode="json"))

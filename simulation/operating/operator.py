@@ -15,9 +15,17 @@ from shared.method.settings import BasisSettings, MethodSettings, complete_setti
 from shared.protocol.schemas import ENDED, MemberOut, QuarantineIn, RoundOut, RunHistoryOut, RunIn
 from shared.protocol.signing.invitation import DeclaredOut, FederationOut
 from shared.strategies import build_strategy
-from shared.sums import describe_part, find_declared, find_part, is_basis, list_sums, makes_models, method_of_part
+from shared.sums import (
+    describe_part,
+    find_declared,
+    find_part,
+    is_basis,
+    list_sums,
+    makes_models,
+    method_of_part,
+    replaces_basis,
+)
 from shared.sums.common_items import ITEMS, MATCH_HINT
-from shared.sums.content import CONTENT
 from shared.sums.sum import BASIS
 from shared.web.pages import size
 from shared.words import count_noun
@@ -66,7 +74,7 @@ def hold_sum_run(operator: Operator, request: RunIn, part: Part, observe: Observ
     """Hold the run of a part that sums, by the settings of a training run's request, and wait until that is done; the
     one that has finished where there is one like that, unless it is to be renewed.
 
-    FederationError with the reason where it failed, but for content sums where silos make models of others.
+    FederationError with the reason where it failed, unless silos make their models of another sum (`replaces_basis`).
     """
     method = method_of_part(request.method, part)
     asked = request.model_copy(update={"part": part, "start": None, "method": method})
@@ -75,8 +83,8 @@ def hold_sum_run(operator: Operator, request: RunIn, part: Part, observe: Observ
         found = start_run(operator, asked)
     if found.phase != "finished":
         found = watch_run(operator, found.run, observe)
-    dispensable = part == CONTENT and not makes_models(method.basis, request.method)
-    if found.phase == "cancelled" or (found.phase == "failed" and not dispensable):
+    needed = makes_models(method.basis, request.method) or not replaces_basis(method.basis)
+    if found.phase == "cancelled" or (found.phase == "failed" and needed):
         raise FederationError(describe_run(found))
     return found
 
@@ -85,8 +93,8 @@ def hold_sums(
     operator: Operator, request: RunIn, observe: Observe, *, renew: bool
 ) -> tuple[RunIn, list[RunHistoryOut]]:
     """Hold a run for each sum of a training run's request, one after the other; the request with the sum that the
-    training run uses, and these runs. Over a list that the silos sum, the list chooses which sum is made, or that none
-    is: then content sums are all that there is.
+    training run uses, and these runs. Over a list that the silos sum, the list chooses which sum is made; over an empty
+    one none is, and silos make their models of the sum that replaces a basis.
 
     FederationError as `hold_sum_run` raises, and where none of the sums is opened of which silos could make a model.
     """
@@ -97,10 +105,10 @@ def hold_sums(
             held.append(hold_sum_run(operator, request, part, observe, renew=renew))
     if ITEMS not in sums:
         return request.model_copy(update={"method": method_of_part(request.method, TRAINING)}), held
-    content = next((one for one in held if one.request.part == CONTENT), None)
-    if content is not None and content.request.makes_models:
-        if content.phase == "failed":
-            raise FederationError(f"{NOTHING_OPENED}; {describe_run(content)}; {MATCH_HINT}")
+    last = next((one for one in held if one.request.makes_models), None)
+    if last is not None:
+        if last.phase == "failed":
+            raise FederationError(f"{NOTHING_OPENED}; {describe_run(last)}; {MATCH_HINT}")
         nothing = {"basis": BasisSettings(), "sums": {}, "catalogue": 0}
         return request.model_copy(update={"method": request.method.model_copy(update=nothing)}), held
     made = _hold_listed_sum(operator, request, bases[0] if len(bases) == 1 else None, observe, renew=renew)
@@ -280,7 +288,7 @@ def describe_sum(run: RunHistoryOut) -> str | None:
     return "; ".join([said, *common, *([] if not cost else [" in ".join(cost)])])
 
 
-def list_summed(operator: Operator, run: RunHistoryOut) -> list[RunHistoryOut]:
+def list_newest_sums(operator: Operator, run: RunHistoryOut) -> list[RunHistoryOut]:
     """The newest run of each sum up to this run, with what each has cost, oldest first."""
     newest = dict[str, str]()
     for one in list_runs(operator):

@@ -10,7 +10,7 @@ from shared.message import Message
 from shared.method.parameters import Parameters, digest
 from shared.method.settings import MethodSettings
 from shared.protocol.secure.messages import PublicKeys, RoundTerms
-from shared.sums.sum import NOTHING_ADDED
+from shared.sums.sum import EMPTY_PART_DIGEST
 
 
 def digest_start(mean: Parameters) -> str:
@@ -49,7 +49,7 @@ def describe_unlike_lists(members: Iterable[PublicKeys]) -> str | None:
     """What is wrong where members count over different lists of items, whose parts no sum may mix; None for one."""
     owners: dict[str | None, list[str]] = {}
     for one in members:
-        if one.catalogue != NOTHING_ADDED:
+        if one.catalogue != EMPTY_PART_DIGEST:
             owners.setdefault(one.catalogue, []).append(one.client)
     if len(owners) < 2:
         return None
@@ -58,16 +58,18 @@ def describe_unlike_lists(members: Iterable[PublicKeys]) -> str | None:
 
 
 def describe_few_parts(members: Iterable[PublicKeys], least: int) -> str | None:
-    """Why the members' sum must not be opened where some add zeros and fewer than `least` add more; None where it may.
+    """Explains why the members' sum must not be opened: too few add more than zeros; None for enough.
 
-    Such a sum would tell of those few, however many members it has.
+    least: of those that add more, where some add zeros. Such a sum would tell of those few, however many members it
+    has.
     """
-    adding = [one.catalogue != NOTHING_ADDED for one in members]
+    adding = [one.catalogue != EMPTY_PART_DIGEST for one in members]
     if all(adding) or sum(adding) >= least:
         return None
     return (
         f"expected {least} silos or more with something to add, such as titles or attributes of items, got"
-        f" {sum(adding)} of {len(adding)}: this sum is not opened, because it would tell of these alone"
+        f" {sum(adding)} of {len(adding)}: this sum is not opened, because it would tell of these alone; sum again"
+        " once more silos have some"
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shared.method.declaration import Declaration
 from shared.protocol.secure.messages import PublicKeys
 from shared.sums import NOISED, is_sum
-from shared.sums.sum import NOTHING_ADDED
+from shared.sums.sum import EMPTY_PART_DIGEST
 
 PRIMES = (2**31 - 1, 2**31 - 19)  # products of two residues fit into 64 bits
 
@@ -97,7 +97,7 @@ def adding_stamps_of(keys: Mapping[str, PublicKeys], members: Iterable[str]) -> 
 
     A part of zeros hides nobody: of sums of one kind, a combination is of the other parts alone.
     """
-    return stamps_of(keys, (name for name in members if keys[name].catalogue != NOTHING_ADDED))
+    return stamps_of(keys, (name for name in members if keys[name].catalogue != EMPTY_PART_DIGEST))
 
 
 def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> str | None:

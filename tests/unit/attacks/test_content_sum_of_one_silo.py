@@ -21,7 +21,7 @@ from shared.protocol.secure.common import describe_few_parts, describe_unlike_li
 from shared.protocol.secure.messages import Roster
 from shared.protocol.secure.server import SecureRound
 from shared.strategies.sum_strategy import declare_sums
-from shared.sums.sum import NOTHING_ADDED
+from shared.sums.sum import EMPTY_PART_DIGEST
 from tests.support.small import small_client
 from tests.unit.client_service.secure_rounds.test_memory import roster, terms
 
@@ -43,7 +43,7 @@ def test_members_refuse_a_sum_of_too_few_parts_and_one_from_which_too_many_have_
     """Three of four add something; once one of these has dropped out, the sum would be of two."""
     memory, of = RoundMemory(Ledger(tmp_path / NAME)), terms().model_copy(update={"declaration": DECLARATION})
     parts = {name: said(ENCODER, place) for name, place in (("ada", "1"), ("bob", "2"), ("dan", "4"))}
-    shown = roster(of, cyd=said(NOTHING_ADDED, "3"), **parts)
+    shown = roster(of, cyd=said(EMPTY_PART_DIGEST, "3"), **parts)
     assert describe_unlike_lists(shown.members) is None
     if "dan" in members:
         memory.require_hidden(shown, members.split(), ())
@@ -58,7 +58,7 @@ CHANGES = {"cyd": "67", "dan": "48", "eve": "59"}  # the data of one silo with t
 def of_data(name: str) -> Roster:
     """The members of content sums, of whom two add zeros, with the data of one sum or of the next."""
     stamps = {one: pair[name == "run-2"] for one, pair in CHANGES.items()} | {"ada": "1", "bob": "2"}
-    parts = {one: said(NOTHING_ADDED if one in ("dan", "eve") else ENCODER, stamp) for one, stamp in stamps.items()}
+    parts = {one: said(EMPTY_PART_DIGEST if one in ("dan", "eve") else ENCODER, stamp) for one, stamp in stamps.items()}
     of = terms(run=name).model_copy(update={"declaration": DECLARATION})
     return roster(of, "ada bob cyd dan eve", **parts)
 
@@ -89,7 +89,7 @@ def test_an_aggregator_that_keeps_the_rule_does_not_open_that_sum() -> None:
 
 
 def test_a_silo_that_says_another_encoder_is_in_no_sum() -> None:
-    shown = roster(terms(), ada=said(ENCODER, "1"), bob=said("ef" * 32, "2"), cyd=said(NOTHING_ADDED, "3"))
+    shown = roster(terms(), ada=said(ENCODER, "1"), bob=said("ef" * 32, "2"), cyd=said(EMPTY_PART_DIGEST, "3"))
     assert "got" in (describe_unlike_lists(shown.members) or "")
     assert describe_few_parts([one for one in shown.members if one.client == "cyd"], 3) is not None
 

@@ -30,7 +30,7 @@ from shared.method.settings import method_settings
 from shared.method.spectrum import Spectrum
 from shared.strategies.sum_strategy import declare_sums
 from shared.sums.content import PAIRS, PROFILES, WIDE_LIMIT, count_features, decode_wide, encode_wide
-from shared.sums.sum import NOTHING_ADDED
+from shared.sums.sum import EMPTY_PART_DIGEST
 
 METHOD = method_settings(**{"basis.kind": "content"})
 WORDS = ("space rocket", "river forest", "kitchen soup", "football goal", "castle ghost")
@@ -132,8 +132,8 @@ def test_a_silo_without_text_or_with_another_encoder_adds_zeros_and_says_so() ->
         part = CONTENT_SILO_SUM.add(SumRound(counted, method, 0, 4, 1, {}))
         assert not any(one.any() for one in part.values())
         assert part[PROFILES].shape == (3, size * (size + 1) // 2)
-        assert digest_content(shard, method).catalogue == NOTHING_ADDED
-    assert digest_content(silo(0), METHOD).catalogue != NOTHING_ADDED
+        assert digest_content(shard, method).catalogue == EMPTY_PART_DIGEST
+    assert digest_content(silo(0), METHOD).catalogue != EMPTY_PART_DIGEST
     assert count_features("glove/50/1") == 51
     for name in ("glove", "glove/0/1", "glove/5000/1", "glove/x/1"):
         with pytest.raises(SettingsError, match=r"^sums.content.encoder: expected the name of an encoder"):
