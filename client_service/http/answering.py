@@ -108,7 +108,7 @@ class Answering:
     """A recommender that is there once the shard is read, and a job that keeps its model up to date."""
 
     metrics: RequestMetrics
-    waits_for = "the client is reading its shard"  # said to those who ask before there is anything to answer from
+    unready_reason = "the client is reading its shard"  # for callers, before there is anything to answer from
 
     def __init__(self, task: str) -> None:
         self._task_name = task
@@ -123,7 +123,7 @@ class Answering:
     def answers(self) -> ModelServer:
         """Who answers, whatever the silo's task is."""
         if self._answers is None:
-            raise UnavailableError(self.waits_for)
+            raise UnavailableError(self.unready_reason)
         return self._answers
 
     def model_server(self, kind: type[A]) -> A:
@@ -140,7 +140,7 @@ class Answering:
         if self._feedback is None and self._answers is not None:
             raise ConflictError(f"expected a silo that takes events of users, got one of task {self._task_name!r}")
         if self._feedback is None:
-            raise UnavailableError(self.waits_for)
+            raise UnavailableError(self.unready_reason)
         return self._feedback
 
     def describe_model(self) -> ModelOut:
@@ -218,7 +218,7 @@ class Answering:
     def hindrance(self) -> str | None:
         """Why nobody should ask for recommendations now; None where nothing is in the way."""
         if self._answers is None:
-            return self.waits_for
+            return self.unready_reason
         return None if self.live else "the agent has ended; the log says why"
 
 

@@ -33,7 +33,10 @@ from shared.web.server import run_beside
 LOOK_SECONDS = 0.5  # between two looks at the publication and at the log of events
 MOST_MAPPED = 32 << 20  # bytes of mapped files in memory, of which libraries take some 24 MB, after a look
 UNREAD_LOOKS = 30  # failed looks at the log in a row, after which this server is not ready
-COMPILED_ANEW = "expected compiled files of this version, got others: the trainer compiles them anew, ask again"
+UNREADABLE_FILES = (
+    "expected compiled files that this version reads, got others or damaged ones: ask again once the trainer has"
+    " compiled them anew; the log names the folder"
+)
 METRICS_SECONDS = 5.0  # limit on fetching the trainer's series
 ALIVE_SECONDS = 30.0  # between two liveness checks of the trainer, and the limit of each
 SILENT_LOOKS = 10  # failed checks in a row, after which the trainer is killed and another one started
@@ -161,7 +164,7 @@ class Server(Answering):
         """
         try:
             if isinstance(self._answers, Recommender):
-                self._answers.drop_before()
+                self._answers.drop_fallback()
             found = read_publication(self._serving)
             if found is None or found == self._published:
                 return
@@ -169,7 +172,8 @@ class Server(Answering):
         except (DataError, UnavailableError) as error:  # the latter: the log is held by somebody now
             if str(error) != self._unreadable:
                 LOGGER.warning("published_not_read", reason=str(error))
-            self._unreadable, self.waits_for = str(error), COMPILED_ANEW
+            self._unreadable = str(error)
+            self.unready_reason = UNREADABLE_FILES if isinstance(error, DataError) else str(error)
             return
         self._published, self._unreadable = found, ""
         self.metrics.serving.set(0 if found.model is None else 1)
@@ -178,8 +182,8 @@ class Server(Answering):
     def _take_up(self, found: Publication) -> None:
         """Opens a publication, and lets it answer.
 
-        With a new shard the log moves to new objects. Until the lists of a new model are filled, the one before answers
-        from its own.
+        With a new shard the log moves to new objects. Until the lists of a new model are filled, the model before it
+        answers from its own lists.
         """
         before = self._answers
         if before is not None and self._published is not None and found.shard == self._published.shard:
@@ -187,7 +191,7 @@ class Server(Answering):
                 return before.take_up(self._serving, found)
             assert isinstance(before, Recommender)
             other = before.with_model(self._serving, found)
-            other.follow_up(before)
+            other.set_fallback(before)
             self._answers = other
             return
         if found.task != "items":
@@ -195,7 +199,7 @@ class Server(Answering):
             return
         new = open_recommender(self._serving, found, self.settings.least_rating)
         if isinstance(before, Recommender):
-            new.follow_up(before)
+            new.set_fallback(before)
         if self._feedback is None:
             self._feedback = open_log(self.settings, new.overlay)
             self._answers = new

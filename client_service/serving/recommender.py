@@ -87,7 +87,7 @@ class Recommender(ModelServer):
         self._exclusions = Exclusions(shard, self.overlay)
         self._new = NewItems(shard, self.overlay, self._answers)
         self._popularity = shard.popularity
-        self._before: tuple[Recommender, float] | None = None  # until its lists are filled, and at most until a time
+        self._fallback: tuple[Recommender, float] | None = None  # and until when, by time.monotonic
 
     @property
     def served(self) -> CompiledModel | None:
@@ -106,22 +106,22 @@ class Recommender(ModelServer):
         model = None if published.model is None else open_model(serving / published.model, self._shard)
         return Recommender(self._shard, self.overlay, model)
 
-    def follow_up(self, before: Recommender) -> None:
-        """Lets the recommender `before` answer known users whose lists are still to be filled.
+    def set_fallback(self, before: Recommender) -> None:
+        """Lets the recommender before this one answer known users whose lists are not filled yet.
 
         Ranking for each of them would take a hundred times as long as a look-up, for as long as the lists are filled. A
         recommender whose shard has an erased user is dropped at once: what is kept of him ends with a refresh.
         """
         before.overlay.follow()
-        older, before._before = before._before, None
+        older, before._fallback = before._fallback, None
         if self.model is None or self.lists_share == 1.0 or before.overlay.has_erased:
             return
-        self._before = (before, time.monotonic() + LONGEST_FILL) if before.lists_share > 0.0 else older
+        self._fallback = (before, time.monotonic() + LONGEST_FILL) if before.lists_share > 0.0 else older
 
-    def drop_before(self) -> None:
-        """Drops the recommender before, once all lists are filled or LONGEST_FILL is over."""
-        if self._before is not None and (self.lists_share == 1.0 or time.monotonic() > self._before[1]):
-            self._before = None
+    def drop_fallback(self) -> None:
+        """Drops the fallback once all lists are filled or LONGEST_FILL is over."""
+        if self._fallback is not None and (self.lists_share == 1.0 or time.monotonic() > self._fallback[1]):
+            self._fallback = None
 
     @property
     def is_busy(self) -> bool:
@@ -170,8 +170,8 @@ class Recommender(ModelServer):
         if model is None:
             return None
         if (found := self._find_list(model, asked, limits)) is None:
-            before = self._find_before(model, asked, limits)
-            return None if before is None else before.listed_for(user, k, new)
+            fallback = self._find_fallback(model, asked, limits)
+            return None if fallback is None else fallback.listed_for(user, k, new)
         best, scores, placed = found[0].tolist(), found[1], tuple[PlacedItem, ...]()
         chosen = self._choose_new(model, self._asker_of(asked), limits) if self._has_new(model) else []
         if chosen:
@@ -327,8 +327,8 @@ class Recommender(ModelServer):
             excluded = self._exclusions.of_user(asked, limits)
             return self._popular(model, reason, excluded, limits, self._asker_of(asked), user=asked.user)
         found = self._find_list(model, asked, limits)
-        if found is None and (before := self._find_before(model, asked, limits)) is not None:
-            return before._answer_from_list(asked.user, limits)
+        if found is None and (fallback := self._find_fallback(model, asked, limits)) is not None:
+            return fallback._answer_from_list(asked.user, limits)
         return None if found is None else self._answer(model, asked, *found, limits)
 
     def _answer_from_list(self, user: str, limits: ListRequest) -> RecommendationsOut | None:
@@ -337,15 +337,15 @@ class Recommender(ModelServer):
         found = None if model is None else self._find_list(model, asked, limits)
         return None if model is None or found is None else self._answer(model, asked, *found, limits)
 
-    def _find_before(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> Recommender | None:
-        """Returns the recommender before, if it answers a user whose list is still to be filled.
+    def _find_fallback(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> Recommender | None:
+        """Returns the fallback, if it answers a user whose list is not filled yet.
 
         A request with a mask of items does not go there: the mask is of another shard.
         """
-        before = self._before
-        if before is None or not asked.by_row or asked.row is None or not limits.exclude_seen:
+        fallback = self._fallback
+        if fallback is None or not asked.by_row or asked.row is None or not limits.exclude_seen:
             return None
-        return before[0] if limits.forbidden is None and model.list_of(asked.row) is None else None
+        return fallback[0] if limits.forbidden is None and model.list_of(asked.row) is None else None
 
     def _find_list(self, model: CompiledModel, asked: ListKey, limits: ListRequest) -> ListedRows | None:
         """Returns the best items of a computed list that is long enough, or None."""

@@ -29,7 +29,7 @@ from client_service.http.server_app import create_server
 from client_service.serving import recommender
 from client_service.serving.ranking import ListRequest
 from client_service.settings import ClientSettings, client_settings
-from shared.errors import SettingsError
+from shared.errors import SettingsError, UnavailableError
 from shared.web.listening import Listening
 from shared.web.server import share_port
 from simulation.experiments.processes import free_ports
@@ -115,10 +115,26 @@ async def test_a_server_says_that_files_of_another_version_are_compiled_anew(ser
     async with asking(served) as http:
         for path in ("/health/ready", f"/v1/users/{shard.user_ids[0]}/recommendations", "/v1/model"):
             answer = await http.get(path)
-            assert (answer.status_code, answer.json()["detail"]) == (503, server.COMPILED_ANEW), path
+            assert (answer.status_code, answer.json()["detail"]) == (503, server.UNREADABLE_FILES), path
         await asyncio.to_thread(partial(keep_first_model, served, "run-2", published=True))
         await until_answered(http, shard.user_ids[0], lambda answer: answer.get("model") == "run-2.0")
         assert (await http.get("/health/ready")).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_a_server_that_cannot_open_the_log_says_so_and_not_that_files_are_unreadable(
+    served: ClientSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_first_model(served, published=True)
+    held = "the log of interactions cannot be used now (SQLITE_BUSY)"
+
+    def refuse(*_: Any) -> None:
+        raise UnavailableError(held)
+
+    monkeypatch.setattr(server, "open_log", refuse)
+    async with asking(served) as http:
+        answer = await http.get("/health/ready")
+        assert (answer.status_code, answer.json()["detail"]) == (503, held)
 
 
 @pytest.mark.anyio
@@ -204,7 +220,7 @@ async def test_the_model_before_answers_known_users_until_their_lists_are_filled
         assert (listed_now["model"], listed_now["items"][0]["item"]) == ("run-2.0", shard.item_ids[0])
         lists.ready[0] = head.users
         async with asyncio.timeout(LONGEST_SECONDS):
-            while http.app.state.service.answers._before is not None:  # type: ignore[attr-defined]
+            while http.app.state.service.answers._fallback is not None:  # type: ignore[attr-defined]
                 await asyncio.sleep(0.02)
 
 
@@ -222,7 +238,7 @@ async def test_a_shard_with_an_erased_user_is_not_kept_for_its_lists(
         async with asyncio.timeout(LONGEST_SECONDS):
             while (await http.get("/v1/model")).json()["version"] != "run-2.0":
                 await asyncio.sleep(0.02)
-        assert http.app.state.service.answers._before is None  # type: ignore[attr-defined]
+        assert http.app.state.service.answers._fallback is None  # type: ignore[attr-defined]
 
 
 @pytest.mark.anyio
