@@ -66,6 +66,7 @@ from shared.strategies.agreement import settle_similarity
 from shared.sums import method_of_part
 
 OWN = "aggregator"  # the name of its key's two files
+MODELS_OF_SUM = "; silos have no item in common, so that they make their models of these sums alone"
 
 
 STATE_OF_UPDATES = 8  # bodies of updates that a kept state is no longer than: a mean, moments, what was reported
@@ -275,8 +276,7 @@ class Coordinator:
         request = computation.request_with_start(here.archive, request)
         request = await off_loop(settle_request, here.archive.database, request)
         if request.part != TRAINING and request.why is None:
-            alone = "; silos have no item in common, so that they make their models of these sums alone"
-            why = self.settings.explain_sum(request.method) + (alone if request.makes_models else "")
+            why = self.settings.explain_sum(request.method) + (MODELS_OF_SUM if request.makes_models else "")
             request = request.model_copy(update={"why": why})
         async with here.conductor.lock:
             name = transitions.next_name(here.conductor.run)
@@ -332,7 +332,7 @@ class Coordinator:
         return found.model_copy(update={"missing": tuple(sorted(known - set(found.enrolled)))})
 
     def _describe_run(self, name: str) -> RunHistoryOut:
-        """The history of a run; of a list of common items with their number, as long as the list is kept."""
+        """Reads the history of a run; that of the kept list of common items has their number."""
         archive = self.federation.archive
         found, listed = run_history(archive, name), newest_list(archive.database)
         if found.sum is None or listed is None or listed.name != name:

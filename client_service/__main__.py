@@ -24,7 +24,6 @@ from client_service.runtime.trainer_process import (
     TRAINER,
     TRAINER_FILE,
     WAITING,
-    begin_replaced,
     client_command,
     end_at_once_with_parent,
     give_way,
@@ -32,6 +31,7 @@ from client_service.runtime.trainer_process import (
     read_kept_settings,
     refusal_code,
     tell_refusal,
+    unblock_stop_signals,
 )
 from shared.errors import FederationError, SettingsError
 from shared.web.health import TETHERED, end_with_parent
@@ -81,9 +81,9 @@ def main() -> int:
     kept, trainer = find_descriptor(words, SETTINGS_FILE), find_descriptor(words, TRAINER_FILE)
     files = [Path(word) for word in words if not word.startswith("--")]
     tether = [word for word in words if word == TETHERED]
-    handed = find_descriptor(words, HANDOVER_FILE)
-    if handed is not None:
-        begin_replaced()
+    handover_file = find_descriptor(words, HANDOVER_FILE)
+    if handover_file is not None:
+        unblock_stop_signals()
     elif TRAINER in words:
         give_way()
     try:
@@ -113,19 +113,19 @@ def main() -> int:
 
 def _train(settings: ClientSettings, words: list[str]) -> int:
     """Runs a trainer, or one that waits, and returns its exit code."""
-    kept, handed = find_descriptor(words, SETTINGS_FILE), find_descriptor(words, HANDOVER_FILE)
+    kept, handover_file = find_descriptor(words, SETTINGS_FILE), find_descriptor(words, HANDOVER_FILE)
     if (refusal := find_descriptor(words, REFUSAL)) is not None:
-        os.set_inheritable(refusal, False)  # a later image of this process is no process that starts
-    if handed is None:
+        os.set_inheritable(refusal, False)  # only a first image tells its parent why it cannot start
+    if handover_file is None:
         from client_service.app import serve_trainer
 
         server = None if kept is None else os.getppid()
         return serve_trainer(settings, keep_settings(settings) if kept is None else kept, server)
     from client_service.http.waiting_trainer import Handover, serve_waiting
 
-    handover = Handover(**read_kept_settings(handed))
-    os.close(handed)
-    handover.kept.let_inherit(False)
+    handover = Handover(**read_kept_settings(handover_file))
+    os.close(handover_file)
+    handover.kept.set_inheritable(False)
     if WAITING in words:
         return serve_waiting(settings, handover)
     from client_service.app import serve_trainer

@@ -13,7 +13,7 @@ import httpx
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
-from client_service.federation.run_poll import open_network
+from client_service.federation.run_poll import make_transport
 from client_service.http import event_routes, operator_routes, recommendation_routes
 from client_service.http.authentication import CHALLENGE, OTHER_TASK, CallerKeys, Guarded, PageForOperator
 from client_service.http.server_app import SWITCH_SECONDS, finish_app, inside, lifespan
@@ -26,7 +26,7 @@ from client_service.settings import ClientSettings
 from shared.errors import AuthenticationError
 from shared.files import close_to_others, write_privately
 from shared.web import openapi, problems
-from shared.web.listening import Socket, adopt_socket
+from shared.web.listening import Socket, duplicate_socket
 from shared.web.logs import configure
 from shared.web.openapi import new_app
 from shared.web.server import listen_privately, run_server
@@ -77,7 +77,7 @@ def create_app(
     app = new_app("LPSFed", ABOUT, "http://127.0.0.1:8801", lifespan)
     identities = app.state.identities = {} if behind_server else settings.identities()
     service = app.state.service = ClientService(
-        settings, outside or open_network(settings, identities), turns or nullcontext()
+        settings, outside or make_transport(settings, identities), turns or nullcontext()
     )
     for router in (*recommendation_routes.routers, operator_routes.silo, inside):
         app.include_router(router)
@@ -88,47 +88,47 @@ def create_app(
 
 
 def serve_trainer(
-    settings: ClientSettings, kept: int, server: int | None = None, earlier: Handover | None = None
+    settings: ClientSettings, kept: int, server: int | None = None, handover: Handover | None = None
 ) -> int:
     """Runs a trainer, which answers its server at a socket, and returns its exit code.
 
     The socket is in the state directory. The trainer ends on SIGINT or SIGTERM, or once only a restart helps; one with
     nothing to do becomes one that waits (`waiting_trainer.py`). kept: descriptor of the settings. server: id of the
-    process that has started this one. earlier: of an image of this process that has waited. DataError or
+    process that has started this one. handover: of an earlier image of this process, which has waited. DataError or
     SettingsError: shard or state directory cannot be used.
     """
     configure("client_service", settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
     with write_privately():
         _close_to_others(settings)
-        trainer = _Trainer(settings, kept, server, earlier)
+        trainer = _Trainer(settings, kept, server, handover)
         anyio.run(trainer.serve)
-        if (handover := trainer.handover) is not None:
-            replace_trainer((WAITING,), handover.kept, handover, lambda: False)
+        if (next_handover := trainer.next_handover) is not None:
+            replace_trainer((WAITING,), next_handover.kept, next_handover, lambda: False)
     return FAILED if trainer.failed else 0
 
 
 class _Trainer:
-    """One image of a trainer's process. handover: what the next image goes on from, once this one has ended."""
+    """One image of a trainer's process. next_handover: to the image that follows, once this one has ended."""
 
-    def __init__(self, settings: ClientSettings, kept: int, server: int | None, earlier: Handover | None) -> None:
+    def __init__(self, settings: ClientSettings, kept: int, server: int | None, handover: Handover | None) -> None:
         self._settings = settings.model_copy(update={"ready_file": None})  # the server writes it
-        self._kept, self._server, self._earlier = kept, server, earlier
-        self._listening: tuple[int, ...] = ()  # descriptors of sockets
+        self._kept, self._server, self._handover = kept, server, handover
+        self._sockets: tuple[int, ...] = ()  # descriptors of sockets
         self.failed = False
-        self.handover: Handover | None = None
+        self.next_handover: Handover | None = None
 
     async def serve(self) -> None:
         settings = self._settings
         app = create_app(settings, behind_server=True)
         LOGGER.info("starting_trainer", client=settings.name)
         service: ClientService = app.state.service
-        service.server_process, service.earlier = self._server, self._earlier
+        service.server_process, service.handover = self._server, self._handover
         service.waits_when_idle = settings.trainer_idle_seconds > 0.0
-        if self._earlier is not None:
-            service.metrics.take_over(self._earlier.series)
+        if self._handover is not None:
+            service.metrics.restore_counts(self._handover.series)
 
-        async def become_idle() -> None:
+        async def wait_until_idle() -> None:
             await service.idle.wait()
 
         signalled = await run_server(
@@ -139,23 +139,23 @@ class _Trainer:
             hindrance=lambda: service.hindrance,
             logger=LOGGER,
             listen=lambda _: self._listen(),
-            retire=become_idle,
+            drain=wait_until_idle,
             beside=[self._end_with_agent(service)],
             cautions=False,  # the server tells them
         )
         if service.idle.is_set() and not signalled:
-            found = service.describe(self._kept, *self._listening)
-            self.handover = found.model_copy(update={"keyless": _describe_keyless(app)})
+            found = service.make_handover(self._kept, *self._sockets)
+            self.next_handover = found.model_copy(update={"keyless": _describe_keyless(app)})
 
     def _listen(self) -> list[Socket]:
         """Listens for requests and for the server's own questions, at sockets that the next image goes on with."""
-        if self._earlier is not None:
-            self._listening = (self._earlier.kept.listener, self._earlier.kept.health)
+        if self._handover is not None:
+            self._sockets = (self._handover.kept.listener, self._handover.kept.health)
         else:
             place = choose_socket(self._settings.state_directory)
             places = (place, place.with_name(HEALTH_SOCKET))
-            self._listening = tuple(listen_privately(one).detach() for one in places)
-        return [adopt_socket(one) for one in self._listening]
+            self._sockets = tuple(listen_privately(one).detach() for one in places)
+        return [duplicate_socket(one) for one in self._sockets]
 
     async def _end_with_agent(self, service: ClientService) -> None:
         while service.live:

@@ -137,8 +137,8 @@ class ClientMetrics(RequestMetrics):
         since = CountedSeries(name=ROUND_ENDED, labels={}, value=self._round_ended)
         return [*found, since]
 
-    def take_over(self, counts: Iterable[CountedSeries]) -> None:
-        """Goes on from the counters of the process's earlier image."""
+    def restore_counts(self, counts: Iterable[CountedSeries]) -> None:
+        """Restores the counters of the process's earlier image."""
         counters = self._counters()
         for one in counts:
             if one.name == ROUND_ENDED:

@@ -202,8 +202,8 @@ def read_lock_owner(directory: Path) -> int | None:
 def lock_directory(directory: Path, process: int | None = None, held: int | None = None) -> TextIO:
     """The lock, to be closed at the end. SettingsError where another process has it, or nothing can be written.
 
-    process: the one to end where the lock is to become free; None: this one. held: descriptor of this very lock, which
-    an earlier image of this process has taken.
+    process: the one to end where the lock is to become free; None: this one. held: descriptor of the lock, where an
+    earlier image of this process has taken it.
 
     Whoever gets it is the only one who writes there, so what earlier processes left half written is removed.
     """

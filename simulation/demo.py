@@ -108,7 +108,7 @@ def run_demonstration(
         new = _find_new_item(experiment, places)
         if keep:
             children.keep_running()
-    lone = simulated_task(experiment.task).find_lone(experiment.shards)
+    lone = simulated_task(experiment.task).find_lone_shards(experiment.shards)
     shops = () if len(outcomes) < 2 else shop_gains(outcomes[-1].qualities, lone)
     return DemoResult(report, ways, ledgers, url, example, *keys, places, answer, shops, new)
 
@@ -118,7 +118,7 @@ def _find_new_item(experiment: Experiment, places: Addresses) -> ListedNewItem |
     from simulation.experiments.tasks import simulated_task
 
     shard = experiment.shards[0]
-    for path in simulated_task(experiment.task).list_new_requests(shard):
+    for path in simulated_task(experiment.task).list_new_item_requests(shard):
         url = places.clients[shard.name] + path
         answer = _ask_json(url, experiment.application_key, None)
         for place, one in enumerate(answer["items"], 1):

@@ -123,13 +123,13 @@ def _sum_facts(run: RunHistoryOut) -> tuple[Fact, ...]:
 
 
 def _earlier_sums(run: RunHistoryOut, runs: Sequence[RunHistoryOut]) -> tuple[Fact, ...]:
-    """The newest run of each other sum before this one: is it opened, and if not, why."""
+    """Lists the newest earlier run of each other sum: whether it is opened, and if not, why."""
     before = takewhile(lambda one: one.run != run.run, runs)
     newest = {one.request.part: one for one in before if one.sum is not None and one.request.part != run.request.part}
-    return tuple(_describe_earlier(one) for one in newest.values() if one.phase in ENDED)
+    return tuple(_describe_sum_run(one) for one in newest.values() if one.phase in ENDED)
 
 
-def _describe_earlier(run: RunHistoryOut) -> Fact:
+def _describe_sum_run(run: RunHistoryOut) -> Fact:
     title = describe_part(run.request.part).capitalize()
     return Fact(title, "opened" if run.phase == "finished" else "not opened", run.reason or f"by {run.run}")
 

@@ -33,7 +33,7 @@ from shared.method.tensors import TABLE_DEVIATION
 
 RESULTS = Path(__file__).with_name("device_results.jsonl")
 TUNING_SEED = 100  # of the search
-KNOWN = {"avoided": "all"}
+AVOID_HELD_OUT = {"avoided": "all"}
 PFEDREC: dict[str, Any] = {"strategy": "pfedrec", "tuned": True}
 # Paper: the mean over all devices; here: over those that moved a row, because at rates at which personal rows do not
 # saturate at once the common table would hardly move: HR@10 .01, below popularity.
@@ -54,8 +54,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "fedutr-lam": FEDUTR | {"adaptation": False},
     "fedutr-l1": FEDUTR | {"strength": 0.0},
     "fedutr-layernorm": FEDUTR | {"normalise": False},
-    "pfedrec+known": PFEDREC | KNOWN,
-    "fedrap+known": FEDRAP | KNOWN,
+    "pfedrec+known": PFEDREC | AVOID_HELD_OUT,
+    "fedrap+known": FEDRAP | AVOID_HELD_OUT,
 }
 """Name -> what its devices do. "known": no validation or test item is a negative, as in the public code of PFedRec
 and FedRAP."""
@@ -209,7 +209,7 @@ def run_all(arguments: argparse.Namespace) -> None:
     def write(row: Row) -> None:
         with arguments.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(about | row) + "\n")
-        print({name: value for name, value in row.items() if name not in ("hits",)}, flush=True)
+        print({name: value for name, value in row.items() if name != "hits"}, flush=True)
 
     for name in arguments.rows:
         base, extra = NOISE.get(name, (name, {}))

@@ -324,7 +324,7 @@ class UserDevices:
             given = fuse_rows(values, given, settings)
         loss = measure_loss(score_rows(values, given), step, balanced=settings.balanced)
         if self.personal is not None:
-            loss = loss + self._hold_apart(found, leaves["personal"], step)
+            loss = loss + self._measure_penalties(found, leaves["personal"], step)
         gradients = torch.autograd.grad(loss.sum(), list(leaves.values()))
         for name, gradient in zip(leaves, gradients, strict=True):
             if name in ("rows", "personal"):
@@ -341,7 +341,7 @@ class UserDevices:
                 )
                 self.own[name][step.users] = shrunk
 
-    def _hold_apart(self, common: Tensor, personal: Tensor, step: Step) -> Tensor:
+    def _measure_penalties(self, common: Tensor, personal: Tensor, step: Step) -> Tensor:
         """Computes FedRAP's penalties over the rows of a batch, (U,)."""
         settings = self.settings
         growth = float(np.tanh((self.number - 1) / 10)) if settings.growth else 1.0

@@ -31,7 +31,7 @@ from client_service.compiled.arrays import Arrays
 from shared.method.parameters import Float32
 
 LISTED: Final = 20  # cold items of a known user's list: some are left when the met, hidden and forbidden ones are out
-LEAST: Final = 0.5  # of a new item in a list: its score above the user's mean of sold items, in standard deviations
+LEAST_DEVIATIONS: Final = 0.5  # by which a listed new item's score is above the user's mean score of sold items
 STATE: Final = "encoder-"  # begins the names of the arrays of an encoder's state
 Rows = NDArray[np.int64]
 
@@ -132,7 +132,7 @@ class ColdItems:
         if self._center is None or self._spread is None:
             return -math.inf
         variance = float(profile @ (self._spread @ profile))
-        return float(self._center @ profile) + LEAST * math.sqrt(max(variance, 0.0))
+        return float(self._center @ profile) + LEAST_DEVIATIONS * math.sqrt(max(variance, 0.0))
 
     def texts_of(self, rows: NDArray[np.integer]) -> Float32:
         """Reads the features of some items, (n, d)."""

@@ -115,9 +115,9 @@ class Feature:
 
 
 class UnmetItems:
-    """Items of the silo's catalogue that nobody has liked or met, whose rows come after those of the others.
+    """Items of the silo's catalogue that nobody likes; their rows come after those of the others.
 
-    Some users may have met one without liking it: that gives it no row.
+    Nobody had met them when they were listed. Who has met one since without liking it gives it no row among the others.
 
     first: row of the first one. ids, titles, features: theirs, from 0 on. search_arrays: as those of the shard.
     """
@@ -146,7 +146,7 @@ class UnmetItems:
         return None if place is None else self.first + place
 
     def met_by(self, user_row: int | None, other_row: int | None) -> frozenset[str]:
-        """Lists the ids of those that a user has met after all, and does not like."""
+        """Lists the ids of those that a user has met since, without liking them."""
         lists, place = (self._met_by_others, other_row) if user_row is None else (self._met, user_row)
         return frozenset() if place is None else frozenset(self.ids[one] for one in lists.row(place).tolist())
 
@@ -230,8 +230,8 @@ class CompiledShard:
         other = self.met_only_users.row(user_id)
         return np.zeros(0, dtype=np.int64) if other is None else self._met_by_others.row(other)
 
-    def unmet_met_by(self, user_id: str) -> frozenset[str]:
-        """Lists the ids of items without a row that a user has met and does not like."""
+    def list_met_without_row(self, user_id: str) -> frozenset[str]:
+        """Lists the ids of unmet items that a user has met since, without liking them."""
         if self.unmet is None:
             return frozenset()
         return self.unmet.met_by(self.user_row(user_id), self.met_only_users.row(user_id))

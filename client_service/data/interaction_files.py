@@ -93,22 +93,22 @@ def load_shard(folder: Path) -> Shard:
     path, head_path = current_file(folder, INTERACTIONS), current_file(folder, HEAD)
     head = read_shard_head(head_path) if head_path.exists() else None
     vectors = current_file(folder, FEATURES)
-    told: dict[str, Any] = {}
+    vector_fields: dict[str, Any] = {}
     if vectors.exists():
-        told = {"feature_file": vectors, "feature_digest": sha256(read_bytes(vectors)).hexdigest()}
+        vector_fields = {"feature_file": vectors, "feature_digest": sha256(read_bytes(vectors)).hexdigest()}
     events, items_path = read_table(path), current_file(folder, ITEMS)
     items = read_table(items_path) if items_path.exists() else None
     if head is None:
         clean, counted = clean_events(event_table(events, path), path)
         derived = build_shard(folder.resolve().name, clean, items, counted, folder / ITEMS, exact=False)
-        return replace(derived, **told)
+        return replace(derived, **vector_fields)
     if head.format == PAIRS:  # whatever else the files hold had no meaning in that format
         events = events.select(pl.col("^(user|item|split)$"))
         items = None if items is None else items.select(pl.col("^(item|title)$"))
     built = build_shard(head.name, event_table(events, path, exact=True), items, head.notes, folder / ITEMS)
     unmet_path = current_file(folder, UNMET)
     unmet = None if head.unmet is None else read_table(unmet_path)
-    shard = replace(with_unmet_items(built, unmet, unmet_path), rating=head.rating, **told)
+    shard = replace(with_unmet_items(built, unmet, unmet_path), rating=head.rating, **vector_fields)
     _require_equal(head_path, head, shard)
     return shard
 

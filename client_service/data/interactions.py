@@ -269,10 +269,10 @@ def build_shard(
 
 
 def with_unmet_items(shard: Shard, items: pl.DataFrame | None, path: Path = Path("items")) -> Shard:
-    """The shard with those of these items as unmet ones that have no row and of which something is known.
+    """Returns the shard with other unmet items: the described items of a table that have no row.
 
-    items: item, title, features, each item once. Columns that the items of the shard do not have are left out: nothing
-    is compared by them. DataError for items whose ids or titles are none.
+    items: item, title, features. Columns that the items of the shard do not have are left out: nothing is compared by
+    them. DataError for ids that are missing or of another type.
     """
     if items is None or items.is_empty():
         return replace(shard, unmet=None)

@@ -69,7 +69,7 @@ class ItemFacts:
         Such an item has, of every key, one of its values.
         """
         filters = tuple(filters)
-        told, unmet = self._told_with(filters), self._shard.unmet
+        told, unmet = self._find_told(filters), self._shard.unmet
         return told if unmet is None else MatchingItems(told, unmet, self._mask_unmet(unmet, filters), self._told)
 
     def _mask_unmet(self, unmet: UnmetItems, filters: Filters) -> Mask:
@@ -80,7 +80,7 @@ class ItemFacts:
             found &= np.logical_or.reduce(masks) if masks else False
         return found
 
-    def _told_with(self, filters: Filters) -> frozenset[str]:
+    def _find_told(self, filters: Filters) -> frozenset[str]:
         found: frozenset[str] | None = None
         for key, values in filters:
             pairs = ((key, one) for value in values for one in _readings(value))

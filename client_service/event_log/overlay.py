@@ -123,7 +123,9 @@ class Overlay:
         Returns their ids.
         """
         later = self._met_outside.get(user, frozenset())
-        return later if self._shard.unmet is None or self._is_erased(user) else later | self._shard.unmet_met_by(user)
+        if self._shard.unmet is None or self._is_erased(user):
+            return later
+        return later | self._shard.list_met_without_row(user)
 
     @property
     def tells_of_items(self) -> bool:

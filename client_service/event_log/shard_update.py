@@ -41,11 +41,11 @@ def append_events(shard: Shard, table: pl.DataFrame, path: Path, items: pl.DataF
         new = new.join(known, on="item", how="left")
     catalogue = pl.concat([catalogue, new], how="diagonal_relaxed")
     built = build_shard(shard.name, events, catalogue, (*shard.notes, *counted), path)
-    return _as_before(built, shard)
+    return _keep_other_data(built, shard)
 
 
 def _join_items(told: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Path) -> pl.DataFrame | None:
-    """What is known of items without a row: what was told of them over what the silo's own table says."""
+    """Joins what was told of items without a row with what the silo's own table says; the former counts."""
     if told is None:
         return unmet
     told = told.with_columns(id_column(told, "item", path))
@@ -58,8 +58,8 @@ def _join_items(told: pl.DataFrame | None, unmet: pl.DataFrame | None, path: Pat
     return joined.with_columns(both).drop(f"{name} before" for name in names)
 
 
-def _as_before(built: Shard, shard: Shard) -> Shard:
-    """A shard made anew of another's data, with what these tables do not hold of it."""
+def _keep_other_data(built: Shard, shard: Shard) -> Shard:
+    """Adds to a rebuilt shard what its tables do not hold: unmet items, rating and vectors."""
     whole, vectors = with_unmet_items(built, shard.unmet), shard.feature_file
     return replace(whole, rating=shard.rating, feature_file=vectors, feature_digest=shard.feature_digest)
 
@@ -107,13 +107,13 @@ def _drop_events(shard: Shard, keys: pl.DataFrame) -> Shard:
     )
     events, counted = clean_events(table[kept["row"]], where)
     built = build_shard(shard.name, events, shard.items_with_ids(), (*shard.notes, *counted))
-    return _as_before(built, shard)
+    return _keep_other_data(built, shard)
 
 
 def add_items(shard: Shard, items: pl.DataFrame) -> Shard:
-    """Adds items that nobody has to the unmet items of a shard; what they say takes the place of what was known.
+    """Adds described items that nobody has to the unmet items of a shard.
 
-    items: item, title, and features of the shard's.
+    items: item, title, and features of the shard's; they take the place of what was known.
     """
     where = Path(f"shard {shard.name!r}")
     return with_unmet_items(shard, _join_items(items, shard.unmet, where), where)

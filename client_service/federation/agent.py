@@ -40,8 +40,8 @@ LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round
 FAILURES = {"failed": "the aggregator ended the run as failed", "cancelled": "the operator cancelled the run"}
 WORK = {"fit": "training", "apply": "evaluating", "skip_round": "evaluating", "accept": "drawing the anchor"}
 NOTHING_TO_ADD = (
-    "of this silo's items neither titles nor attributes are known, or by another encoder than the federation's: it adds"
-    " zeros to this sum, and the other silos and the aggregator learn that it does"
+    "this silo's items have neither titles nor attributes, or features of another encoder than the federation's: it"
+    " adds zeros to this sum, and the other silos and the aggregator learn that"
 )
 ERROR_SECONDS = 0.2  # after an unforeseen error
 
@@ -58,11 +58,11 @@ class Agent:
     """Follows the aggregator.
 
     `standing`, `training_run`, `silo` and `at_work` may be read at any time. at_work: a run asks something of this
-    client, or the aggregator has not been asked yet. earlier: where an earlier image of this process stood.
+    client, or the aggregator has not been asked yet. earlier_status: of an earlier image of this process.
     """
 
     def __init__(
-        self, silo: Silo, aggregator: Aggregator, worker: Executor, earlier: AgentStatus | None = None
+        self, silo: Silo, aggregator: Aggregator, worker: Executor, earlier_status: AgentStatus | None = None
     ) -> None:
         self.silo, self._aggregator, self._worker = silo, aggregator, worker
         self.poll = RunPoll(aggregator, silo.settings, silo.metrics)
@@ -81,7 +81,7 @@ class Agent:
         )
         self._killed = KilledRuns(silo.settings.state_directory)
         self._opening = RunOpening(silo, aggregator, self._work, self._patience)
-        self.standing = earlier or AgentStatus(shared_digest=self._earlier_quality().shared_digest)
+        self.standing = earlier_status or AgentStatus(shared_digest=self._earlier_quality().shared_digest)
         self.training_run: TrainingRun | None = None
         self._part: ClientRun | None = None
         self._done: str | None = None  # the run that is over for this client
@@ -144,7 +144,7 @@ class Agent:
                 self._asked = state.run
                 await self._take_part(state, state.run)
                 self._steps.notify_all()
-        self.poll.follow(state)
+        self.poll.note_done(state)
         self.at_work, self._asked = state.run is not None and state.phase not in ENDED, None
 
     async def change_silo(self, change: Callable[[Silo], RebuildResult]) -> RefreshResult:

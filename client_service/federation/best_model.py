@@ -105,7 +105,7 @@ class BestModel:
         own = (self._shard.digest, place.run, place.method, place.kind, self._training.basis, self._training.content)
         if head is None or (head.shard, head.run, head.method, head.kind, head.basis, head.content) != own:
             return False
-        if not head.is_of_text(self._task.text_digest(self._shard)):
+        if not head.fits_text(self._task.text_digest(self._shard)):
             return False
         if not load_parameters(place.folder, head, self._training.model):
             return False
@@ -162,7 +162,7 @@ def load_model(
 ) -> FrozenModel | None:
     """The model kept by an earlier process; None where none fits the shard. DataError where its file is damaged."""
     head = load_head(folder)
-    if head is None or head.shard != shard.digest or not head.is_of_text(task.text_digest(shard)):
+    if head is None or head.shard != shard.digest or not head.fits_text(task.text_digest(shard)):
         return None
     return load_version(task, shard, folder, device, head, fit_everything=fit_everything)
 

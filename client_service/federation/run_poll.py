@@ -1,5 +1,6 @@
-"""Asks the aggregator for its present run, by the gate, in a trainer at work and in one that waits.
+"""Asks the aggregator for its present run, through the gate.
 
+A trainer at work and one that waits both do it by this module.
 No import of this module loads torch, polars, scipy or pandas.
 """
 
@@ -29,8 +30,8 @@ from shared.web.tls import Identity
 Permit = Callable[[str | None], Mapping[str, Any]]
 
 
-def open_network(settings: ClientSettings, identities: dict[str, Identity]) -> httpx.AsyncBaseTransport:
-    """Opens the way to the aggregator.
+def make_transport(settings: ClientSettings, identities: dict[str, Identity]) -> httpx.AsyncBaseTransport:
+    """Makes the HTTP transport to the aggregator.
 
     The certificate that is shown there, where there is one, joins `identities`.
     """
@@ -53,7 +54,7 @@ async def open_link(
     permit: Permit | None = None,
     permit_basis: Callable[[], Mapping[str, Any]] | None = None,
 ) -> AsyncIterator[Aggregator]:
-    """Opens the silo's gate, and calls the aggregator through it.
+    """Connects to the aggregator through the silo's gate.
 
     permit, permit_basis: see `Boundary`.
     """
@@ -89,7 +90,7 @@ class RunPoll:
     """Long poll for the aggregator's present run.
 
     joined: has the aggregator been told what this client may send? sequence: the last state that this client has
-    followed; None: the next answer comes at once. settled: the run that is over and asks nothing more of this client.
+    followed; None: the next answer comes at once. ended_run: the run that is over and asks nothing more of this client.
     """
 
     def __init__(
@@ -99,11 +100,11 @@ class RunPoll:
         metrics: ClientMetrics,
         *,
         joined: bool = False,
-        settled: str | None = None,
+        ended_run: str | None = None,
     ) -> None:
         self._aggregator, self._metrics = aggregator, metrics
         self._declaration, self._wait = settings.declaration(), settings.wait_seconds
-        self.joined, self.settled = joined, settled
+        self.joined, self.ended_run = joined, ended_run
         self.sequence: int | None = None
 
     async def join(self, counts: Counts | None) -> JoinOut:
@@ -114,16 +115,16 @@ class RunPoll:
         return answer
 
     async def ask(self) -> RunOut:
-        """Asks for the present run; the aggregator holds the answer while it is the one that `follow` has noted."""
+        """Asks for the present run; the aggregator holds the answer while it is the one that `note_done` has noted."""
         return await self._aggregator.current(self.sequence, self._wait)
 
     def asks_nothing(self, state: RunOut) -> bool:
-        """Tells whether there is nothing to do for this client: no run, or one that it has settled."""
-        return state.run is None or (state.run == self.settled and state.phase in ENDED)
+        """Checks if the present run asks nothing of this client: there is none, or it is over."""
+        return state.run is None or (state.run == self.ended_run and state.phase in ENDED)
 
-    def follow(self, state: RunOut) -> None:
+    def note_done(self, state: RunOut) -> None:
         """Notes that this client has done what this state asks of it."""
-        self.settled = state.run if state.phase in ENDED else None
+        self.ended_run = state.run if state.phase in ENDED else None
         self.sequence = state.sequence
         self._aggregator.pace.went_on()
 

@@ -54,7 +54,7 @@ from shared.protocol.signing.keys import PrivateKey
 from shared.sums import SUMS
 from shared.sums.sum import BASIS
 
-TAKE_UP_SECONDS = 15.0  # for which a trainer that has waited takes no request until its kept model is taken up
+TAKE_UP_SECONDS = 15.0  # longest wait of requests for the kept model, in a trainer that has waited
 IDLE_LOOK_SECONDS = 1.0  # between two looks at whether there is something to do
 
 
@@ -77,7 +77,7 @@ class ClientService(Answering):
         self._members: KnownMembers | None = None
         self._ended = False
         self.server_process: int | None = None  # id of the server process that has started this one
-        self.earlier: Handover | None = None  # of an earlier image of this process, which has waited
+        self.handover: Handover | None = None  # of an earlier image of this process, which has waited
         self.activity = RequestActivity()
         self._kept_lock: int | None = None
         self._idle_since = time.monotonic()
@@ -145,16 +145,16 @@ class ClientService(Answering):
                     self._silo(shard, interrupt, records, masking),
                     link,
                     worker,
-                    None if self.earlier is None else self.earlier.standing,
+                    None if self.handover is None else self.handover.standing,
                 )
                 if self._feedback is not None:
-                    before = None if self.earlier is None else self.earlier.refresh
+                    before = None if self.handover is None else self.handover.refresh
                     work = partial(self._refresh, agent)
                     self._refresher = RefreshScheduler(self.settings, self._feedback, work, before)
                 taken_up = asyncio.Event()
                 self._following = asyncio.create_task(self._follow(shard, worker, interrupt, taken_up))
                 try:
-                    if self.earlier is not None:  # the request that has ended the wait sees what was there before it
+                    if self.handover is not None:  # the request that has ended the wait sees what was there before it
                         with suppress(TimeoutError):
                             async with asyncio.timeout(TAKE_UP_SECONDS):
                                 await taken_up.wait()
@@ -197,7 +197,7 @@ class ClientService(Answering):
         await asyncio.Future()  # until the service ends
 
     async def _note_work(self, agent: Agent) -> None:
-        """Notes until when there was something to do."""
+        """Notes the last time at which there was something to do, until cancelled."""
         while True:
             if agent.at_work or self._has_work():
                 self._idle_since = time.monotonic()
@@ -206,7 +206,7 @@ class ClientService(Answering):
     def _has_work(self) -> bool:
         """Tells whether requests are open, lists are computed, or a refresh is under way or due soon."""
         refresher, seconds = self._refresher, self.settings.trainer_idle_seconds
-        refreshes = refresher is not None and not refresher.is_at_rest(seconds)
+        refreshes = refresher is not None and not refresher.is_idle(seconds)
         return self.activity.open > 0 or self.answers.is_busy or refreshes or self.hindrance is not None
 
     async def _is_idle(self) -> bool:
@@ -221,8 +221,11 @@ class ClientService(Answering):
         except UnavailableError:  # the log is held by somebody now
             return False
 
-    def describe(self, settings: int, listener: int, health: int) -> Handover:
-        """Describes what the process's next image goes on from, which waits. Given: descriptors."""
+    def make_handover(self, settings: int, listener: int, health: int) -> Handover:
+        """Makes the handover to the process's next image, which waits.
+
+        settings, listener, health: descriptors of files.
+        """
         assert self._agent is not None and self._kept_lock is not None
         poll, guard, log = self._agent.poll, self._guard, self._feedback
         served = self.answers.served
@@ -234,7 +237,7 @@ class ClientService(Answering):
             refresh=None if self._refresher is None else self._refresher.state,
             least_rating=None if log is None else log.least_rating,
             joined=poll.joined,
-            settled=poll.settled,
+            ended_run=poll.ended_run,
             counts=self._agent.counts,
             standing=self._agent.standing,
             model=None if served is None else served.version,
@@ -244,7 +247,7 @@ class ClientService(Answering):
 
     def _lock_state(self) -> TextIO:
         """Locks the state directory, and keeps the lock open for the process's next image where there may be one."""
-        held = None if self.earlier is None else self.earlier.kept.lock
+        held = None if self.handover is None else self.handover.kept.lock
         found = lock_directory(self.settings.state_directory, self.server_process, held)
         if self.waits_when_idle:
             self._kept_lock = os.dup(found.fileno())

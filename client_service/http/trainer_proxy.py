@@ -81,15 +81,15 @@ class RequestActivity:
 class BehindServer(AccessLog):
     """An access log of the trainer that leaves lines and samples to its server.
 
-    Each answer carries the name of its route, for the server's line and sample. activity: of what others ask; the
-    server's own questions do not count, nor does what is refused.
+    Each answer carries the name of its route, for the server's line and sample. activity: counts requests, but
+    for the server's own questions and those that are refused.
     """
 
     activity: RequestActivity = field(default_factory=RequestActivity)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in SERVER_PATHS:
-            return await self._name(scope, receive, send)
+            return await self._name_answer(scope, receive, send)
         status = 0
 
         async def note(message: Message) -> None:
@@ -98,9 +98,9 @@ class BehindServer(AccessLog):
             await send(message)
 
         with self.activity.request(lambda: status in REFUSED):
-            await self._name(scope, receive, note)
+            await self._name_answer(scope, receive, note)
 
-    async def _name(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _name_answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def name_route(message: Message) -> None:
             route = scope.get("route")
             if message["type"] == "http.response.start" and getattr(route, "path", None) is not None:
@@ -162,9 +162,9 @@ class TrainerProxy:
             writer.close()
 
     async def fetch(self, path: str, seconds: float) -> bytes | None:
-        """Fetches a page of the trainer that needs no key, from the socket that does not wake it where it waits.
+        """Fetches a page of the trainer that needs no key.
 
-        None: there was no answer with status 200 in `seconds`.
+        It asks at the health socket, which wakes no trainer that waits. None: no answer with status 200 in `seconds`.
         """
         found: list[bytes] = []
         status = 0

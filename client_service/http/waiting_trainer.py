@@ -1,8 +1,8 @@
-"""Runs a trainer that has nothing to do: it waits for a run, a refresh or a request, without torch.
+"""Runs a trainer that waits for a run, a refresh or a request, without torch.
 
 The trainer replaces itself by this image of the same process, and this one replaces itself by a whole trainer once
-there is something to do. Sockets, the lock of the state directory, counters and the number of the last refresh go on. A
-request waits in the socket's backlog meanwhile. Polls pass the same gate and are in the same ledger.
+there is something to do. Sockets, the lock of the state directory, counters and the number of the last refresh are
+passed on. A request waits in the socket's backlog meanwhile. Polls pass the same gate and are in the same ledger.
 
 No import of this module loads torch, polars, scipy or pandas.
 """
@@ -23,7 +23,7 @@ from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
 from client_service.event_log.service import open_store
 from client_service.event_log.store import EventStore
-from client_service.federation.run_poll import AgentStatus, RunPoll, open_link, open_network
+from client_service.federation.run_poll import AgentStatus, RunPoll, make_transport, open_link
 from client_service.metrics import ClientMetrics, CountedSeries
 from client_service.refresh.scheduler import RefreshScheduler, SchedulerState
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
@@ -41,7 +41,7 @@ from shared.protocol.signing.enrolment import own_key
 from shared.protocol.signing.keys import PrivateKey
 from shared.timeouts import HEAD_SECONDS
 from shared.web.health import LiveOut, ReadyOut
-from shared.web.listening import adopt_socket
+from shared.web.listening import duplicate_socket
 from shared.web.logs import configure
 from shared.web.tls import Identity, keep_renewed
 
@@ -73,7 +73,7 @@ class Handover(Message):
     """What one image of a trainer passes on to the next. It stays in the memory of this machine.
 
     server: id of the server process. refresh, least_rating: None in a silo that applications tell nothing. joined,
-    settled: see `RunPoll`. standing: of the agent. counts: sizes of the graph, where the silo's policy gives them.
+    ended_run: see `RunPoll`. standing: of the agent. counts: sizes of the graph, where the silo's policy gives them.
     model: version of the one that answers. keyless: None in a silo without keys.
     """
 
@@ -82,7 +82,7 @@ class Handover(Message):
     refresh: SchedulerState | None
     least_rating: float | None
     joined: bool
-    settled: str | None
+    ended_run: str | None
     counts: Counts | None
     standing: AgentStatus
     model: str | None
@@ -93,7 +93,7 @@ class Handover(Message):
 
 @dataclass
 class _ClientState:
-    """Where a trainer that waits stands, for its series."""
+    """State of a waiting trainer, for its metrics."""
 
     model: str | None
     problem: str | None = None
@@ -101,14 +101,17 @@ class _ClientState:
 
 
 class _WatchedLog:
-    """The log of events as the scheduler looks at it. Nothing is answered here, so nothing else is read of it."""
+    """The log of events, with what a scheduler needs of it.
+
+    Nothing is answered here, so that nothing else of the log is read.
+    """
 
     def __init__(self, store: EventStore, least_rating: float) -> None:
         self.store, self.least_rating = store, least_rating
         self.on_erasure: Callable[[], None] = lambda: None  # nobody asks this process for one
 
     def follow(self) -> None:
-        """Nothing is kept of what others have written."""
+        """Does nothing: no answer depends on what others have written."""
 
 
 def serve_waiting(settings: ClientSettings, handover: Handover) -> int:
@@ -122,7 +125,7 @@ def serve_waiting(settings: ClientSettings, handover: Handover) -> int:
         anyio.run(waiting.wait)
         if waiting.failed:
             return FAILED
-        replace_trainer((), handover.kept, waiting.describe(), lambda: waiting.stopped)
+        replace_trainer((), handover.kept, waiting.make_handover(), lambda: waiting.stopped)
     return 0
 
 
@@ -132,17 +135,17 @@ class WaitingTrainer:
     def __init__(self, settings: ClientSettings, handover: Handover) -> None:
         self._settings, self._handover = settings, handover
         self._state, self._metrics = _ClientState(handover.model, handover.standing.problem), ClientMetrics()
-        self._metrics.take_over(handover.series)
+        self._metrics.restore_counts(handover.series)
         self._metrics.watch_state(settings.state_directory, lambda: self._state)
         if (budget := handover.budget) is not None:
             self._metrics.watch_privacy(lambda: budget)
         self._poll: RunPoll | None = None
         self._scheduler: RefreshScheduler | None = None
-        self.stopped = self.failed = False  # by a signal, or by a mistake of ours
+        self.stopped = self.failed = False  # by a signal; by an unexpected error
         self._wake = asyncio.Event()
 
-    def describe(self) -> Handover:
-        """Describes what the next image goes on from."""
+    def make_handover(self) -> Handover:
+        """Makes the handover to the next image, a whole trainer."""
         standing = replace(self._handover.standing, problem=self._state.problem)
         found: dict[str, Any] = {"series": tuple(self._metrics.read_counts()), "standing": standing}
         if self._scheduler is not None:
@@ -152,7 +155,7 @@ class WaitingTrainer:
     async def wait(self) -> None:
         """Waits until there is something to do, or until a signal comes."""
         settings, handover = self._settings, self._handover
-        self._heed_signals()
+        self._handle_signals()
         key = own_key(settings.name, settings.state_directory, settings.signing_key_file)
         heads = LedgerHeads(settings.state_directory, key, settings.records_directory)
         jobs: list[Coroutine[Any, Any, None]] = []
@@ -162,7 +165,7 @@ class WaitingTrainer:
             log = _WatchedLog(store, handover.least_rating)
             self._scheduler = RefreshScheduler(settings, log, self._begin_refresh, handover.refresh)
             jobs.append(self._scheduler.follow())
-        jobs += [self._follow_runs(key, heads), self._follow_requests()]
+        jobs += [self._wait_for_run(key, heads), self._wait_for_request()]
         LOGGER.info("trainer_waits", client=settings.name)
         return_free_memory(frozen=True)
         tasks = [asyncio.create_task(self._watch(job)) for job in jobs]
@@ -178,7 +181,7 @@ class WaitingTrainer:
             if store is not None:
                 store.close()
 
-    def _heed_signals(self) -> None:
+    def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
 
         def stop(number: int, frame: object) -> None:
@@ -189,13 +192,13 @@ class WaitingTrainer:
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, stop)
 
-    def _go_on(self, reason: str) -> None:
+    def _end_wait(self, reason: str) -> None:
         if not self._wake.is_set():
             LOGGER.info("trainer_goes_on", reason=reason)
         self._wake.set()
 
     async def _watch(self, job: Coroutine[Any, Any, None]) -> None:
-        """Ends this process at a mistake of ours: the server starts a whole trainer."""
+        """Ends this process on an unexpected error; the server then starts a whole trainer."""
         try:
             await job
         except Exception as error:
@@ -204,12 +207,12 @@ class WaitingTrainer:
             self._wake.set()
 
     async def _begin_refresh(self, begins: Callable[[], None]) -> NoReturn:
-        del begins  # the whole trainer does
-        self._go_on("a refresh is due")
+        del begins  # the whole trainer begins it
+        self._end_wait("a refresh is due")
         await asyncio.Future()
         raise AssertionError("nothing ends this wait")
 
-    async def _follow_requests(self) -> None:
+    async def _wait_for_request(self) -> None:
         """Waits for a connection, and leaves it for the whole trainer to accept."""
         loop, come = asyncio.get_running_loop(), asyncio.Event()
         listener = self._handover.kept.listener
@@ -218,39 +221,39 @@ class WaitingTrainer:
             await come.wait()
         finally:
             loop.remove_reader(listener)
-        self._go_on("a request has come")
+        self._end_wait("a request has come")
 
-    async def _follow_runs(self, key: PrivateKey, heads: LedgerHeads) -> None:
+    async def _wait_for_run(self, key: PrivateKey, heads: LedgerHeads) -> None:
         """Asks the aggregator for its present run until there is one that this silo may take part in."""
         settings, identities = self._settings, dict[str, Identity]()
-        outside = open_network(settings, identities)
+        outside = make_transport(settings, identities)
         self._metrics.watch(identities)
         ledger = HeadedLedger(heads, LEDGER)
         members: KnownMembers | None = None
         if settings.members is not None or settings.trust_on_first_use:
             members = open_members(settings, RoundMemory(HeadedLedger(heads, ROUNDS)))
         renewing = asyncio.create_task(keep_renewed(identities.values(), LOGGER)) if identities else None
-        linked = open_link(settings, ledger, key, members, outside, permit=_refuse, permit_basis=_refuse)
+        linked = open_link(settings, ledger, key, members, outside, permit=_refuse_update, permit_basis=_refuse_update)
         try:
             async with _sealed(ledger), linked as link:
-                joined, settled = self._handover.joined, self._handover.settled
-                poll = RunPoll(link, settings, self._metrics, joined=joined, settled=settled)
+                joined, ended_run = self._handover.joined, self._handover.ended_run
+                poll = RunPoll(link, settings, self._metrics, joined=joined, ended_run=ended_run)
                 while not await self._ask(poll):
                     pass
-                self._go_on("a run is open")
+                self._end_wait("a run is open")
         finally:
             if renewing is not None:
                 renewing.cancel()
 
     async def _ask(self, poll: RunPoll) -> bool:
-        """Polls once; True where there is a run for this silo."""
+        """Asks once for the present run; True if it asks something of this silo."""
         try:
             if not poll.joined:
                 await poll.join(self._handover.counts)
             state = await poll.ask()
             if not poll.asks_nothing(state):
                 return True
-            poll.follow(state)
+            poll.note_done(state)
             self._state.problem = None
         except FederationError as error:
             self._hold_up(poll, error)
@@ -265,7 +268,7 @@ class WaitingTrainer:
     @asynccontextmanager
     async def _answering(self) -> AsyncIterator[None]:
         """Answers the server's questions about health and metrics, and requests without a key."""
-        health = adopt_socket(self._handover.kept.health)
+        health = duplicate_socket(self._handover.kept.health)
         server = await asyncio.start_server(self._answer, sock=health, limit=LONGEST_HEAD)
         try:
             yield
@@ -276,7 +279,7 @@ class WaitingTrainer:
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer_to(head.split(b" ", 2)[1]))
+                writer.write(self._write_answer(head.split(b" ", 2)[1]))
                 await writer.drain()
                 while await reader.read(PIECE):  # until the server has the answer: a body is not read
                     pass
@@ -285,7 +288,7 @@ class WaitingTrainer:
         finally:
             writer.close()
 
-    def _answer_to(self, path: bytes) -> bytes:
+    def _write_answer(self, path: bytes) -> bytes:
         kind, status, body = "application/json", "200 OK", b""
         if path == b"/metrics":
             kind, body = "text/plain; version=0.0.4; charset=utf-8", self._metrics.text()
@@ -324,5 +327,5 @@ async def _sealed(ledger: HeadedLedger) -> AsyncIterator[None]:
             LOGGER.error("ledger_not_sealed", reason=error.strerror)
 
 
-def _refuse(*_: object) -> NoReturn:
+def _refuse_update(*_: object) -> NoReturn:
     raise PrivacyError("expected no update of a trainer that waits, got one")

@@ -193,7 +193,7 @@ def _measure_gains(gains: Sequence[Gain]) -> Measured:
 
 
 def _text_sentence(text: Measured) -> str:
-    """What silos that sell other items share, as measured on small ones."""
+    """Describes what silos share by text alone, as measured on parts of this silo."""
     told = f"{TITLE} {text.alone:.3f} -> {text.together:.3f}"
     what = f"silos of {count_noun(text.users, 'user')} by the text of {text.times} of them, whatever they sell"
     return f"{what}: {told}, measured on parts of this silo"

@@ -112,8 +112,8 @@ class ModelHead(MeasureValues, Message):
     kept_at: str = ""
     text: str | None = Field(None, exclude_if=lambda text: text is None)
 
-    def is_of_text(self, text: str) -> bool:
-        """Checks if the model follows from what is known of the items now."""
+    def fits_text(self, text: str) -> bool:
+        """Checks if the model was made with texts of this digest; True in files of earlier versions."""
         return self.text in (None, text)
 
     @property

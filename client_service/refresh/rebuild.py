@@ -69,8 +69,8 @@ class ModelRenewal:
         return self._relate(candidates[0]) if candidates else None
 
     def is_current(self, head: ModelHead) -> bool:
-        """Checks if a kept model is of the shard, and of what is known of its items."""
-        return head.shard == self.shard.digest and head.is_of_text(self.task.text_digest(self.shard))
+        """Checks if a kept model was made of the shard and of the texts of its items."""
+        return head.shard == self.shard.digest and head.fits_text(self.task.text_digest(self.shard))
 
     def take_over(self, before: ModelHead, after: ModelHead) -> RenewedModel | None:
         """A kept model of another shard on this one, with all that both have, as `after`; None where that cannot be."""
@@ -91,19 +91,19 @@ class ModelRenewal:
 
     def _candidates(self, before: ModelHead, *, erased: bool) -> Iterator[RenewedModel | None]:
         pairs, folder = self.task.count(self.shard).edges, self.settings.models_directory
-        shard, told = self.shard, not before.is_of_text(self.task.text_digest(self.shard))
+        shard, text_changed = self.shard, not before.fits_text(self.task.text_digest(self.shard))
         of_shard = {"shard": shard.digest, "text": self.task.text_digest(shard)}
         fresh = {**of_shard, "run": REFRESH, "number": 0, "values": {}, "carried": False}
         head = before.model_copy(update={**fresh, "round": next_number(folder)})
         if before.start is None:
             yield self._carry(before, self._rebuild(head), head)
             return
-        anew = erased or told or abs(pairs - before.chosen_for) > CHANGED * before.chosen_for
+        anew = erased or text_changed or abs(pairs - before.chosen_for) > CHANGED * before.chosen_for
         training = self._begin_anew(before) if anew else self._rebuild(head)
         sums = {"basis": training.basis, "content": training.content}
         chosen = {"start": training.start, "recipe": training.recipe, "chosen_for": pairs, **sums}
         yield self._at_start(training, head.model_copy(update=chosen) if anew else head)
-        if told:  # what was chosen with other texts may harm
+        if text_changed:  # what was chosen with other texts may harm
             head = head.model_copy(update=chosen)
         if before.is_trained and not erased:
             yield self._carry(before, self._rebuild(head) if anew else training, head)
@@ -168,8 +168,8 @@ def rebuild_silo(silo: Silo, feedback: EventLog, publish: Publish) -> RebuildRes
     with hold_shard(settings.shard) as before:
         absorbed = merge_log_into_shard(before, feedback.store, settings.least_rating, listed_items(settings))
         shard = list_shard(settings, absorbed.after)
-        now, before_it = ((one.lists_digest, silo.task.text_digest(one)) for one in (shard, silo.shard))
-        moves = now != before_it
+        after_it, before_it = ((one.lists_digest, silo.task.text_digest(one)) for one in (shard, silo.shard))
+        moves = after_it != before_it
         if moves:
             with silo.answers.changing:
                 after = _renew_silo(silo, shard, absorbed, feedback, publish)

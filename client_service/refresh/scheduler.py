@@ -72,7 +72,7 @@ class SchedulerState(Message):
 class RefreshScheduler:
     """One at a time. `work`: does it, and says when it begins to; `standing` may be read at any time.
 
-    earlier: an earlier scheduler's state; a refresh that was asked for, or under way, comes first.
+    earlier_state: of an earlier scheduler; a refresh that was asked for, or under way, comes first.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RefreshScheduler:
         settings: ClientSettings,
         feedback: FollowedLog,
         work: Callable[[Callable[[], None]], Awaitable[RefreshResult]],
-        earlier: SchedulerState | None = None,
+        earlier_state: SchedulerState | None = None,
     ) -> None:
         self._every, self._after = settings.refresh_seconds, settings.refresh_interactions
         self._feedback, self._store, self._work = feedback, feedback.store, work
@@ -91,8 +91,12 @@ class RefreshScheduler:
             loop.call_soon_threadsafe(self._ask_for_erasure)
 
         feedback.on_erasure = wake
-        self.standing = RefreshOut(phase="idle") if earlier is None else earlier.standing
-        self._due = self._next_due() if earlier is None else float("inf") if earlier.due is None else earlier.due
+        if earlier_state is None:
+            self.standing = RefreshOut(phase="idle")
+            self._due = self._next_due()
+        else:
+            self.standing, due = earlier_state.standing, earlier_state.due
+            self._due = float("inf") if due is None else due
         if self.standing.phase != "idle":
             self._asked.set()
         self._seen = 0  # the change number of the log up to which it was followed
@@ -102,8 +106,8 @@ class RefreshScheduler:
         """What a later scheduler goes on from."""
         return SchedulerState(standing=self.standing, due=None if self._due == float("inf") else self._due)
 
-    def is_at_rest(self, seconds: float) -> bool:
-        """Tells whether no refresh is under way, and none will be due within so many seconds."""
+    def is_idle(self, seconds: float) -> bool:
+        """Checks if no refresh is under way, and none will be due within so many seconds."""
         resting = self.standing.phase == "idle" and self.standing.problem is None and not self._asked.is_set()
         return resting and self._due - time.monotonic() > seconds
 

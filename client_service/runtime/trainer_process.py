@@ -152,33 +152,33 @@ class InheritedFiles(BaseModel):
     listener: int
     health: int
 
-    def let_inherit(self, inheritable: bool) -> None:
-        """Lets the next image have these files, or a child process not."""
+    def set_inheritable(self, inheritable: bool) -> None:
+        """Sets whether the process's next image, like any child, inherits these files."""
         for descriptor in (self.settings, self.lock, self.listener, self.health):
             os.set_inheritable(descriptor, inheritable)
 
 
 def replace_trainer(
-    words: tuple[str, ...], kept: InheritedFiles, handover: BaseModel, ends: Callable[[], bool]
+    words: tuple[str, ...], kept: InheritedFiles, handover: BaseModel, is_stopped: Callable[[], bool]
 ) -> None:
-    """Replaces this process by another image of the same trainer; returns where it is asked to end.
+    """Replaces this process by another image of the same trainer.
 
-    A stop signal that comes from now on ends the new image. handover: what the new image reads. ends: tells whether
-    this process has been asked to end.
+    It returns only if this process has been asked to end, as `is_stopped` tells. A stop signal that comes from now on
+    ends the new image. handover: what the new image reads.
     """
-    told = keep_settings(handover)
-    kept.let_inherit(True)
+    handed = keep_settings(handover)
+    kept.set_inheritable(True)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    if not ends():
+    if not is_stopped():
         tether = [word for word in sys.argv if word == TETHERED]
-        files = f"{SETTINGS_FILE}{kept.settings}", f"{HANDOVER_FILE}{told}"
+        files = f"{SETTINGS_FILE}{kept.settings}", f"{HANDOVER_FILE}{handed}"
         os.execv(sys.executable, client_command(TRAINER, *words, *files, *tether))
 
 
-def begin_replaced() -> None:
-    """Heeds stop signals, which `replace_trainer` has held back, in the new image."""
+def unblock_stop_signals() -> None:
+    """Unblocks the stop signals that `replace_trainer` has blocked, in the new image."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 

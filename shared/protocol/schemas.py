@@ -100,8 +100,8 @@ class RunIn(Message):
     )
     makes_models: bool = Field(
         False,
-        description="silos that share sums alone make their models of these content sums, because they have no item in"
-        " common to sum more over; the aggregator finds that, whatever is asked for",
+        description="silos that share sums alone make their models of this sum, because they have no item in common;"
+        " the aggregator sets it, whatever is asked for",
         exclude_if=lambda makes: not makes,
     )
 
@@ -147,7 +147,7 @@ class RunOut(Message):
     )
     makes_models: bool = Field(
         False,
-        description="no other sum follows this one of which silos make their models",
+        description="silos make their models of this sum, because no sum over items follows",
         exclude_if=lambda makes: not makes,
     )
 
@@ -329,7 +329,7 @@ class SummedOut(Message):
     common: int | None = Field(
         None,
         ge=0,
-        description="of the list of common items: how many silos have in common; none in a list of runs",
+        description="of a run of common items: their number; none in a list of runs",
         exclude_if=lambda common: common is None,
     )
     bytes: int | None = Field(None, ge=0, description="of the updates that have come; none in a list of runs")

@@ -16,7 +16,7 @@ from shared.strategies.strategy import OwnSettings, Strategy, fit_plain, read_ow
 
 
 class PFedRecSettings(OwnSettings):
-    """item_rate: the item table's learning rate in units of the score functions'."""
+    """Settings of PFedRec. item_rate: the item table's learning rate, as a multiple of the score functions'."""
 
     # Paper: the number of items times a constant; here: a factor that is 1 by default, because a row is averaged over
     # the silos that moved it and Adam's steps do not shrink with the number of samples.

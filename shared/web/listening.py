@@ -16,13 +16,13 @@ from shared.web.connection_limits import MOST, MOST_OF_ADDRESS, Crowd
 if TYPE_CHECKING:
     from shared.web.tls import Identity
 
-Socket = socket.socket
+Socket = socket.socket  # for annotations in modules that open no socket themselves
 PORT = "port"  # what a certificate is for: those who call the service
 REQUESTS_PER_SECOND = 100.0  # of one caller, where no setting says otherwise and others than this machine can call
 
 
-def adopt_socket(descriptor: int) -> Socket:
-    """Opens an inherited socket once more; closing what this returns leaves the inherited one open."""
+def duplicate_socket(descriptor: int) -> Socket:
+    """Duplicates an inherited socket, which stays open when the copy is closed."""
     return socket.socket(fileno=os.dup(descriptor))
 
 

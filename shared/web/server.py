@@ -134,8 +134,8 @@ class _Server(uvicorn.Server):
                 raise
             raise SettingsError(_unusable(self.config.host, self.config.port, end.__context__)) from None
 
-    async def retire_after(self, ready: Callable[[], Awaitable[None]]) -> None:
-        """Ends as a signal would once `ready` returns, after every open connection has ended by itself."""
+    async def drain_after(self, ready: Callable[[], Awaitable[None]]) -> None:
+        """Stops accepting once `ready` returns, and ends once every open connection has ended."""
         await ready()
         for one in self.servers:
             one.close()
@@ -212,17 +212,17 @@ async def run_server(
     logger: structlog.stdlib.BoundLogger,
     starting: Callable[[], str | None] = lambda: None,
     listen: Callable[[Listening], list[socket.socket]] | None = None,
-    retire: Callable[[], Awaitable[None]] | None = None,
+    drain: Callable[[], Awaitable[None]] | None = None,
     beside: Sequence[Coroutine[None, None, None]] = (),
     cautions: bool = True,
 ) -> bool:
-    """Serves until SIGINT or SIGTERM, or until `retire` returns, inside the app's lifespan.
+    """Serves until SIGINT or SIGTERM, or until `drain` returns, inside the app's lifespan.
 
     Returns whether a signal asked it to end. Errors of the lifespan reach the caller unchanged.
 
     starting: says why the parent process is not told yet that this one is ready, once nothing hinders. listen: makes
-    other sockets than the usual one at the settings' address. retire: no connection is accepted once it returns, and
-    those that are open may finish. beside: jobs that run meanwhile. cautions: the log
+    other sockets than the usual one at the settings' address. drain: waits until no
+    connection is to be accepted; those that are open may finish. beside: jobs that run meanwhile. cautions: the log
     tells the cautions of the settings.
 
     The port's certificate is the one called PORT; all `identities` are looked after. `hindrance`: what `/health/ready`
@@ -255,8 +255,8 @@ async def run_server(
         jobs.append(keep_renewed(identities.values(), logger))
     if file is not None:
         jobs.append(keep_ready(file, lambda: server.deafness or hindrance(), logger))
-    if retire is not None:
-        jobs.append(server.retire_after(retire))
+    if drain is not None:
+        jobs.append(server.drain_after(drain))
     with server.capture_signals():
         async with run_beside(*jobs), app.router.lifespan_context(app):
             await server.serve(None if listen is None else listen(settings))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simulation.partitioning.sources import Cut, Shards
 
 SHOWN = 5  # items of an example
-LISTED, ASKED = 10, 20  # items of a list with a place for a new one; users who are asked for such a list
+LIST_LENGTH, ASKED_USERS = 10, 20  # items of a list with a place for a new one; users who are asked for such a list
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class SimulatedTask(ABC):
     def measure_bounds(self, experiment: Experiment, *, shown: bool) -> Bounds:
         """What is around the trained model of an experiment."""
 
-    def list_new_requests(self, shard: Path) -> tuple[str, ...]:
+    def list_new_item_requests(self, shard: Path) -> tuple[str, ...]:
         """Lists requests whose answers may have a new item in the last place; by default none."""
         del shard
         return ()
 
-    def find_lone(self, shards: Sequence[Path]) -> frozenset[str]:
-        """Finds the shards of which no other one has an item; by default none is looked for."""
+    def find_lone_shards(self, shards: Sequence[Path]) -> frozenset[str]:
+        """Finds the shards that have no item in common with any other; by default none."""
         del shards
         return frozenset()
 
@@ -110,20 +110,20 @@ class ItemTask(SimulatedTask):
 
         return measure_bounds(experiment, shown=shown)
 
-    def find_lone(self, shards: Sequence[Path]) -> frozenset[str]:
-        """Finds the shards of which no other one has an item."""
+    def find_lone_shards(self, shards: Sequence[Path]) -> frozenset[str]:
+        """Finds the shards that have no item in common with any other."""
         from client_service.data.interaction_files import load_shard
 
         items = {path.name: frozenset(load_shard(path).item_ids) for path in shards}
         counts = Counter(item for own in items.values() for item in own)
         return frozenset(name for name, own in items.items() if max(map(counts.__getitem__, own)) == 1)
 
-    def list_new_requests(self, shard: Path) -> tuple[str, ...]:
+    def list_new_item_requests(self, shard: Path) -> tuple[str, ...]:
         """Lists requests whose answers may have a new item in the last place, for the first users of the shard."""
         from client_service.data.interaction_files import load_shard
 
-        users = load_shard(shard).user_ids[:ASKED]
-        return tuple(f"/v1/users/{user}/recommendations?k={LISTED}&explain=true" for user in users)
+        users = load_shard(shard).user_ids[:ASKED_USERS]
+        return tuple(f"/v1/users/{user}/recommendations?k={LIST_LENGTH}&explain=true" for user in users)
 
     def find_example(self, shard: Path) -> Example:
         """The list of a real user of the shard."""

@@ -81,7 +81,7 @@ def _describe_seen(scalars: Sequence[str]) -> str:
 
 
 def describe_lacking_texts(shard: Path, federation: FederationOut) -> Sequence[str]:
-    """What a silo is told that adds zeros to the federation's content sums, in one line; nothing of another one."""
+    """Warns a silo that would add zeros to the content sums, in one line; no line for another silo."""
     if CONTENT not in list_sums(federation.method) or federation.task != "items":
         return ()
     from client_service.data.interaction_files import load_shard
@@ -90,8 +90,8 @@ def describe_lacking_texts(shard: Path, federation: FederationOut) -> Sequence[s
     if find_agreed_features(load_shard(shard), method_of_part(federation.method, CONTENT)) is not None:
         return ()
     return (
-        "- of its items neither titles nor attributes are known, or by another encoder: it adds zeros to the sums of"
-        " features and gains nothing of them, as the others learn; an items.csv beside the data gives titles",
+        "- its items have neither titles nor attributes, or features of another encoder: it adds zeros to the sums of"
+        " features, gains nothing by them, and the others learn that; add titles in an items.csv beside the data",
     )
 
 

@@ -60,7 +60,7 @@ def describe_worth(ways: Sequence[Way]) -> str:
 
 
 def shop_table(shops: Sequence[ShopGain]) -> Table:
-    """What the last run brought each silo, with the interval of the ratio over its users."""
+    """Renders what the last run brought each silo, with the ratio's interval over its users."""
     table = figure_table(
         f"{shops[0].measure.upper()} of each shop, its own test items",
         "",

@@ -31,8 +31,8 @@ ERRORS = 2.0  # by which another share must be better: there are many settings, 
 SHARES = (1.0, 0.0, 0.3, 3.0)  # of the other silos' sums, the usual one first
 COLD_RIDGES = (0.003, 0.03, 0.3)
 USUAL_COLD_RIDGE = 0.03
-LEAST_EVIDENCE = 4.0  # standard deviations of what meaningless features reach, by which an item's own must be above
-SHUFFLES = 20  # of the features over the items: features that tell nothing of taste
+LEAST_EVIDENCE = 4.0  # by which the items' own features must be better than shuffled ones, in standard deviations
+SHUFFLES = 20  # orders of the features among the items; they tell nothing of taste
 EVIDENCE_SHARE, EVIDENCE_FOLDS = 0.4, 4  # of the items, which are hidden to see if their features tell anything
 EVIDENCE_USERS = 64  # who judge: a silo of more has evidence enough by these
 HIDING_SEED = 4
@@ -249,11 +249,10 @@ def rank_hidden_items(graph: TrainingGraph, settings: Sequence[ContentSetting]) 
 def predicts_taste(graph: TrainingGraph) -> bool:
     """Checks if the features of items tell what users like.
 
-    Hidden items must be scored better by their own features than by those of other items: by LEAST_EVIDENCE standard
-    deviations of what SHUFFLES orders of the features reach with the same users and hidden items, with the silo's own
-    sums or with those of all silos. An order of features that tell nothing is one among the others, so that the error
-    does not grow where users judge the same items. Such features would only add noise, which few validation users do
-    not see.
+    Items are hidden, and `_Fold` measures how well they are scored by their own features, and by those of other items
+    in SHUFFLES random orders. Their own must be above the mean of the orders by LEAST_EVIDENCE standard deviations of
+    the orders, with the silo's own sums or with those of all silos. Features that tell nothing are one order among the
+    others, also where users judge the same items. They would add noise, which few validation users do not see.
     """
     if graph.features is None:
         return False
@@ -267,7 +266,7 @@ def predicts_taste(graph: TrainingGraph) -> bool:
     generator = np.random.default_rng(HIDING_SEED)
     tables = [table, *(table[generator.permutation(len(table))] for _ in range(SHUFFLES))]
     for others in (None,) if graph.others is None else (None, graph.others):
-        found = np.array([np.mean([fold.separation(one, others) for fold in folds]) for one in tables])
+        found = np.array([np.mean([fold.measure_separation(one, others) for fold in folds]) for one in tables])
         if found[0] - found[1:].mean() > LEAST_EVIDENCE * found[1:].std(ddof=1):
             return True
     return False
@@ -293,8 +292,8 @@ class _Fold(NamedTuple):
         users = np.flatnonzero(wanted.any(axis=1) & (np.diff(train.indptr) > 0))
         return cls(train, hidden, users, wanted[users])
 
-    def separation(self, table: Float64, others: ContentSums | None) -> float:
-        """Computes how far above a user's mean the wanted items are scored, in deviations, on the mean."""
+    def measure_separation(self, table: Float64, others: ContentSums | None) -> float:
+        """Computes the mean score of the wanted items above their user's mean, in standard deviations."""
         own = sum_content(self.train, table)
         sums = own if others is None else own.add(others)
         weights = content_weights(sums, table, USUAL_COLD_RIDGE)

@@ -50,7 +50,7 @@ def test_the_last_of_four_shops_sells_nothing_that_the_others_sell_and_all_list_
     paths = cut_shards(SHOPS, Cut(4), tmp_path).paths
     read = [load_shard(path) for path in paths]
     items = [set(shard.item_ids) for shard in read]
-    assert ItemTask().find_lone(paths) == {"client-4"} and len(read[3].user_ids) == LONE_USERS
+    assert ItemTask().find_lone_shards(paths) == {"client-4"} and len(read[3].user_ids) == LONE_USERS
     assert not items[3] & (items[0] | items[1] | items[2]) and len(items[0] & items[1]) > 0.8 * len(items[1])
     sold = set(generate_chain(0, 4, lone=True).dataset.events["item"])
     news = [set() if shard.unmet is None else set(shard.unmet["item"]) for shard in read]

@@ -104,7 +104,7 @@ def test_over_a_list_of_common_items_no_other_sum_is_dropped(operate: Operate, f
 
 
 @pytest.mark.parametrize("flags", [(), ("--common-basis", "exact")])
-def test_beside_a_list_that_is_given_neither(operate: Operate, flags: tuple[str, ...]) -> None:
+def test_over_a_given_list_no_other_sum_is_dropped(operate: Operate, flags: tuple[str, ...]) -> None:
     basis, sums = BasisSettings(kind="exact"), {"content": BasisSettings(kind="content")}
     there = Federation(MethodSettings(basis=basis, catalogue=5, sums=sums, strategy=ALONE))
     done = operate(there, "run", "--clients", "3", *flags)

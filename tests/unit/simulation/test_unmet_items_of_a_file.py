@@ -54,7 +54,7 @@ def test_join_keeps_what_nobody_has_met_and_says_how_many(tmp_path: Path, datase
     assert load_shard(other.shard).digest == shard.digest
 
 
-def test_every_part_of_a_partition_has_them(tmp_path: Path, dataset: Dataset) -> None:
+def test_every_part_of_a_partition_keeps_unmet_items(tmp_path: Path, dataset: Dataset) -> None:
     folders = write_partition(
         dataset, partition_dataset(dataset, clients=2, method="random", seed=0), tmp_path / "parts"
     )

@@ -192,7 +192,7 @@ def test_requests_without_a_key_wake_no_trainer_and_keep_none_awake(silo: Client
 MOMENTS = (
     "os:execv before",
     "client_service.http.waiting_trainer:serve_waiting before",
-    "client_service.http.waiting_trainer:WaitingTrainer.describe after",
+    "client_service.http.waiting_trainer:WaitingTrainer.make_handover after",
     "client_service.app:serve_trainer before",
 )
 
