@@ -272,7 +272,7 @@ def with_unmet_items(shard: Shard, items: pl.DataFrame | None, path: Path = Path
     """Returns the shard with other unmet items: the described items of a table that have no row.
 
     items: item, title, features. Columns that the items of the shard do not have are left out: nothing is compared by
-    them. DataError for ids that are missing or of another type.
+    them. DataError for missing ids, and for ids or titles of another type.
     """
     if items is None or items.is_empty():
         return replace(shard, unmet=None)
@@ -317,7 +317,7 @@ def item_table(
 
 
 def _title_column(items: pl.DataFrame, path: Path) -> pl.Series:
-    """The titles, null where there are none. DataError for titles that are no strings."""
+    """Reads the titles, null where there are none. DataError for titles that are no strings."""
     titles = items["title"] if "title" in items.columns else pl.Series("title", [None] * len(items), dtype=pl.String)
     if titles.dtype not in (pl.String, pl.Null):
         raise DataError(f"{path}: expected strings in column 'title', got {titles.dtype}")

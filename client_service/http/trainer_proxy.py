@@ -21,7 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from client_service.http.authentication import CallerKeys
-from client_service.runtime.trainer_process import ANSWERED_AWAKE, find_health_socket, find_socket
+from client_service.runtime.trainer_process import MISDIRECTED, find_health_socket, find_socket
 from shared.errors import AuthenticationError, UnavailableError
 from shared.timeouts import SILENCE_SECONDS
 from shared.web.connection_limits import vouch
@@ -70,6 +70,7 @@ class RequestActivity:
 
     @contextmanager
     def request(self, was_refused: Callable[[], bool]) -> Iterator[None]:
+        """Counts a request as long as it is under way. was_refused: asked at its end."""
         self.open += 1
         try:
             yield
@@ -118,8 +119,8 @@ class CallerGoneError(Exception):
     """The caller has closed the connection, or reads nothing any more."""
 
 
-class AnsweredAwakeError(Exception):
-    """A trainer that waits would answer this request by the socket that wakes it."""
+class MisdirectedError(Exception):
+    """A trainer that waits answers this request only at the socket that wakes it."""
 
 
 @dataclass
@@ -141,7 +142,7 @@ class TrainerProxy:
             return await self._pass_on(scope, receive, send, find_socket(self.state))
         try:
             await self._pass_on(scope, receive, send, find_health_socket(self.state))
-        except AnsweredAwakeError:
+        except MisdirectedError:
             await self._pass_on(scope, _without_body(receive), send, find_socket(self.state))
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, place: Path) -> None:
@@ -233,7 +234,7 @@ class _Exchange:
     async def run(self, receive: Receive, send: Send) -> None:
         """Passes the request and its body on, and the answer back.
 
-        Raises CallerGoneError, AnsweredAwakeError, OSError, h11.RemoteProtocolError, or an error of reading the
+        Raises CallerGoneError, MisdirectedError, OSError, h11.RemoteProtocolError, or an error of reading the
         caller's body.
         """
         self._write(h11.Request(method=self.scope["method"], target=_target(self.scope), headers=self._headers()))
@@ -298,8 +299,8 @@ class _Exchange:
                 raise h11.RemoteProtocolError("expected a whole answer")
 
     async def _begin(self, response: h11.Response, send: Send) -> None:
-        if response.status_code == ANSWERED_AWAKE:
-            raise AnsweredAwakeError
+        if response.status_code == MISDIRECTED:
+            raise MisdirectedError
         headers = _drop_hop_headers(response.headers)
         named = dict(headers).get(ROUTE.lower().encode(), b"")
         self.scope["route"] = ProxiedRoute.read(named.decode("latin-1"))
@@ -324,7 +325,7 @@ async def _send_in_time(sending: Any) -> None:
 
 
 def _without_body(receive: Receive) -> Receive:
-    """Reads a request again whose body has been read: it goes on without."""
+    """Makes a request readable again without its body, which has been read."""
     rest: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def read() -> Message:

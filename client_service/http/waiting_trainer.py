@@ -28,7 +28,7 @@ from client_service.metrics import ClientMetrics, CountedSeries
 from client_service.refresh.scheduler import RefreshScheduler, SchedulerState
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
-from client_service.runtime.trainer_process import ANSWERED_AWAKE, FAILED, InheritedFiles, replace_trainer
+from client_service.runtime.trainer_process import FAILED, MISDIRECTED, InheritedFiles, replace_trainer
 from client_service.secure_rounds.members import KnownMembers, open_members
 from client_service.secure_rounds.round_memory import NAME as ROUNDS
 from client_service.secure_rounds.round_memory import RoundMemory
@@ -279,7 +279,7 @@ class WaitingTrainer:
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._write_answer(head.split(b" ", 2)[1]))
+                writer.write(self._answer_path(head.split(b" ", 2)[1]))
                 await writer.drain()
                 while await reader.read(PIECE):  # until the server has the answer: a body is not read
                     pass
@@ -288,7 +288,7 @@ class WaitingTrainer:
         finally:
             writer.close()
 
-    def _write_answer(self, path: bytes) -> bytes:
+    def _answer_path(self, path: bytes) -> bytes:
         kind, status, body = "application/json", "200 OK", b""
         if path == b"/metrics":
             kind, body = "text/plain; version=0.0.4; charset=utf-8", self._metrics.text()
@@ -304,13 +304,13 @@ class WaitingTrainer:
         """Refuses a request without a key, or says that it is answered by the other socket."""
         known = self._handover.keyless
         if known is None or any(re.match(one, path) for one in known.open):
-            return _write_answer(f"{ANSWERED_AWAKE} Misdirected Request", "text/plain", b"")
+            return _write_answer(f"{MISDIRECTED} Misdirected Request", "text/plain", b"")
         asks = known.challenge if any(re.match(one, path) for one in known.pages) else ""
         return _write_answer("401 Unauthorized", "application/problem+json", known.refusal.encode(), asks)
 
 
 def _write_answer(status: str, kind: str, body: bytes, asks: str = "") -> bytes:
-    """Writes an answer that nobody keeps. asks: the challenge of a refusal that has one."""
+    """Writes an answer that no cache keeps. asks: the challenge of a refusal that has one."""
     challenge = f"www-authenticate: {asks}\r\n" if asks else ""
     lines = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\ncache-control: no-store"
     return f"{lines}\r\n{challenge}connection: close\r\n\r\n".encode() + body

@@ -46,7 +46,7 @@ WAITING, HANDOVER_FILE = "--waiting", "--handover-descriptor="  # of a trainer's
 STOP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT))
 SOCKET = "trainer.sock"  # in the state directory
 HEALTH_SOCKET = "health.sock"  # beside it: wakes no trainer that waits
-ANSWERED_AWAKE = 421  # its status for what the trainer would answer by the other socket
+MISDIRECTED = 421  # status at the health socket: a request that only the other socket answers
 LONGEST_SOCKET = 100  # bytes of a socket's path; the system takes 107, on some systems 103
 DIE_WITH_PARENT = 1  # of Linux's prctl
 
