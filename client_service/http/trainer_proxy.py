@@ -37,6 +37,7 @@ HOP_BY_HOP_HEADERS = frozenset(
         *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
+BODY_HEADERS = frozenset((b"content-length", b"content-type", b"transfer-encoding"))
 START_SECONDS = 10.0  # for which a request waits for a trainer that is being started
 LOOK_SECONDS = 0.05  # between two attempts to reach the trainer
 ANSWER_SECONDS = 60.0  # for the first and each next piece of an answer: a trainer that computes may be slow
@@ -143,6 +144,7 @@ class TrainerProxy:
         try:
             await self._pass_on(scope, receive, send, find_health_socket(self.state))
         except MisdirectedError:
+            scope["headers"] = [one for one in scope["headers"] if one[0] not in BODY_HEADERS]
             await self._pass_on(scope, _without_body(receive), send, find_socket(self.state))
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, place: Path) -> None:

@@ -28,6 +28,7 @@ from client_service.runtime.trainer_process import (
     TRAINER,
     ChildProcess,
     choose_socket,
+    find_health_socket,
     find_socket,
     keep_settings,
     read_kept_settings,
@@ -176,6 +177,40 @@ async def test_a_body_that_is_too_long_and_an_early_answer(
         refused = await http.post("/echo/x", content=b"x" * (5 << 20))
         assert refused.status_code == 413 and refused.headers["content-type"] == "application/problem+json"
         assert (await http.post("/early", content=b"x" * (2 << 20))).status_code == 401
+
+
+@pytest.mark.anyio
+async def test_a_request_without_a_key_comes_by_the_socket_that_wakes_nobody_unless_told(
+    proxy: TrainerProxy, metrics: RequestMetrics, tmp_path: Path
+) -> None:
+    told: list[bytes] = []
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers as a trainer that waits: it would answer /echo/open."""
+        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+        told.append(path)
+        status = b"421 Misdirected Request" if path == b"/echo/open" else b"401 Unauthorized"
+        writer.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % status)
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+
+    own = replace(proxy, keys=CallerKeys("a" * 32, "b" * 32))
+    async with listening(tmp_path, metrics), asking(own, metrics) as http:
+        place = find_health_socket(tmp_path)
+        place.unlink()
+        async with await asyncio.start_unix_server(wait, place):
+            refused = [(await http.post("/echo/x", content=b"x" * size)).status_code for size in (0, 300_000)]
+            wrong = await http.get("/echo/x", headers={"Authorization": f"Bearer {'c' * 32}"})
+            assert [*refused, wrong.status_code] == [401, 401, 401] and len(told) == 3
+            for size in (0, 10, 300_000):
+                answer = await http.post("/echo/open", content=b"x" * size)
+                assert (answer.status_code, answer.json()["bytes"]) == (200, 0)
+            for key in "ab":
+                found = await http.get("/echo/x", headers={"Authorization": f"Bearer {key * 32}"})
+                assert found.status_code == 200 and len(told) == 6
+            async with asking(proxy, metrics) as free:
+                assert (await free.get("/echo/x")).status_code == 200 and len(told) == 6
 
 
 @pytest.mark.anyio
