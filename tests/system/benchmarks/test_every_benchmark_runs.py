@@ -70,6 +70,7 @@ BY_OTHER_TESTS = {
     "benchmarks.compare_commits.launch": "test_compare_commits.py",
     "benchmarks.cold.warm": "test_warm_content.py",
     "benchmarks.fedga.tables": "test_fedga.py",
+    "benchmarks.fedutr.devices": "test_user_devices.py",
     "benchmarks.fedutr.run": "test_fedutr.py",
     "benchmarks.fedutr.tables": "test_fedutr.py",
     "benchmarks.harness.child": "test_run.py",

@@ -89,7 +89,7 @@ def test_who_follows_the_readme_is_told_what_joining_has_brought(terminal: Termi
         )
         assert "leaves this silo: which items it has, as hashed ids" in joined.stderr
         assert "leaves this silo: how many of its users have each item" in joined.stderr
-        assert "leaves this silo: how features of two different items of a user go together" in joined.stderr
+        assert "leaves this silo: how features of an item of its catalogue go together" in joined.stderr
         assert 'content = "secure"' in (tmp_path / name / "silo.toml").read_text("utf-8")
     as_operator = ("--operator-token-file", tmp_path / "operator" / "operator.token", "--aggregator-url", url)
     silos = [word for name in SHOPS for word in ("--silo", f"{name}/silo.toml")]
