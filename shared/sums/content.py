@@ -92,8 +92,8 @@ def decode_wide(words: NDArray[np.uint32], name: str) -> Float64:
 def describe_features(basis: BasisSettings) -> str:
     """Describes what all silos learn by content sums."""
     return (
-        "which words, categories and years go together in what users have, in"
-        f" {count_features(basis.encoder):,} mixed columns; of few users in all silos, what these have"
+        "which words, categories and years go together in what users have and in all catalogues, in"
+        f" {count_features(basis.encoder):,} mixed columns; of few users or items in all silos, what these have or say"
     )
 
 
