@@ -22,7 +22,7 @@ from shared.method.declaration import Part
 from shared.method.parameters import Arrays
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.tensors import Tensor
-from shared.sums.sum import Shapes, Sum, UInt32
+from shared.sums.sum import Float64, Shapes, Sum, UInt32
 
 WORD = "item_list"
 ITEMS: Part = "items"
@@ -70,11 +70,27 @@ def hide_rare_buckets(method: MethodSettings, sums: Arrays) -> Arrays:
 def _chance_explains_matches(held: NDArray[np.uint32], kept: NDArray[np.bool_]) -> bool:
     """Checks if a table has no more common buckets than chance explains.
 
-    Ids that one silo each has fill common buckets too: n of B buckets with one holder make n^2 / 2B chance matches,
-    with a Poisson distribution.
+    Ids that one silo each has fill common buckets too. Where they are of many silos, their number in a bucket has a
+    Poisson distribution, whose mean follows from the buckets with one holder. Ids of few silos match less often: there
+    buckets with three holders, of which chance makes few, tell of common items where those with two do not.
     """
-    expected = np.count_nonzero(held == 1, axis=1).astype(np.float64) ** 2 / (2.0 * held.shape[1])
-    return bool((np.count_nonzero(kept, axis=1) <= expected + DEVIATIONS * np.sqrt(expected)).any())
+    buckets = held.shape[1]
+    load = _find_load(np.count_nonzero(held == 1, axis=1) / buckets)
+    two = buckets * (1.0 - np.exp(-load) * (1.0 + load))
+    three = buckets * (1.0 - np.exp(-load) * (1.0 + load + load**2 / 2.0))
+    found = ((kept, two), (kept & (held > LEAST_HOLDERS), three))
+    explained = [np.count_nonzero(one, axis=1) <= most + DEVIATIONS * np.sqrt(most) for one, most in found]
+    return bool(np.logical_and.reduce(explained).any())
+
+
+def _find_load(share: Float64) -> Float64:
+    """Finds the ids a bucket, at most 1, of which this share of the buckets has exactly one: x with x e^-x = share."""
+    low, high = np.zeros_like(share), np.ones_like(share)
+    for _ in range(50):
+        middle = (low + high) / 2.0
+        above = middle * np.exp(-middle) > share
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return high
 
 
 def hash_ids(ids: Iterable[str], federation: str, buckets: int) -> UInt32:

@@ -16,9 +16,18 @@ from client_service.sums.silo_sum import SumRound, Sums
 from client_service.sums.storage import load_basis, load_basis_head, save_basis
 from shared.errors import ProtocolError
 from shared.method.settings import BasisSettings, MethodSettings
-from shared.sums.common_items import COMMON_ITEMS, HELD, TRAINED, count_common, hash_ids
+from shared.sums.common_items import (
+    COMMON_ITEMS,
+    HELD,
+    TABLES,
+    TRAINED,
+    count_common,
+    hash_ids,
+    hide_rare_buckets,
+)
 
 KEY = "ab" * 32
+BUCKETS = MethodSettings().basis.buckets
 METHOD = MethodSettings(basis=BasisSettings(kind="items", buckets=1 << 16))
 SMALL = MethodSettings(basis=BasisSettings(kind="items", buckets=1 << 8))
 
@@ -143,3 +152,25 @@ def test_items_are_hashed_as_the_silo_has_matched_them() -> None:
     assert placed(known, matched)["sku-7"] == placed(known, theirs)["gtin-1"]
     assert not placed(listed(empty, empty), empty) and COMMON_ITEMS_SUM.count(empty, METHOD).ids == ()
     assert placed(listed(theirs, own), own).keys() == {"b"}
+
+
+@pytest.mark.parametrize("first", [0, 1000])
+@pytest.mark.parametrize(("silos", "own"), [(3, 33_000), (20, 5_000), (100, 1_000)])
+def test_silos_without_a_common_item_have_none_however_many_they_are(silos: int, own: int, first: int) -> None:
+    assert count_of(*(range(silo * 10**6, silo * 10**6 + own) for silo in range(first, first + silos))) == 0
+
+
+@pytest.mark.parametrize(("large", "small"), [(50_000, 500), (100_000, 1_000)])
+def test_a_large_silo_does_not_hide_what_two_small_ones_have_in_common_with_it(large: int, small: int) -> None:
+    """By its own items many more matches of two silos could be chance than there are."""
+    assert small * 0.99 <= count_of(range(large), range(small), range(small)) <= small * 1.01
+
+
+def count_of(*silos: range) -> int:
+    """Counts the common items of silos with these ids, in tables of the usual size."""
+    held = np.zeros((TABLES, BUCKETS), np.uint32)
+    for silo in silos:
+        for table, found in zip(held, hash_ids(map(str, silo), "federation", BUCKETS), strict=True):
+            table[np.unique(found)] += 1
+    shown = hide_rare_buckets(MethodSettings(), {HELD: held, TRAINED: np.array([1], np.uint32)})
+    return count_common(shown).items
