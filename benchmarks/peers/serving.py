@@ -78,6 +78,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 KNOWN, BATCHES = "known users", "batches of 100 users"
 BASKETS = {size: f"baskets of {size} items" for size in (20, 200)}
 EVENTS, STEADY, AROUND = 1000, 200, 1.0  # later events; requests a second; seconds before and after a swap of models
+REST_SECONDS = 2.0  # after the last request: a server looks twice a second which pages it gives back
 
 
 @dataclass(frozen=True)
@@ -308,17 +309,20 @@ async def measure_refresh(silo: ServedSilo, client: httpx.AsyncClient) -> list[S
 
 
 def measure_processes(silo: ServedSilo) -> list[ServingRow]:
-    """Measures memory after all requests, a start, and a further worker.
+    """Measures memory at rest after all requests, a start, and a further worker.
 
     For that the client is started again, and once more with a second worker.
     """
     assert silo.process is not None
-    server, user = measure_memory(silo.process.pid), drawn_users(silo.shard)[0]
+    loaded, user = measure_memory(silo.process.pid), drawn_users(silo.shard)[0]
+    time.sleep(REST_SECONDS)
+    server = measure_memory(silo.process.pid)
     others = {
         "trainer" if "--trainer" in words.split() else "worker": measure_memory(pid)
         for pid, words in child_processes(silo.process.pid).items()
     }
-    told = "; ".join(f"{name} {one.resident} MB" for name, one in others.items())
+    at_once = f"{loaded.resident} MB at the last request"
+    told = "; ".join([at_once, *(f"{name} {one.resident} MB" for name, one in others.items())])
     rows = [
         ServingRow("server: resident", server.resident, "MB", 120.0, more=told),
         ServingRow("server: private", server.private, "MB", 40.0, more=f"{server.anonymous} MB without mapped files"),
@@ -341,6 +345,7 @@ def measure_worker(silo: ServedSilo) -> ServingRow:
             for one in asked:
                 line.ask(one)
     assert silo.process is not None
+    time.sleep(REST_SECONDS)
     beside = [pid for pid, words in child_processes(silo.process.pid).items() if "--trainer" not in words.split()]
     private = [measure_memory(worker).private for pid in beside for worker in child_processes(pid)]
     told = f"the process that forks workers: {sum(measure_memory(pid).private for pid in beside):.1f} MB"
