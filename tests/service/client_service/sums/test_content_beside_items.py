@@ -8,13 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy import sparse
 
 from aggregator_service.pages.overview import standing as operator_standing
-from client_service.data.interaction_files import save_shard
-from client_service.data.interactions import shard_of_matrices
 from client_service.federation.messages import QualityOut, StatusOut
 from client_service.model_store.model_files import load_head
 from client_service.pages.ledger_view import Summary
@@ -24,12 +20,12 @@ from client_service.sums.storage import load_basis_head
 from shared.method.settings import BasisSettings
 from shared.protocol.schemas import RunHistoryOut
 from simulation.experiments.experiment import Experiment
+from tests.support.described_shops import write_described_shop
 from tests.support.federation import Federation, run_federation
 from tests.support.questions import read, wait_until
 from tests.support.small import SMALL
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("impatient")]
-WORDS = ("space rocket", "river forest", "kitchen soup", "football goal", "castle ghost")
 SUMS = {
     "items": BasisSettings(kind="items", buckets=1 << 16),
     "basis_exact": BasisSettings(kind="exact", places=64, least_pairs=1),
@@ -39,28 +35,9 @@ METHOD = SMALL.model_copy(update={"sums": SUMS, "strategy": {"train": False, "se
 FEW = "expected 3 silos or more with something to add, such as titles or attributes of items, got 1 of 3"
 
 
-def write_shop(folder: Path, place: int, *, common: bool, text: bool) -> Path:
-    """A shop of 40 items: those that all have, or its own; described, or not."""
-    generator = np.random.default_rng(place)
-    kinds, drawn = np.arange(40) % 5, generator.random((3, 20, 40))
-    train = drawn[0] < np.where(kinds == np.arange(20)[:, None] % 5, 0.7, 0.15)
-    train[:, 0] = True
-    valid = (drawn[1] < 0.2) & ~train
-    test = (drawn[2] < 0.2) & ~train & ~valid
-    users, items = (
-        [f"u{place}-{one:02}" for one in range(20)],
-        [f"i{0 if common else place}-{one:02}" for one in range(40)],
-    )
-    matrices = [sparse.csr_array(one.astype(float)) for one in (train, valid, test)]
-    made = shard_of_matrices(folder.name, users, items, matrices)
-    words = tuple(f"{WORDS[kind]} {place} {one}" for one, kind in enumerate(kinds)) if text else None
-    save_shard(folder, replace(made, titles=words))
-    return folder
-
-
 def describe_shops(folder: Path, texts: Sequence[bool], *, common: bool) -> tuple[Experiment, list[ClientSettings]]:
     shops = [
-        write_shop(folder / "shards" / f"client-{place}", place, common=common, text=text)
+        write_described_shop(folder / "shards" / f"client-{place}", place, common=common, text=text)
         for place, text in enumerate(texts, start=1)
     ]
     found = replace(Experiment(tuple(shops), folder / "run", METHOD, rounds=1, device="cpu"), secure=True)

@@ -9,10 +9,8 @@ from pathlib import Path
 import anyio
 import numpy as np
 import pytest
-from scipy import sparse
 
-from client_service.data.interaction_files import load_shard, save_shard
-from client_service.data.interactions import shard_of_matrices
+from client_service.data.interaction_files import load_shard
 from client_service.model_store.model_files import load_head
 from client_service.models.closed_form.content import ContentSums, add_constant, known_features, sum_content
 from client_service.sums.content import ContentStatistics
@@ -21,29 +19,14 @@ from shared.method.settings import BasisSettings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Outcome, admit_late_clients, conduct_run, ignore_progress
 from simulation.experiments.in_process import open_federation
+from tests.support.described_shops import write_described_shop
 from tests.support.small import SMALL
 
-WORDS = ("space rocket", "river forest", "kitchen soup", "football goal", "castle ghost")
 METHOD = SMALL.model_copy(update={"sums": {"content": BasisSettings(kind="content")}})
 
 
-def write_shop(folder: Path, place: int) -> Path:
-    """A shop whose items and users are its own."""
-    generator = np.random.default_rng(place)
-    kinds, drawn = np.arange(40) % 5, generator.random((3, 20, 40))
-    train = drawn[0] < np.where(kinds == np.arange(20)[:, None] % 5, 0.7, 0.15)
-    train[:, 0] = True
-    valid = (drawn[1] < 0.2) & ~train
-    test = (drawn[2] < 0.2) & ~train & ~valid
-    ids = [[f"{kind}{place}-{one:02}" for one in range(size)] for kind, size in (("u", 20), ("i", 40))]
-    made = shard_of_matrices(folder.name, *ids, [sparse.csr_array(one.astype(float)) for one in (train, valid, test)])
-    words = tuple(f"{WORDS[kind]} {place} {one}" for one, kind in enumerate(kinds))
-    save_shard(folder, replace(made, titles=words))
-    return folder
-
-
 def describe(folder: Path, *, secure: bool, late: bool = False) -> Experiment:
-    shards = [write_shop(folder / "shards" / f"client-{one}", one) for one in range(1, 5)]
+    shards = [write_described_shop(folder / "shards" / f"client-{one}", one) for one in range(1, 5)]
     later = (shards[-1],) if late else ()
     return Experiment(tuple(shards), folder / "run", METHOD, rounds=1, device="cpu", secure=secure, late=later)
 
