@@ -148,6 +148,8 @@ def join(
     )
     if not joined or policy or catalogue or matches or accept:
         _join_federation(asked, silo, choices, given, options.Accepted.parameters if words else accept)
+    elif data is not None:
+        _tell_data_not_read(silo, data)
     if port is not None and joined and port != earlier.get("port"):
         replace_settings(silo, {**read_toml(silo.settings), "port": port})
         tell_on_stderr(f"{silo.settings}: port {port} from now on")
@@ -250,7 +252,14 @@ def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str, *, nois
         for note in _convert(silo, name, given.path, given, task, noised=noised):
             tell_on_stderr(f"- {note}")
         described = describe_shard(silo, task)
+    elif given.path is not None:
+        _tell_data_not_read(silo, given.path)
     tell_on_stderr(f"{silo.shard}: {described}")
+
+
+def _tell_data_not_read(silo: SiloFolder, path: Path) -> None:
+    kept = f"{silo.shard} has been made before, so --data {path} is not read"
+    tell_on_stderr(f"- {kept}: `lpsfed shard append` adds interactions, and another --folder begins anew")
 
 
 def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: str, *, noised: bool) -> Sequence[str]:

@@ -112,8 +112,10 @@ def test_what_was_cut_off_is_gone_on_with_and_what_is_there_stays(aggregator: st
     assert failed.exit_code == 1 and "expected the aggregator, got ConnectError" in str(failed.exception)
     key = (folder / "state" / "north.key").read_bytes()
     done = call("join", tmp_path / "north.invite", "--folder", folder, "--no-start")  # the data are converted
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0 and "is not read" not in done.output, done.output
     assert (folder / "state" / "north.key").read_bytes() == key
+    again = call("join", tmp_path / "north.invite", "--data", tmp_path / "other.csv", "--folder", folder, "--no-start")
+    assert f"shard has been made before, so --data {tmp_path / 'other.csv'} is not read" in again.output
     (folder / "silo.toml").write_text((folder / "silo.toml").read_text() + "threads = 2\n")
     assert join(tmp_path, data).exit_code == 0
     assert "threads = 2" in (folder / "silo.toml").read_text()
