@@ -1,0 +1,155 @@
+"""Collaboration graph of FedGSP: which clients learn from which, by the spectra of their graphs.
+
+Yu. Homophily Heterogeneity Matters in Graph Federated Learning (FedGSP), appendix, section III. Shapes: M clients, d
+numbers of a signature. P (M, d) are the clients' signatures at low frequencies, Q (M, d) those at high ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from shared.method.graph import Float64
+
+LEAST_SPREAD = 1e-12  # of the widest column's spread; a column with less is the same for all
+Terms = Literal["both", "low", "high"]
+
+
+@dataclass(frozen=True)
+class GraphRule:
+    """How the weights follow from the signatures.
+
+    weight_floor: kappa; the spread of a column counts as kappa times the mean spread at least; 0: as published.
+    sharpness: g; gamma is g times the mean |t_ij|. gamma: a fixed one in its place. least_own: what each client keeps
+    of its own at least. uniform: all columns weigh alike. terms: likeness at low frequencies, unlikeness at high ones,
+    or both.
+    """
+
+    weight_floor: float = 0.1
+    sharpness: float = 1.0
+    gamma: float | None = None
+    least_own: float = 0.0
+    uniform: bool = False
+    terms: Terms = "both"
+
+
+@dataclass(frozen=True)
+class CollaborationStep:
+    """Weights after one step: W (M, M), r and s (d,) of the columns, and distances t (M, M)."""
+
+    weights: Float64
+    low: Float64
+    high: Float64
+    distances: Float64
+
+    @property
+    def effective_columns(self) -> tuple[float, float]:
+        """1 / sum r^2 and 1 / sum s^2: of how many columns the distances consist; 0 where none counts."""
+        sums = [float(np.square(one).sum()) for one in (self.low, self.high)]
+        low, high = (1.0 / one if one > 0 else 0.0 for one in sums)
+        return low, high
+
+
+def begin_weights(clients: int) -> Float64:
+    """W_0: each client learns from all others alike, and nothing from itself; one alone keeps its own, (M, M)."""
+    if clients == 1:
+        return np.ones((1, 1))
+    return (1.0 - np.eye(clients)) / (clients - 1)
+
+
+def carry_weights(weights: Float64, known: Sequence[str], present: Sequence[str]) -> Float64:
+    """W of the clients present, by that of those known: newcomers begin as all do, leavers' shares are divided."""
+    carried = begin_weights(len(present))
+    places = {name: place for place, name in enumerate(known)}
+    kept = [(new, places[name]) for new, name in enumerate(present) if name in places]
+    if kept:
+        new, old = np.array(kept).T
+        carried[np.ix_(new, new)] = weights[np.ix_(old, old)]
+    sums = carried.sum(axis=1, keepdims=True)
+    divided: Float64 = np.where(sums > 0, carried / np.where(sums > 0, sums, 1.0), begin_weights(len(present)))
+    return divided
+
+
+def advance_weights(low: Float64, high: Float64, weights: Float64, rule: GraphRule) -> CollaborationStep:
+    """One step of R, S and W in this order. low, high: P and Q (M, d). weights: W before it, (M, M)."""
+    laplacian = find_laplacian(weights)
+    centred = [side - side.mean(axis=0) for side in (low, high)]  # distances stay, and equal columns become 0
+    columns = [weigh_columns(find_spreads(side, laplacian), rule) for side in centred]
+    near, far = (square_distances(side * column) for side, column in zip(centred, columns, strict=True))
+    distances = {"both": near - far, "low": near, "high": -far}[rule.terms]
+    return CollaborationStep(solve_weights(distances, rule), columns[0], columns[1], distances)
+
+
+def find_laplacian(weights: Float64) -> Float64:
+    """L = diag(Ws 1) - Ws of the symmetric Ws = (W + W') / 2, (M, M)."""
+    # Paper: Eq. 10 takes W as symmetric, though its rows are projected one by one; here: (W + W') / 2, because then
+    # p' L p is Eq. 10's half sum.
+    both = (weights + weights.T) / 2
+    laplacian: Float64 = np.diag(both.sum(axis=1)) - both
+    return laplacian
+
+
+def find_spreads(signatures: Float64, laplacian: Float64) -> Float64:
+    """e_l = p_l' L p_l (Eq. 10, 18) of each column, (d,)."""
+    spreads: Float64 = np.maximum((signatures * (laplacian @ signatures)).sum(axis=0), 0.0)
+    return spreads
+
+
+def weigh_columns(spreads: Float64, rule: GraphRule) -> Float64:
+    """r_l = (1 / e_l) / sum(1 / e) (Eq. 9, 17), (d,); zeros where all clients are alike in every column."""
+    # Paper: s maximises what Eq. 11 says it minimises, as -sum s^2 n is concave; here: its formula, as published.
+    # Paper: 1 / e_l as it is, so that columns that hardly differ take all weight; here: a floor under e_l, because
+    # otherwise W is 1 / M to six digits on wide features. kappa = 0 is the paper's.
+    widest = float(spreads.max(initial=0.0))
+    if widest == 0.0:
+        return np.zeros(len(spreads))
+    if rule.uniform:
+        return np.full(len(spreads), 1.0 / len(spreads))
+    if rule.weight_floor > 0:
+        counted, raised = np.ones(len(spreads), bool), np.maximum(spreads, rule.weight_floor * spreads.mean())
+    else:
+        counted, raised = spreads > LEAST_SPREAD * widest, spreads
+    inverse = np.zeros(len(spreads))
+    inverse[counted] = raised[counted].min() / raised[counted]  # without overflow
+    weighed: Float64 = inverse / inverse.sum()
+    return weighed
+
+
+def square_distances(rows: Float64) -> Float64:
+    """|a_i - a_j|^2 of every two rows, by their products: no (M, M, d) array, (M, M)."""
+    products = rows @ rows.T
+    lengths = np.diag(products)
+    found = np.maximum(lengths[:, None] + lengths - products - products.T, 0.0)
+    np.fill_diagonal(found, 0.0)
+    return found
+
+
+def solve_weights(distances: Float64, rule: GraphRule) -> Float64:
+    """w_i = projection of -t_i / (2 gamma) on the simplex (Eq. 19 to 34), with least_own on the diagonal, (M, M)."""
+    clients = len(distances)
+    gamma = rule.gamma
+    if gamma is None:
+        others = np.abs(distances).sum() / max(1, clients * (clients - 1))
+        gamma = rule.sharpness * float(others)
+    wished = -distances / (2.0 * gamma) if gamma > 0 else np.zeros_like(distances)
+    own = np.eye(clients) * min(1.0, rule.least_own)
+    # w_ii >= a is the projection of what is left, 1 - a, around the shifted point.
+    weights: Float64 = project_on_simplex(wished - own, 1.0 - min(1.0, rule.least_own)) + own
+    return weights
+
+
+def project_on_simplex(rows: Float64, total: float = 1.0) -> Float64:
+    """The nearest points with numbers >= 0 that sum to `total`, row by row, by sorting, (M, M)."""
+    shifted = rows - rows.max(axis=1, keepdims=True)  # the projection stays, and no sum loses its digits
+    descending = -np.sort(-shifted, axis=1)
+    excess = descending.cumsum(axis=1) - total
+    counts = np.arange(1, rows.shape[1] + 1)
+    positive = np.maximum((descending * counts > excess).sum(axis=1), 1)
+    level = np.take_along_axis(excess, positive[:, None] - 1, axis=1) / positive[:, None]
+    found = np.maximum(shifted - level, 0.0)
+    sums = found.sum(axis=1, keepdims=True)
+    scaled: Float64 = found * np.where(sums > 0, total / np.where(sums > 0, sums, 1.0), 1.0)
+    return scaled
