@@ -178,6 +178,20 @@ class SessionSettings(Message):
     )
 
 
+class NodeSettings(Message):
+    """How labels of nodes are learnt from graphs, and the sizes that all silos of nodes share."""
+
+    features: int = Field(0, ge=0, le=1 << 20, description="q, columns of each silo's features; 0: as the shard has")
+    classes: int = Field(0, ge=0, le=1 << 10, description="c, classes of labels; 0: as the shard has")
+    hops: int = Field(4, ge=0, le=20, description="K, how often the closed form propagates features over edges")
+    directions: int = Field(
+        256, ge=8, le=4096, description="directions to which features are projected where they are more than these"
+    )
+    random_features: int = Field(
+        300, ge=0, le=4096, description="random ReLU features of the closed form, drawn alike in all silos; 0: none"
+    )
+
+
 Preset = Literal["default", "paper", "sessions"]
 Model = TypeVar("Model", bound=BaseModel)
 TOLERANT = ("trimmed_mean", "krum")  # ways to aggregate that are told how many clients may be bad
@@ -258,6 +272,9 @@ class MethodSettings(Message):
     sessions: SessionSettings = Field(
         SessionSettings(), description="of session models", exclude_if=lambda settings: settings == SessionSettings()
     )
+    nodes: NodeSettings = Field(
+        NodeSettings(), description="of labels of nodes", exclude_if=lambda settings: settings == NodeSettings()
+    )
     anchor: AnchorSettings = Field(AnchorSettings(), description="of the neutral graph")
     basis: BasisSettings = Field(
         BasisSettings(),
@@ -330,6 +347,7 @@ class MethodSettings(Message):
 NESTED = {
     "anchor": "anchor.graph",
     "basis": "basis.kind",
+    "nodes": "nodes.hops",
     "server_step": "server_step.rate",
     "sessions": "sessions.candidates",
     "sums": "sums.basis.kind",

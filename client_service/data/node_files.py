@@ -1,0 +1,193 @@
+"""A folder of files <-> a NodeShard. No message of this module contains a node's id."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any, Literal
+from zipfile import BadZipFile
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+from scipy import sparse
+
+from client_service.data.events import id_column, row_numbers
+from client_service.data.files import commit_files, current_file, read_bytes
+from client_service.data.node_graphs import (
+    SPLITS,
+    UNKNOWN,
+    UNLABELLED,
+    Int64,
+    NodeShard,
+    build_adjacency,
+    sort_entries,
+)
+from client_service.data.shard_head import read_head_of
+from client_service.data.tables import read_table
+from shared.errors import DataError
+from shared.message import Message
+
+NODES, EDGES, FEATURES, HEAD = "nodes.parquet", "edges.parquet", "features.npz", "shard.json"
+FORMAT: Literal["lpsfed-nodes/1"] = "lpsfed-nodes/1"
+MOST_COLUMNS = 1 << 20
+MOST_CLASSES = 1 << 10
+ARRAYS = ("data", "indices", "indptr", "shape")
+
+
+class NodeShardHead(Message):
+    """Head of a shard of nodes: sizes, the names of columns and classes, and its digest."""
+
+    format: Literal["lpsfed-nodes/1"] = FORMAT
+    name: str = Field(min_length=1, max_length=200)
+    nodes: int = Field(ge=1)
+    edges: int = Field(ge=0)
+    features: tuple[str, ...] = Field(max_length=MOST_COLUMNS)
+    classes: tuple[str, ...] = Field(min_length=2, max_length=MOST_CLASSES)
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    notes: tuple[str, ...] = ()
+
+
+def describe_node_head(shard: NodeShard) -> NodeShardHead:
+    """Builds the head of a shard."""
+    return NodeShardHead(
+        name=shard.name,
+        nodes=len(shard.node_ids),
+        edges=shard.edges,
+        features=tuple(shard.feature_names),
+        classes=tuple(shard.classes),
+        digest=shard.digest,
+        notes=shard.notes,
+    )
+
+
+def save_node_shard(folder: Path, shard: NodeShard) -> NodeShardHead:
+    """Writes the shard into the folder, whole or not at all."""
+    head = describe_node_head(shard)
+    ids = pl.Series(shard.node_ids, dtype=pl.String)
+    labels = [None if label == UNKNOWN else shard.classes[label] for label in shard.labels.tolist()]
+    nodes = pl.DataFrame(
+        {"node": ids, "label": labels, "split": pl.Series(SPLITS, dtype=pl.String).gather(shard.splits)},
+        schema={"node": pl.String, "label": pl.String, "split": pl.String},
+    )
+    sources, targets, weights = shard.list_edges()
+    edges = pl.DataFrame({"source": ids.gather(sources), "target": ids.gather(targets), "weight": weights})
+    text = head.model_dump_json(indent=2) + "\n"
+    files = {NODES: _parquet(nodes), EDGES: _parquet(edges), FEATURES: _packed(shard.features), HEAD: text.encode()}
+    commit_files(folder, files)
+    return head
+
+
+def load_node_shard(folder: Path) -> NodeShard:
+    """Reads the shard in a folder: nodes.parquet, edges.parquet, features.npz and shard.json.
+
+    DataError that names the file, what was expected and what came; also where sizes or digest are not as the head says.
+    """
+    head_path = current_file(folder, HEAD)
+    head = _read_head(head_path)
+    path = current_file(folder, NODES)
+    table = read_table(path)
+    ids = id_column(table, "node", path, exact=True)
+    order = ids.arg_sort()
+    ids = ids.gather(order)
+    if (again := len(ids) - ids.n_unique()) > 0:
+        raise DataError(f"{path}: expected each node once, got {again} again")
+    labels = _read_labels(table, head.classes, path)[order.to_numpy()]
+    splits = _read_splits(table, labels, order.to_numpy(), path)
+    edges_path, features_path = current_file(folder, EDGES), current_file(folder, FEATURES)
+    features = _unpacked(features_path, len(ids), len(head.features))
+    adjacency = read_edges(read_table(edges_path), ids, edges_path)
+    shard = NodeShard(
+        head.name,
+        tuple(ids),
+        sort_entries(features[order.to_numpy()]),
+        head.features,
+        adjacency,
+        labels,
+        head.classes,
+        splits,
+        head.notes,
+    )
+    derived = json.loads(describe_node_head(shard).model_dump_json(include={"nodes", "edges", "digest"}))
+    for field, observed in derived.items():
+        if (expected := getattr(head, field)) != observed:
+            raise DataError(f"{head_path}: expected {field} {expected} as the head says, the files have {observed}")
+    return shard
+
+
+def read_edges(table: pl.DataFrame, ids: pl.Series, path: Path) -> sparse.csr_array:
+    """Reads columns source, target and weight, where there is one, as a symmetric matrix over sorted ids.
+
+    DataError for an end that is not in `ids`, and for a weight that is not a finite number above 0.
+    """
+    rows = [row_numbers(id_column(table, name, path, exact=True), ids) for name in ("source", "target")]
+    if strange := int(sum((one < 0).sum() for one in rows)):
+        raise DataError(f"{path}: expected ends of edges that are nodes of the shard, got {strange} others")
+    weights = np.ones(len(table), np.float32)
+    if "weight" in table.columns:
+        column = table["weight"].cast(pl.Float32, strict=False).fill_null(float("nan"))
+        weights = column.to_numpy().astype(np.float32)
+    if wrong := int((~(np.isfinite(weights) & (weights > 0))).sum()):
+        raise DataError(f"{path}: expected weights above 0, got {wrong} others")
+    return build_adjacency(rows[0], rows[1], weights, len(ids))
+
+
+def _read_labels(table: pl.DataFrame, classes: tuple[str, ...], path: Path) -> Int64:
+    if "label" not in table.columns:
+        raise DataError(f"{path}: expected a column 'label', got none")
+    words = table["label"].cast(pl.String)
+    places = {word: place for place, word in enumerate(classes)}
+    found = np.array([UNKNOWN if word is None else places.get(word, -2) for word in words], dtype=np.int64)
+    if strange := int((found == -2).sum()):
+        raise DataError(f"{path}: expected labels of the {len(classes)} classes of the head, got {strange} others")
+    return found
+
+
+def _read_splits(table: pl.DataFrame, labels: Int64, order: Int64, path: Path) -> NDArray[np.int8]:
+    words = id_column(table, "split", path)
+    places = {word: place for place, word in enumerate(SPLITS)}
+    found = np.array([places.get(word, -1) for word in words], dtype=np.int8)[order]
+    if strange := int((found < 0).sum()):
+        raise DataError(f"{path}: expected {', '.join(SPLITS)} in column 'split', got others in {strange} rows")
+    if wrong := int(((labels == UNKNOWN) != (found == UNLABELLED)).sum()):
+        raise DataError(f"{path}: expected nodes without a label to be '{SPLITS[UNLABELLED]}', got {wrong} otherwise")
+    return found
+
+
+def _read_head(path: Path) -> NodeShardHead:
+    values = read_head_of(path, (FORMAT,), "nodes")
+    try:
+        return NodeShardHead.model_validate(values)
+    except ValidationError as error:
+        fields = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())
+        raise DataError(f"{path}: expected the head of a shard of nodes, {fields}") from None
+
+
+def _parquet(table: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def _packed(features: sparse.csr_array) -> bytes:
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {name: getattr(features, name) for name in ARRAYS[:3]}
+    np.savez_compressed(buffer, **arrays, shape=np.array(features.shape))
+    return buffer.getvalue()
+
+
+def _unpacked(path: Path, nodes: int, columns: int) -> sparse.csr_array:
+    try:
+        with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
+            data, indices, starts, shape = (file[name] for name in ARRAYS)
+        found = sparse.csr_array((data.astype(np.float32), indices, starts), shape=tuple(shape))
+        found.check_format(full_check=True)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
+        raise DataError(f"{path}: expected features as a sparse matrix, got something else") from None
+    if found.shape != (nodes, columns):
+        raise DataError(f"{path}: expected features of {nodes} nodes and {columns} columns, got {found.shape}")
+    if not np.isfinite(found.data).all():
+        raise DataError(f"{path}: expected finite features, got others")
+    return found
