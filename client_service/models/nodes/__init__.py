@@ -1,0 +1,1 @@
+"""Models of node graphs: bases of propagated features, closed forms on them, smoothing, calibration."""
