@@ -190,6 +190,14 @@ class NodeSettings(Message):
     random_features: int = Field(
         300, ge=0, le=4096, description="random ReLU features of the closed form, drawn alike in all silos; 0: none"
     )
+    order: int = Field(10, ge=1, le=40, description="unifilter: K, order of the trained filter")
+    tau: float = Field(
+        1.0, ge=0, le=1, description="unifilter: share of the propagation's powers in each basis; 0: bases at an angle"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="networks: share of a layer's inputs that training drops")
+    filter_learning_rate: float | None = Field(
+        None, gt=0, le=1, description="unifilter: of the filter's coefficients; none: learning_rate"
+    )
 
 
 Preset = Literal["default", "paper", "sessions"]

@@ -237,6 +237,33 @@ def target_attentive_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     return (*session_specification(sizes), attention)
 
 
+def count_outputs(sizes: MethodSettings) -> int:
+    """Outputs of a network of nodes: one for two classes, else one for each. SettingsError for unknown sizes."""
+    if min(sizes.nodes.features, sizes.nodes.classes) < 1:
+        got = f"{sizes.nodes.features} and {sizes.nodes.classes}"
+        words = "expected the numbers of features and classes that all silos of nodes share"
+        raise SettingsError(f"nodes.features, nodes.classes: {words}, got {got}: set both")
+    return 1 if sizes.nodes.classes == 2 else sizes.nodes.classes
+
+
+def unifilter_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
+    """All of UniFilter: K + 1 coefficients, a layer F -> d and the predictive one."""
+    outputs, order = count_outputs(sizes), sizes.nodes.order
+    layers = {"hidden": (sizes.width, sizes.nodes.features), "predictive": (outputs, sizes.width)}
+    return (Tensor("filter.weight", (order + 1,), f"constant:{1 / (order + 1)!r}"), *_with_biases(layers))
+
+
+def sage_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
+    """All of SAGE: a layer F -> d, L layers in one tensor each, and the predictive layer."""
+    outputs, width, layers = count_outputs(sizes), sizes.width, sizes.layers
+    limit = f"uniform:{math.sqrt(3.0 / width)!r}"
+    matrices = tuple(Tensor(f"layers.{name}", (layers, width, width), limit) for name in ("neighbours", "own"))
+    starts = {"bias": "zeros", "gain": "ones", "shift": "zeros"}
+    vectors = tuple(Tensor(f"layers.{name}", (layers, width), start) for name, start in starts.items())
+    ends = _with_biases({"input": (width, sizes.nodes.features), "predictive": (outputs, width)})
+    return (*matrices, *vectors, *ends)
+
+
 def encoded_width(width: int) -> int:
     """Numbers that an eigenvalue is encoded as: itself, and the sine and cosine at each of width // 2 frequencies."""
     return 1 + 2 * max(1, width // 2)
@@ -260,8 +287,8 @@ class ExchangeableTensors:
     """The tensors that clients with this model can exchange, by the settings.
 
     starts_at_filter: the model has a base path that can begin at a low-pass filter (`start` = exact), so that its MLPs
-    begin with nothing to add to it. task: what its data are, interactions of users with items, or sessions. item_start:
-    where the rows of its items begin, where the settings do not say it.
+    begin with nothing to add to it. task: what its data are, interactions of users with items, sessions, or graphs of
+    nodes. item_start: where the rows of its items begin, where the settings do not say it.
     """
 
     tensors: Callable[[MethodSettings], tuple[Tensor, ...]]
@@ -272,9 +299,10 @@ class ExchangeableTensors:
     @cached_property
     def names(self) -> frozenset[str]:
         """Of the tensors, which are the same with all settings."""
-        from shared.method.settings import MethodSettings  # which asks this registry for the models' names
+        from shared.method.settings import MethodSettings, NodeSettings  # which ask this registry for the models' names
 
-        return frozenset(spec.name for spec in self.tensors(MethodSettings(width=1, layers=1, catalogue=1)))
+        sizes = MethodSettings(width=1, layers=1, catalogue=1, nodes=NodeSettings(features=1, classes=2))
+        return frozenset(spec.name for spec in self.tensors(sizes))
 
 
 EXCHANGES: dict[str, ExchangeableTensors] = {
@@ -291,4 +319,6 @@ EXCHANGES: dict[str, ExchangeableTensors] = {
     "metapath": ExchangeableTensors(attended_specification),
     "srgnn": ExchangeableTensors(session_specification, task="sessions"),
     "tagnn": ExchangeableTensors(target_attentive_specification, task="sessions"),
+    "unifilter": ExchangeableTensors(unifilter_specification, task="nodes"),
+    "sage": ExchangeableTensors(sage_specification, task="nodes"),
 }
