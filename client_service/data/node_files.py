@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any, Literal
-from zipfile import BadZipFile
+from typing import Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 from scipy import sparse
 
 from client_service.data.events import id_column, row_numbers
@@ -30,11 +31,11 @@ from client_service.data.tables import read_table
 from shared.errors import DataError
 from shared.message import Message
 
-NODES, EDGES, FEATURES, HEAD = "nodes.parquet", "edges.parquet", "features.npz", "shard.json"
+NODES, EDGES, FEATURES, HEAD = "nodes.parquet", "edges.parquet", "features.safetensors", "shard.json"
 FORMAT: Literal["lpsfed-nodes/1"] = "lpsfed-nodes/1"
 MOST_COLUMNS = 1 << 20
 MOST_CLASSES = 1 << 10
-ARRAYS = ("data", "indices", "indptr", "shape")
+ARRAYS = ("data", "indices", "indptr")
 
 
 class NodeShardHead(Message):
@@ -75,13 +76,18 @@ def save_node_shard(folder: Path, shard: NodeShard) -> NodeShardHead:
     sources, targets, weights = shard.list_edges()
     edges = pl.DataFrame({"source": ids.gather(sources), "target": ids.gather(targets), "weight": weights})
     text = head.model_dump_json(indent=2) + "\n"
-    files = {NODES: _parquet(nodes), EDGES: _parquet(edges), FEATURES: _packed(shard.features), HEAD: text.encode()}
+    files = {
+        NODES: _parquet(nodes),
+        EDGES: _parquet(edges),
+        FEATURES: _encode_features(shard.features),
+        HEAD: text.encode(),
+    }
     commit_files(folder, files)
     return head
 
 
 def load_node_shard(folder: Path) -> NodeShard:
-    """Reads the shard in a folder: nodes.parquet, edges.parquet, features.npz and shard.json.
+    """Reads the shard in a folder: nodes.parquet, edges.parquet, features.safetensors and shard.json.
 
     DataError that names the file, what was expected and what came; also where sizes or digest are not as the head says.
     """
@@ -97,7 +103,7 @@ def load_node_shard(folder: Path) -> NodeShard:
     labels = _read_labels(table, head.classes, path)[order.to_numpy()]
     splits = _read_splits(table, labels, order.to_numpy(), path)
     edges_path, features_path = current_file(folder, EDGES), current_file(folder, FEATURES)
-    features = _unpacked(features_path, len(ids), len(head.features))
+    features = _read_features(features_path, len(ids), len(head.features))
     adjacency = read_edges(read_table(edges_path), ids, edges_path)
     shard = NodeShard(
         head.name,
@@ -171,20 +177,18 @@ def _parquet(table: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _packed(features: sparse.csr_array) -> bytes:
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {name: getattr(features, name) for name in ARRAYS[:3]}
-    np.savez_compressed(buffer, **arrays, shape=np.array(features.shape))
-    return buffer.getvalue()
+def _encode_features(features: sparse.csr_array) -> bytes:
+    arrays = {name: np.ascontiguousarray(getattr(features, name)) for name in ARRAYS}
+    return save(arrays, {"columns": str(features.shape[1])})
 
 
-def _unpacked(path: Path, nodes: int, columns: int) -> sparse.csr_array:
+def _read_features(path: Path, nodes: int, columns: int) -> sparse.csr_array:
     try:
-        with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
-            data, indices, starts, shape = (file[name] for name in ARRAYS)
-        found = sparse.csr_array((data.astype(np.float32), indices, starts), shape=tuple(shape))
+        data, indices, starts = (load(read_bytes(path))[name] for name in ARRAYS)
+        shape = (len(starts) - 1, columns)
+        found = sparse.csr_array((data.astype(np.float32), indices, starts), shape=shape)
         found.check_format(full_check=True)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
+    except (SafetensorError, ValueError, KeyError, TypeError):
         raise DataError(f"{path}: expected features as a sparse matrix, got something else") from None
     if found.shape != (nodes, columns):
         raise DataError(f"{path}: expected features of {nodes} nodes and {columns} columns, got {found.shape}")

@@ -281,7 +281,8 @@ def is_unsafe(node: ast.Call) -> bool:
     return (
         options.get("allow_pickle", "False") != "False"
         or (called(node).endswith("torch.load") and options.get("weights_only") != "True")
-        or called(node) in ("eval", "exec", "np.load", "numpy.load", "torch.save")
+        or (called(node) in ("np.load", "numpy.load") and options.get("allow_pickle") != "False")
+        or called(node) in ("eval", "exec", "torch.save")
     )
 
 
@@ -291,6 +292,7 @@ def is_unsafe(node: ast.Call) -> bool:
         ("torch.load(f)", True),
         ("torch.load(f, weights_only=True)", False),
         ("np.load(f)", True),
+        ("np.load(f, allow_pickle=False)", False),
         ("np.save(f, a, allow_pickle=True)", True),
         ("eval(text)", True),
         ("safetensors.numpy.load(f)", False),
