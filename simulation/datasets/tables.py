@@ -74,7 +74,7 @@ class Table:
     @property
     def rated_by(self) -> str:
         """The field that the ratings come from: rating, label or count."""
-        return next((of for of in RATED if self._name_of(of) is not None), RATED[0])
+        return next((of for of in RATED if self.name_of(of) is not None), RATED[0])
 
     def click_table(self) -> tuple[pl.DataFrame, list[str]]:
         """(session, item, time), time in microseconds since 1970 UTC; and notes. Where no column names sessions, one of
@@ -82,9 +82,9 @@ class Table:
         table, notes = self._with_ids("session", "item")
         times = table._required("time")
         empty = times.is_null() | ((times == "").fill_null(True) if times.dtype == pl.String else False)
-        table._require_none(empty, "a value in the field 'time', got none")
+        table.require_none(empty, "a value in the field 'time', got none")
         micros, wrong = parse_micros(times)
-        table._require_none(wrong, f"{TIMES} in the field 'time'", times)
+        table.require_none(wrong, f"{TIMES} in the field 'time'", times)
         columns = {name: table._id_column(name) for name in ("session", "item")}
         return pl.DataFrame({**columns, "time": micros}), [*notes, *self._describe_unread({"session", "item", "time"})]
 
@@ -170,7 +170,7 @@ class Table:
         """Each in its one spelling. DataError with the line of the first that could be none."""
         ids = normalise_ids(self._required(of))
         if (found := find_unusable_ids(ids)) is not None:
-            self._require_none(found[0], f"in the field {of!r} {found[1]}")
+            self.require_none(found[0], f"in the field {of!r} {found[1]}")
         return ids
 
     def _time_notes(self) -> list[str]:
@@ -180,7 +180,7 @@ class Table:
 
     def _describe_unread(self, used: set[str]) -> list[str]:
         """Columns that nothing was read from. Some file has thousands."""
-        read = {name for of in used if (name := self._name_of(of)) is not None}
+        read = {name for of in used if (name := self.name_of(of)) is not None}
         names = [name for name in (*self.columns, *self.others) if name not in read]
         if not names:
             return []
@@ -188,17 +188,18 @@ class Table:
         told, verb = ", ".join(names[:MOST_NAMES]), "is" if len(names) == 1 else "are"
         return [f"{'column' if len(names) == 1 else 'columns'} {told}{rest} {verb} not read (see --columns)"]
 
-    def _name_of(self, of: str) -> str | None:
+    def name_of(self, of: str) -> str | None:
+        """The name of a field's column in the file; None where there is none."""
         return next((name for name in self.file_options.names(of) if name in self.columns), None)
 
     def _checked_splits(self, column: pl.Series) -> pl.Series:
         known = column.is_in((*SPLITS, MET)).fill_null(False)
-        self._require_none(~known, "train, valid, test or met in the field 'split'", column)
+        self.require_none(~known, "train, valid, test or met in the field 'split'", column)
         return column
 
     def _parsed_times(self, column: pl.Series) -> pl.Series:
         seconds, wrong = parse_times(column)
-        self._require_none(wrong, f"{TIMES} in the field 'time'", column)
+        self.require_none(wrong, f"{TIMES} in the field 'time'", column)
         return seconds
 
     def _parsed_numbers(self, of: str, column: pl.Series) -> pl.Series:
@@ -212,7 +213,7 @@ class Table:
         if column.dtype.is_float():
             numbers, texts = numbers.fill_nan(None), texts.fill_nan(None)
         wrong = ~texts.is_null() & ~numbers.is_finite().fill_null(False)
-        self._require_none(wrong, f"a number in the field {of!r}", column)
+        self.require_none(wrong, f"a number in the field {of!r}", column)
         return numbers
 
     def _judge_events(self, notes: list[str]) -> pl.Series | None:
@@ -241,7 +242,7 @@ class Table:
             ]
             if told:
                 rest = f" and {len(told) - MOST_NAMES} more kinds" if len(told) > MOST_NAMES else ""
-                notes.append(f"events by {self._name_of('event')}: {', '.join(told[:MOST_NAMES])}{rest} {words}")
+                notes.append(f"events by {self.name_of('event')}: {', '.join(told[:MOST_NAMES])}{rest} {words}")
         return likes.alias("event")
 
     def _judge_quantities(self, notes: list[str]) -> pl.Series | None:
@@ -254,7 +255,7 @@ class Table:
             notes.append(f"{none:,} of {count_noun(len(likes), 'row')} with a quantity of 0 or less count as no liking")
         return likes.alias("quantity")
 
-    def _require_none(self, wrong: pl.Series, expected: str, shown: pl.Series | None = None) -> None:
+    def require_none(self, wrong: pl.Series, expected: str, shown: pl.Series | None = None) -> None:
         """DataError with the line of the first wrong row, where there is one, and with its value if it may be shown."""
         if not wrong.any():
             return

@@ -1,0 +1,1 @@
+"""Node graphs for experiments: read, generated, divided among silos."""

@@ -1,0 +1,477 @@
+"""Files of node graphs -> one NodeShard over all nodes. DataError with file and line, never an id or a label.
+
+A pair of tables (nodes and edges) in any format that is read of interactions, or a folder with both; GraphML; or the
+`.npz` files in which Planetoid and the heterophilous graphs of Platonov et al. (2023) are handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+from xml.parsers import expat
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import sparse
+
+from client_service.data.events import row_numbers
+from client_service.data.id_columns import normalise_ids
+from client_service.data.node_graphs import (
+    SPLITS,
+    TEST,
+    TRAIN,
+    UNKNOWN,
+    UNLABELLED,
+    VALID,
+    Int64,
+    NodeShard,
+    build_adjacency,
+    sort_entries,
+)
+from shared.errors import DataError, SettingsError
+from shared.words import count_noun
+from simulation.datasets.columns import FileOptions
+from simulation.datasets.content import file_stem, format_extension, read_content
+from simulation.datasets.formats import FORMATS, READ
+from simulation.datasets.tables import Table
+from simulation.progress import step
+
+SHARES = (0.2, 0.4, 0.4)  # of a silo's labelled nodes for training, validation and test, where the data bring no split
+NODE_STEMS, EDGE_STEMS = ("nodes", "accounts", "vertices"), ("edges", "links", "relations", "transactions")
+FIELDS = {
+    "node": ("node", "node_id", "nodeid", "id", "account", "account_id"),
+    "label": ("label", "class", "y"),
+    "split": ("split",),
+    "source": ("source", "src", "from", "source_id"),
+    "target": ("target", "dst", "to", "target_id"),
+    "weight": ("weight",),
+    "type": ("type", "edge_type", "relation"),
+}
+"""Fields of both tables -> the usual names of their columns."""
+NO_NUMBER = ("", "nan", "null", "none", "na")  # in lower case
+NO_LABEL = ("", "unknown", "?", "nan", "null", "none", "na")  # in lower case
+MOST_CLASSES = 100  # of labels; more are taken for another column
+MOST_VALUES = 50  # of a column of words that becomes columns of 0 and 1
+MOST_FEATURES = 1 << 20
+
+
+@dataclass(frozen=True)
+class GraphOptions(FileOptions):
+    """What a user says of files of a graph.
+
+    values: column -> the words of it that count, in their order, in all silos alike; of `label`, the classes.
+    shared_values: may the columns of words, and the classes, follow from this data alone, as where one data set is
+    divided? A silo that reads its own data for a federation may not.
+    """
+
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shared_values: bool = True
+
+    IDS: ClassVar = ("node", "source", "target")
+
+    def names(self, of: str) -> tuple[str, ...]:
+        """The names, in lower case, by which a field's column goes."""
+        if of not in self.columns:
+            return FIELDS[of]
+        return (name,) if (name := self.columns[of].strip().lower()) else ()
+
+    def is_id(self, name: str) -> bool:
+        """Checks if a column of this name holds ids."""
+        return any(name in self.names(of) for of in self.IDS)
+
+    def is_read(self, name: str) -> bool:
+        """Accepts every column: what is no field is a feature."""
+        return bool(name)
+
+    def is_attribute(self, name: str) -> bool:
+        """Accepts every column: what is no field is a feature."""
+        return bool(name)
+
+
+AS_NAMED = GraphOptions()
+
+
+@step("reading the graph")
+def read_graph(
+    path: Path, edges: Path | None = None, options: GraphOptions = AS_NAMED, *, official: int | None = None
+) -> NodeShard:
+    """The whole graph of a file, of a folder, or of a pair of files. A split that a table brings is kept; else all
+    labelled nodes are for training until `draw_splits` divides them. official: of `.npz`, which of its own splits.
+    DataError for what is no graph."""
+    nodes_path, edges_path = locate_graph(path, edges)
+    if edges_path is not None:
+        return read_tables(nodes_path, edges_path, options)
+    if options != AS_NAMED and format_extension(nodes_path) == "npz":
+        raise SettingsError("--columns, --delimiter, --values: expected none with .npz, which has no columns")
+    if format_extension(nodes_path) == "npz":
+        return read_npz(nodes_path, official)
+    return read_graphml(nodes_path, options)
+
+
+def locate_graph(path: Path, edges: Path | None = None) -> tuple[Path, Path | None]:
+    """The file of nodes and that of edges; None for a file that has both. DataError for a folder that lacks one."""
+    if not path.exists() or (edges is not None and not edges.exists()):
+        raise DataError(f"{edges if path.exists() else path}: expected a file or a folder, got nothing there")
+    if edges is not None:
+        return path, edges
+    if path.is_dir():
+        found = [find_table(path, stems) for stems in (NODE_STEMS, EDGE_STEMS)]
+        for file, stems in zip(found, (NODE_STEMS, EDGE_STEMS), strict=True):
+            if file is None:
+                raise DataError(f"{path}: expected a file {stems[0]} ({READ}), got none of {', '.join(stems)}")
+        return found[0] or path, found[1]
+    if format_extension(path) in ("npz", "graphml", "xml"):
+        return path, None
+    if (beside := find_table(path.parent, EDGE_STEMS)) is None or file_stem(path).lower() in EDGE_STEMS:
+        raise DataError(f"{path}: expected the nodes, with a file edges beside it or named by --edges, got no edges")
+    return path, beside
+
+
+def find_table(folder: Path, stems: Sequence[str]) -> Path | None:
+    """The file of the first of these names that a folder has, in a format that is read."""
+    files = sorted(file for file in folder.iterdir() if file.is_file() and format_extension(file) in FORMATS)
+    return next((file for stem in stems for file in files if file_stem(file).lower() == stem), None)
+
+
+def holds_graph(path: Path) -> bool:
+    """Checks if a path is a graph by its name alone, or a folder with both tables."""
+    if path.is_dir():
+        return all(find_table(path, stems[:1]) is not None for stems in (NODE_STEMS, EDGE_STEMS))
+    return path.is_file() and format_extension(path) in ("npz", "graphml")
+
+
+def read_npz(path: Path, official: int | None = None) -> NodeShard:
+    """Planetoid (features as CSR, `y`, `train_idx`) or a heterophilous graph (`node_features`, ten masks)."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        planetoid = "x_data" in arrays
+        if planetoid:
+            parts = tuple(arrays[name] for name in ("x_data", "x_indices", "x_indptr"))
+            features = sparse.csr_array(parts, shape=tuple(arrays["x_shape"]), dtype=np.float32)
+        else:
+            features = sparse.csr_array(arrays["node_features"].astype(np.float32))
+        features.check_format(full_check=True)
+        labels = arrays["y" if planetoid else "node_labels"].astype(np.int64).reshape(-1)
+        edges = arrays["edges"].astype(np.int64).reshape(-1, 2)
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        keys = "edges and either x_data, x_indices, x_indptr, x_shape, y or node_features, node_labels"
+        raise DataError(f"{path}: expected the arrays {keys}, got something else") from None
+    nodes = features.shape[0]
+    if len(labels) != nodes or (len(edges) and not (edges.min() >= 0 and edges.max() < nodes)):
+        raise DataError(f"{path}: expected a label for each of {nodes:,} nodes, and edges between these, got others")
+    if not np.isfinite(features.data).all():
+        raise DataError(f"{path}: expected finite features, got others")
+    digits = len(str(max(nodes - 1, 0)))
+    splits = np.full(nodes, TRAIN, np.int8) if official is None else _official_split(path, arrays, nodes, official)
+    labels = np.where(splits == UNLABELLED, UNKNOWN, np.maximum(labels, UNKNOWN))
+    weights = np.ones(len(edges), np.float32)
+    return NodeShard(
+        file_stem(path),
+        tuple(f"{number:0{digits}d}" for number in range(nodes)),
+        sort_entries(features),
+        tuple(f"feature-{number}" for number in range(features.shape[1])),
+        build_adjacency(edges[:, 0], edges[:, 1], weights, nodes),
+        labels,
+        tuple(str(number) for number in range(max(2, int(labels.max(initial=0)) + 1))),
+        np.where(labels == UNKNOWN, UNLABELLED, splits).astype(np.int8),
+        notes=() if official is None else (f"split {official} of those that come with the data",),
+    )
+
+
+def _official_split(path: Path, arrays: Mapping[str, Any], nodes: int, number: int) -> NDArray[np.int8]:
+    """The file's own split; a node that is in no part of it counts as one without a label."""
+    masks = "train_masks" in arrays
+    names = ("train_masks", "val_masks", "test_masks") if masks else ("train_idx", "val_idx", "test_idx")
+    count = len(arrays["train_masks"]) if masks else 1
+    if not 0 <= number < count:
+        raise SettingsError(f"official split: expected one of 0 to {count - 1} of {path.name}, got {number}")
+    found = np.full(nodes, UNLABELLED, np.int8)
+    for name, split in zip(names, (TRAIN, VALID, TEST), strict=True):
+        found[arrays[name][number] if masks else arrays[name]] = split
+    return found
+
+
+def read_tables(nodes_path: Path, edges_path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
+    """A table of nodes and one of edges. Edges to nodes that the first does not have are left out, and counted."""
+    nodes, edges = _read_table(nodes_path, options, "node"), _read_table(edges_path, options, "source")
+    name = file_stem(nodes_path)
+    return _build_graph(nodes_path.parent.name if name.lower() in NODE_STEMS else name, nodes, edges, options)
+
+
+def _read_table(path: Path, options: GraphOptions, needed: str) -> Table:
+    if format_extension(path) not in FORMATS:
+        raise DataError(f"{path}: expected {READ}, got the extension {format_extension(path)!r}")
+    found = FORMATS[format_extension(path)].read(path, options)
+    words = {name: normalise_ids(one) if one.dtype == pl.String else one for name, one in found.columns.items()}
+    table = replace(found, columns=words)
+    table.ids_of(needed)
+    return table
+
+
+def _build_graph(name: str, nodes: Table, edges: Table, options: GraphOptions) -> NodeShard:
+    ids = nodes.ids_of("node")
+    if (again := len(ids) - ids.n_unique()) > 0:
+        raise DataError(f"{nodes.path}: expected one row for each node, {again:,} rows have a node again")
+    order = ids.arg_sort()
+    ids = ids.gather(order)
+    notes: list[str] = []
+    adjacency = _read_edges(edges, ids, notes)
+    labels, classes = _read_labels(nodes, options, notes)
+    features, names = _read_features(nodes, options, notes)
+    splits = _read_splits(nodes, labels)
+    places = order.to_numpy()
+    return NodeShard(
+        name,
+        tuple(ids),
+        sort_entries(features[places]),
+        names,
+        adjacency,
+        labels[places],
+        classes,
+        splits[places],
+        tuple(notes),
+    )
+
+
+def _read_edges(edges: Table, ids: pl.Series, notes: list[str]) -> sparse.csr_array:
+    """Without a column of weights an edge that is listed again, in either direction, counts once; else they add up."""
+    sources, targets = (row_numbers(edges.ids_of(of), ids) for of in ("source", "target"))
+    weights = _read_weights(edges)
+    inside = (sources >= 0) & (targets >= 0)
+    if outside := int(np.count_nonzero(~inside)):
+        notes.append(f"{count_noun(outside, 'edge')} to nodes that the table of nodes does not have left out")
+    loops = inside & (sources == targets)
+    if count := int(np.count_nonzero(loops)):
+        notes.append(f"{count_noun(count, 'edge')} of a node to itself left out")
+    kept = inside & ~loops
+    if (kinds := edges.find_column("type")) is not None:
+        notes.append(f"edges of {count_noun(kinds.n_unique(), 'type')} are read as one graph")
+    given = None if weights is None else weights[kept]
+    low, high = np.minimum(sources, targets)[kept], np.maximum(sources, targets)[kept]
+    pairs, places = np.unique(low * max(len(ids), 1) + high, return_inverse=True)
+    if again := len(low) - len(pairs):
+        notes.append(
+            f"{count_noun(again, 'edge')} listed again: {'its count is 1' if given is None else 'weights add up'}"
+        )
+    summed = np.bincount(places, given, minlength=len(pairs)) if given is not None else np.ones(len(pairs))
+    lows, highs = np.divmod(pairs, max(len(ids), 1))
+    if not np.isfinite(summed.astype(np.float32)).all():
+        raise DataError(f"{edges.path}: expected weights whose sums are finite, got larger ones")
+    return build_adjacency(lows, highs, summed.astype(np.float32), len(ids))
+
+
+def _read_weights(edges: Table) -> NDArray[np.float64] | None:
+    column = edges.find_column("weight")
+    if column is None:
+        return None
+    expected = "a number above 0 in the field 'weight', got another or none"
+    numbers = _parse_numbers(column)
+    if numbers is None:
+        edges.require_none(column.cast(pl.Float64, strict=False).is_null(), expected)
+        raise DataError(f"{edges.path}: expected {expected}")
+    edges.require_none((~(numbers > 0) | numbers.is_infinite()).fill_null(True), expected)
+    found: NDArray[np.float64] = numbers.to_numpy().astype(np.float64)
+    return found
+
+
+def _parse_numbers(column: pl.Series) -> pl.Series | None:
+    """Float64, null where nothing stands; None for a column of words or dates."""
+    texts = column
+    if column.dtype == pl.String:
+        texts = column.str.strip_chars()
+        texts = texts.set(texts.str.to_lowercase().is_in(NO_NUMBER).fill_null(False), None)
+        texts = texts.str.replace(r"^([+-]?\d+),(\d+)$", "${1}.${2}").replace(
+            {"true": "1", "false": "0", "True": "1", "False": "0", "TRUE": "1", "FALSE": "0"}
+        )
+    if texts.dtype.is_temporal():
+        return None
+    numbers = texts.cast(pl.Float64, strict=False)
+    return None if numbers.null_count() > texts.null_count() else numbers.fill_nan(None)
+
+
+def _read_labels(nodes: Table, options: GraphOptions, notes: list[str]) -> tuple[Int64, tuple[str, ...]]:
+    """A row of the classes, or UNKNOWN. The classes are those that --values says, else the words that occur."""
+    column = nodes.find_column("label")
+    if column is None:
+        raise DataError(f"{nodes.path}: expected a column label, got none; --columns label=NAME names another")
+    words = normalise_ids(column.cast(pl.String))
+    words = words.replace({"true": "1", "false": "0"}) if column.dtype == pl.Boolean else words
+    unknown = words.is_null() | words.str.to_lowercase().is_in(NO_LABEL).fill_null(True)
+    classes = options.values.get("label") or _order_words(words.filter(~unknown).unique().to_list())
+    if len(classes) > MOST_CLASSES:
+        raise DataError(
+            f"{nodes.path}: expected up to {MOST_CLASSES} classes in the field 'label', got {len(classes):,}: is it"
+            " another column? --columns label=NAME"
+        )
+    if len(classes) < 2:
+        raise DataError(
+            f"{nodes.path}: expected two classes or more in the field 'label', got {len(classes)}; --values"
+            " label=A,B names those that this file lacks"
+        )
+    if "label" not in options.values and not options.shared_values:
+        notes.append(f"classes, in this order: {', '.join(classes)}; --values label=A,B gives those of all silos")
+    places = {word: place for place, word in enumerate(classes)}
+    found = np.array(
+        [UNKNOWN if none else places.get(word, -2) for word, none in zip(words, unknown, strict=True)], np.int64
+    )
+    nodes.require_none(
+        pl.Series(found == -2),
+        f"one of the {len(classes)} classes that --values says in the field 'label', got another",
+    )
+    if count := int(np.count_nonzero(found == UNKNOWN)):
+        notes.append(f"{count_noun(count, 'node')} without a label, which others' labels answer for")
+    return found, tuple(classes)
+
+
+def _order_words(words: Sequence[str]) -> tuple[str, ...]:
+    """As numbers where all are, else as text."""
+    if all(word.lstrip("-").isdecimal() for word in words):
+        return tuple(sorted(words, key=int))
+    return tuple(sorted(words))
+
+
+def _read_splits(nodes: Table, labels: Int64) -> NDArray[np.int8]:
+    column = nodes.find_column("split")
+    found = np.where(labels == UNKNOWN, UNLABELLED, TRAIN).astype(np.int8)
+    if column is None:
+        return found
+    named = {word: place for place, word in enumerate(SPLITS)} | {"val": VALID, "validation": VALID, "": UNLABELLED}
+    given = np.array([named.get((word or "").lower(), -1) for word in column.cast(pl.String)], np.int8)
+    nodes.require_none(pl.Series(given < 0), "train, valid, test or nothing in the field 'split', got another")
+    nodes.require_none(
+        pl.Series((given == UNLABELLED) & (labels != UNKNOWN)),
+        "train, valid or test in the field 'split' of a node with a label, got none",
+    )
+    return np.where(labels == UNKNOWN, UNLABELLED, given).astype(np.int8)
+
+
+def _read_features(nodes: Table, options: GraphOptions, notes: list[str]) -> tuple[sparse.csr_array, tuple[str, ...]]:
+    """Numbers as they are, words as columns of 0 and 1. A number that is missing is 0."""
+    fields = {name for of in ("node", "label", "split") for name in options.names(of)[:1] if name in nodes.columns}
+    fields |= {name for of in ("node", "label", "split") if (name := nodes.name_of(of)) is not None}
+    blocks, names, missing = list[Any](), list[str](), 0
+    for name, column in nodes.columns.items():
+        if name in fields:
+            continue
+        if name in options.values:
+            words = normalise_ids(column.cast(pl.String))
+            blocks.append(_mark_words(words, options.values[name]))
+            names += [f"{name}={value}" for value in options.values[name]]
+            continue
+        numbers = _parse_numbers(column)
+        if numbers is not None:
+            missing += numbers.null_count()
+            values = numbers.fill_null(0.0).to_numpy().astype(np.float32)
+            nodes.require_none(pl.Series(~np.isfinite(values)), f"a finite number in column {name!r}, got another")
+            blocks.append(sparse.csr_array(values[:, None]))
+            names.append(name)
+            continue
+        words = normalise_ids(column.cast(pl.String))
+        values_of = _order_words([word for word in words.drop_nulls().unique().to_list() if word])
+        if not options.shared_values or len(values_of) > MOST_VALUES:
+            nodes.require_none(
+                pl.Series([True]),
+                f"numbers in column {name!r}, got words ({len(values_of):,} different): --values {name}=A,B says which"
+                f" become columns of 0 and 1, --columns {name}= is no field; leave the column out of the file else",
+            )
+        blocks.append(_mark_words(words, values_of))
+        names += [f"{name}={value}" for value in values_of]
+    if missing:
+        notes.append(f"{count_noun(missing, 'missing number')} of features read as 0")
+    if not blocks:
+        notes.append("no column of features: labels follow from edges alone")
+        return sparse.csr_array(np.ones((len(nodes.line), 1), np.float32)), ("constant",)
+    if len(names) > MOST_FEATURES:
+        raise DataError(f"{nodes.path}: expected at most {MOST_FEATURES:,} features, got {len(names):,}")
+    return sparse.csr_array(sparse.hstack(blocks, format="csr"), dtype=np.float32), tuple(names)
+
+
+def _mark_words(words: pl.Series, values: Sequence[str]) -> sparse.csr_array:
+    """1 in the column of a row's word, (n, values); a word that is none of them has a row of zeros."""
+    places = {value: place for place, value in enumerate(values)}
+    found = np.array([places.get(word or "", -1) for word in words], np.int64)
+    rows = np.flatnonzero(found >= 0)
+    ones = np.ones(len(rows), np.float32)
+    return sparse.csr_array(sparse.coo_array((ones, (rows, found[rows])), shape=(len(words), len(values))))
+
+
+def read_graphml(path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
+    """GraphML: the `data` of nodes and edges are columns by the names of their keys. Directions do not count."""
+    file = GraphmlFile()
+    parser = expat.ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler = file.begin, file.end
+    parser.CharacterDataHandler = file.add_text
+    file.line_of = lambda: parser.CurrentLineNumber
+    try:
+        parser.Parse(read_content(path), True)
+    except expat.ExpatError as error:
+        raise DataError(f"{path}: line {error.lineno}: expected GraphML, got what is no XML") from None
+    nodes, edges = (file.table(path, kind, options) for kind in ("node", "edge"))
+    return _build_graph(file_stem(path), nodes, edges, options)
+
+
+class GraphmlFile:
+    """Collects nodes and edges of a GraphML file as its parser meets them."""
+
+    def __init__(self) -> None:
+        self.line_of: Any = None
+        self._rows: dict[str, list[dict[str, str]]] = {"node": [], "edge": []}
+        self._lines: dict[str, list[int]] = {"node": [], "edge": []}
+        self._names: dict[str, str] = {}
+        self._usual: dict[str, dict[str, str]] = {"node": {}, "edge": {}}
+        self._open: dict[str, str] | None = None
+        self._key = ""
+        self._text: list[str] | None = None
+
+    def begin(self, tag: str, values: dict[str, str]) -> None:
+        """Takes the start of an element."""
+        name = tag.rpartition(":")[2]
+        if name == "key":
+            self._key = values.get("id", "")
+            self._names[self._key] = values.get("attr.name", self._key).strip().lower()
+            self._open = self._usual.get(values.get("for", ""), {})
+        elif name in self._rows:
+            ends = ("id",) if name == "node" else ("source", "target")
+            self._open = {f"\0{end}": values.get(end, "") for end in ends}
+            self._rows[name].append(self._open)
+            self._lines[name].append(self.line_of())
+        elif name in ("data", "default"):
+            self._key = values.get("key", self._key)
+            self._text = []
+
+    def end(self, tag: str) -> None:
+        """Takes the end of an element."""
+        name = tag.rpartition(":")[2]
+        if name in ("data", "default") and self._text is not None:
+            if self._open is not None:
+                self._open[self._names.get(self._key, self._key)] = "".join(self._text)
+            self._text = None
+        elif name in ("node", "edge", "key"):
+            self._open = None
+
+    def add_text(self, text: str) -> None:
+        """Takes text between tags."""
+        if self._text is not None:
+            self._text.append(text)
+
+    def table(self, path: Path, kind: str, options: GraphOptions) -> Table:
+        """All nodes, or all edges, each with its line; the ends and ids under the names of their fields."""
+        rows, usual = self._rows[kind], self._usual[kind]
+        if not rows and kind == "node":
+            raise DataError(f"{path}: expected GraphML with nodes, got none")
+        fields = {"\0id": "node", "\0source": "source", "\0target": "target"}
+        ends = ("\0id",) if kind == "node" else ("\0source", "\0target")
+        names = dict.fromkeys([*ends, *usual, *(name for row in rows for name in row)])
+        columns = {name: pl.Series([row.get(name, usual.get(name)) for row in rows], dtype=pl.String) for name in names}
+        found = {
+            fields.get(name, name): column.str.strip_chars() for name, column in columns.items() if name not in ends
+        }
+        own = {fields[name]: normalise_ids(columns[name]) for name in ends}
+        columns_said = {of: name for of, name in options.columns.items() if of not in own}
+        return Table(
+            path, found | own, pl.Series(self._lines[kind], dtype=pl.Int64), replace(options, columns=columns_said)
+        )
