@@ -52,8 +52,7 @@ def cut_by_metis(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
         weights = np.clip(np.rint(data / data.max() * LARGEST_WEIGHT), 1, LARGEST_WEIGHT).astype(np.int64).tolist()
     found = pymetis.part_graph(
         parts,
-        xadj=adjacency.indptr.tolist(),
-        adjncy=adjacency.indices.tolist(),
+        adjacency=pymetis.CSRAdjacency(adjacency.indptr.tolist(), adjacency.indices.tolist()),
         eweights=weights,
         options=pymetis.Options(seed=seed),
     )

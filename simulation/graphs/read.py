@@ -75,7 +75,7 @@ class GraphOptions(FileOptions):
     def names(self, of: str) -> tuple[str, ...]:
         """The names, in lower case, by which a field's column goes."""
         if of not in self.columns:
-            return FIELDS[of]
+            return FIELDS.get(of, ())
         return (name,) if (name := self.columns[of].strip().lower()) else ()
 
     def is_id(self, name: str) -> bool:
