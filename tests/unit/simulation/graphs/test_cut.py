@@ -90,7 +90,7 @@ def test_splits_are_drawn_of_labelled_nodes_alone() -> None:
 
 def test_without_pymetis_growth_is_usual_and_metis_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", {}.get)
     assert cut_graph(make_blocks(), 2, 0).method == "growth"
     with pytest.raises(SettingsError, match=r"lpsfed\[graphs\]"):
         cut_graph(make_blocks(), 2, 0, "metis")
