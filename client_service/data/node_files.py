@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +16,7 @@ from scipy import sparse
 
 from client_service.data.events import id_column, row_numbers
 from client_service.data.files import commit_files, current_file, read_bytes
+from client_service.data.foreign_edges import read_foreign_edges
 from client_service.data.node_graphs import (
     SPLITS,
     UNKNOWN,
@@ -32,6 +32,7 @@ from shared.errors import DataError
 from shared.message import Message
 
 NODES, EDGES, FEATURES, HEAD = "nodes.parquet", "edges.parquet", "features.safetensors", "shard.json"
+FOREIGN = "foreign.parquet"  # edges to nodes of other silos, where there are any
 FORMAT: Literal["lpsfed-nodes/1"] = "lpsfed-nodes/1"
 MOST_COLUMNS = 1 << 20
 MOST_CLASSES = 1 << 10
@@ -45,6 +46,7 @@ class NodeShardHead(Message):
     name: str = Field(min_length=1, max_length=200)
     nodes: int = Field(ge=1)
     edges: int = Field(ge=0)
+    foreign_edges: int = Field(0, ge=0, exclude_if=lambda edges: edges == 0)
     features: tuple[str, ...] = Field(max_length=MOST_COLUMNS)
     classes: tuple[str, ...] = Field(min_length=2, max_length=MOST_CLASSES)
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -57,6 +59,7 @@ def describe_node_head(shard: NodeShard) -> NodeShardHead:
         name=shard.name,
         nodes=len(shard.node_ids),
         edges=shard.edges,
+        foreign_edges=0 if shard.foreign is None else int(shard.foreign.weights.nnz),
         features=tuple(shard.feature_names),
         classes=tuple(shard.classes),
         digest=shard.digest,
@@ -82,6 +85,8 @@ def save_node_shard(folder: Path, shard: NodeShard) -> NodeShardHead:
         FEATURES: _encode_features(shard.features),
         HEAD: text.encode(),
     }
+    if shard.foreign is not None:
+        files[FOREIGN] = _parquet(shard.foreign.list_edges(shard.node_ids))
     commit_files(folder, files)
     return head
 
@@ -105,6 +110,10 @@ def load_node_shard(folder: Path) -> NodeShard:
     edges_path, features_path = current_file(folder, EDGES), current_file(folder, FEATURES)
     features = _read_features(features_path, len(ids), len(head.features))
     adjacency = read_edges(read_table(edges_path), ids, edges_path)
+    foreign = None
+    if head.foreign_edges:
+        foreign_path = current_file(folder, FOREIGN)
+        foreign = read_foreign_edges(read_table(foreign_path), ids, foreign_path)
     shard = NodeShard(
         head.name,
         tuple(ids),
@@ -115,10 +124,11 @@ def load_node_shard(folder: Path) -> NodeShard:
         head.classes,
         splits,
         head.notes,
+        foreign,
     )
-    derived = json.loads(describe_node_head(shard).model_dump_json(include={"nodes", "edges", "digest"}))
-    for field, observed in derived.items():
-        if (expected := getattr(head, field)) != observed:
+    derived = describe_node_head(shard)
+    for field in ("nodes", "edges", "foreign_edges", "digest"):
+        if (expected := getattr(head, field)) != (observed := getattr(derived, field)):
             raise DataError(f"{head_path}: expected {field} {expected} as the head says, the files have {observed}")
     return shard
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.digests import list_content
+from client_service.data.foreign_edges import ForeignEdges
 from client_service.data.id_columns import rows_of_ids
 
 Int64 = NDArray[np.int64]
@@ -52,7 +53,8 @@ class NodeShard:
 
     node_ids: ascending, (n,). features: (n, q), float32. feature_names: (q,). adjacency: symmetric weights of edges
     between the silo's own nodes, above 0, without self loops, (n, n). labels: a row of `classes`, or UNKNOWN, (n,).
-    splits: TRAIN, VALID or TEST of labelled nodes, UNLABELLED of the others, (n,).
+    splits: TRAIN, VALID or TEST of labelled nodes, UNLABELLED of the others, (n,). foreign: edges to nodes of other
+    silos; None without any.
     """
 
     name: str
@@ -64,6 +66,7 @@ class NodeShard:
     classes: Sequence[str]
     splits: NDArray[np.int8]
     notes: tuple[str, ...] = ()
+    foreign: ForeignEdges | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -76,6 +79,8 @@ class NodeShard:
                 total.update(np.ascontiguousarray(part, dtype=kind).data)
         for part in (self.labels, self.splits):
             total.update(np.ascontiguousarray(part, dtype="<i8").data)
+        if self.foreign is not None:
+            total.update(self.foreign.digest.encode())
         return total.hexdigest()
 
     @property
