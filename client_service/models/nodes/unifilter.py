@@ -1,0 +1,158 @@
+"""UniFilter: labels of nodes by one polynomial filter of their features, and a small network on top.
+
+Huang, Wang, Li, Lio. How Universal Polynomial Bases Enhance Spectral Graph Neural Networks. ICML 2024. Shapes: n nodes,
+F features, K order, h width, o outputs: one for two classes, c for more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from client_service.data.node_graphs import TRAIN, NodeShard
+from client_service.models.nodes.spectral_bases import (
+    UNKNOWN_HOMOPHILY,
+    SpectralBases,
+    mixed_bases,
+    propagation_matrix,
+)
+from shared.method.graph import Float64
+from shared.method.parameters import Float32
+from shared.method.settings import MethodSettings
+from shared.method.tensors import count_outputs
+
+
+class GraphData:
+    """Tensors of a silo's graph that a network reads and never trains: its copies share them."""
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self.tensors = tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def __deepcopy__(self, memo: dict[int, object]) -> GraphData:
+        return self
+
+    def on(self, device: torch.device) -> GraphData:
+        """The same on a device, moved once."""
+        if any(value.device != device for value in self.tensors.values()):
+            self.tensors = {name: value.to(device) for name, value in self.tensors.items()}
+        return self
+
+
+class SeededDropout(nn.Module):
+    """Dropout whose draws follow from a seed, so that a round that is run again draws the same."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share, self.seed, self.draws = share, 0, 0
+
+    def begin(self, seed: int) -> None:
+        """Draw anew from this seed."""
+        self.seed, self.draws = seed, 0
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Some numbers become 0 while training, and the others grow."""
+        if not self.training or self.share == 0:
+            return values
+        generator = torch.Generator().manual_seed((self.seed + self.draws) % (1 << 63))
+        self.draws += 1
+        kept = torch.rand(values.shape, generator=generator).to(values.device) >= self.share
+        return values * kept / (1.0 - self.share)
+
+
+class SharedFilter(nn.Module):
+    """One coefficient for each basis, alike for all features, (K + 1,)."""
+
+    def __init__(self, order: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((order + 1,), 1.0 / (order + 1)))
+
+
+class UniFilter(nn.Module):
+    """Logits = predictive(ReLU(hidden(sum_k w_k basis_k))).
+
+    Its coefficients and both layers can be exchanged; nothing else is trained.
+    """
+
+    # Paper: layers without a bias; here: with one, because dense features are neither centred nor scaled.
+    def __init__(self, bases: SpectralBases, width: int, outputs: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        order, _, features = bases.others.shape
+        first = torch.from_numpy(bases.first.toarray().astype(np.float32))
+        self.data = GraphData(first=first, others=torch.from_numpy(bases.others))
+        self.coefficients = bases.coefficients
+        self.filter = SharedFilter(order)
+        self.dropout = SeededDropout(dropout)
+        self.hidden, self.predictive = nn.Linear(features, width), nn.Linear(width, outputs)
+
+    def forward(self, rows: Tensor | None = None) -> Tensor:
+        """Logits of these nodes, (B, o); of all without rows."""
+        data = self.data.on(self.filter.weight.device)
+        first, others = data["first"], data["others"]
+        if rows is not None:
+            first, others = first[rows], others[:, rows]
+        return self.label_filtered(first * self.filter.weight[0] + torch.tensordot(self.filter.weight[1:], others, 1))
+
+    def label_filtered(self, filtered: Tensor) -> Tensor:
+        """Logits of nodes by their filtered features, (B, F) -> (B, o)."""
+        logits: Tensor = self.predictive(torch.relu(self.hidden(self.dropout(filtered))))
+        return logits
+
+    @torch.no_grad()
+    def label_new_nodes(self, powers: Float64) -> Tensor:
+        """Logits of nodes that were not in the graph, by their rows of P^k x, (K + 1, m, F) -> (m, o)."""
+        weight = self.filter.weight.detach().cpu().double().numpy()
+        mixed: Float64 = np.einsum("k,kjf->jf", weight, self.coefficients)
+        filtered = np.einsum("jf,jmf->mf", mixed, powers)
+        device = self.hidden.weight.device
+        return self.label_filtered(torch.from_numpy(filtered.astype(np.float32)).to(device))
+
+
+def build_unifilter(shard: NodeShard, method: MethodSettings) -> UniFilter:
+    """A UniFilter of the shard's graph. Slow on large graphs."""
+    nodes = method.nodes
+    bases = mixed_bases(
+        propagation_matrix(shard.adjacency), shard.features, nodes.order, training_homophily(shard), nodes.tau
+    )
+    return UniFilter(bases, method.width, count_outputs(method), nodes.dropout)
+
+
+def training_homophily(shard: NodeShard) -> float:
+    """h: share of edges between training nodes whose labels are equal; .75 where there is none."""
+    known = shard.edge_homophily(shard.nodes_of(TRAIN))
+    return UNKNOWN_HOMOPHILY if known is None else known
+
+
+SIDES = {"signature_low": 1.0, "signature_high": 0.0}
+"""Measures of FedGSP, each with the tau whose bases it describes: powers of the propagation, or bases at the angle."""
+
+
+def measure_signature(shard: NodeShard, order: int, name: str) -> Float32:
+    """The leading direction of features in each basis 1 to K, with its largest entry above 0, (K, F).
+
+    p^k (signature_low) and q^k (signature_high): the first right singular vector of the centred basis (n, F).
+    """
+    # Paper: which numbers of a client p and q are is told in the main text alone; here: the released code's leading
+    # directions, with a fixed sign, because distances between clients depend on it.
+    propagation = propagation_matrix(shard.adjacency)
+    bases = mixed_bases(propagation, shard.features, order, training_homophily(shard), SIDES[name])
+    return np.stack([lead_direction(one.astype(np.float64)) for one in bases.others]).astype(np.float32)
+
+
+def lead_direction(basis: Float64) -> Float64:
+    """First right singular vector of the centred columns, its largest entry above 0, (F,); zeros where all is 0."""
+    centred = basis - basis.mean(axis=0)
+    products = centred @ centred.T if len(centred) < centred.shape[1] else centred.T @ centred
+    values, vectors = np.linalg.eigh(products)
+    if len(values) == 0 or values[-1] <= 0.0 or not np.isfinite(values[-1]):
+        return np.zeros(basis.shape[1])
+    lead = centred.T @ vectors[:, -1] if len(centred) < centred.shape[1] else vectors[:, -1]
+    length = float(np.linalg.norm(lead))
+    if length == 0.0:
+        return np.zeros(basis.shape[1])
+    largest = lead[np.argmax(np.abs(lead) > np.abs(lead).max() * (1 - 1e-9))]
+    direction: Float64 = lead / length * np.sign(largest)
+    return direction
