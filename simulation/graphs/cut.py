@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from client_service.data.foreign_edges import build_foreign_edges
 from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, UNLABELLED, VALID, Int64, NodeShard, sort_entries
 from shared.errors import SettingsError
 from shared.words import count_noun
@@ -142,15 +143,22 @@ def share_kept(graph: NodeShard, nodes: Sequence[Int64]) -> float:
 
 
 def take_nodes(graph: NodeShard, name: str, nodes: Int64) -> NodeShard:
-    """A silo's own graph: these nodes (ascending rows) and the edges between them."""
+    """A silo's own graph: these nodes (ascending rows) and the edges between them. Their other edges are foreign."""
+    rows = graph.adjacency[nodes]
+    outside = np.ones(len(graph.node_ids), bool)
+    outside[nodes] = False
+    ends = sparse.coo_array(rows)
+    foreign = outside[ends.col]
+    others = [graph.node_ids[column] for column in ends.col[foreign]]
     return replace(
         graph,
         name=name,
         node_ids=tuple(graph.node_ids[row] for row in nodes),
         features=sort_entries(graph.features[nodes]),
-        adjacency=sort_entries(graph.adjacency[nodes][:, nodes]),
+        adjacency=sort_entries(rows[:, nodes]),
         labels=graph.labels[nodes],
         splits=graph.splits[nodes],
+        foreign=build_foreign_edges(ends.row[foreign].astype(np.int64), others, ends.data[foreign], len(nodes)),
     )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.events import row_numbers
+from client_service.data.foreign_edges import ForeignEdges, build_foreign_edges
 from client_service.data.id_columns import normalise_ids
 from client_service.data.node_graphs import (
     SPLITS,
@@ -196,7 +197,7 @@ def _official_split(path: Path, arrays: Mapping[str, Any], nodes: int, number: i
 
 
 def read_tables(nodes_path: Path, edges_path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
-    """A table of nodes and one of edges. Edges to nodes that the first does not have are left out, and counted."""
+    """A table of nodes and one of edges. An edge to a node that the first does not have is foreign: another silo's."""
     nodes, edges = _read_table(nodes_path, options, "node"), _read_table(edges_path, options, "source")
     name = file_stem(nodes_path)
     return _build_graph(nodes_path.parent.name if name.lower() in NODE_STEMS else name, nodes, edges, options)
@@ -219,7 +220,7 @@ def _build_graph(name: str, nodes: Table, edges: Table, options: GraphOptions) -
     order = ids.arg_sort()
     ids = ids.gather(order)
     notes: list[str] = []
-    adjacency = _read_edges(edges, ids, notes)
+    adjacency, foreign = _read_edges(edges, ids, notes)
     labels, classes = _read_labels(nodes, options, notes)
     features, names = _read_features(nodes, options, notes)
     splits = _read_splits(nodes, labels)
@@ -234,40 +235,49 @@ def _build_graph(name: str, nodes: Table, edges: Table, options: GraphOptions) -
         classes,
         splits[places],
         tuple(notes),
+        foreign,
     )
 
 
-def _read_edges(edges: Table, ids: pl.Series, notes: list[str]) -> sparse.csr_array:
+def _read_edges(edges: Table, ids: pl.Series, notes: list[str]) -> tuple[sparse.csr_array, ForeignEdges | None]:
     """Without a column of weights an edge that is listed again, in either direction, counts once; else they add up."""
-    sources, targets = (row_numbers(edges.ids_of(of), ids) for of in ("source", "target"))
-    weights = _read_weights(edges)
-    inside = (sources >= 0) & (targets >= 0)
-    if outside := int(np.count_nonzero(~inside)):
-        notes.append(f"{count_noun(outside, 'edge')} to nodes that the table of nodes does not have left out")
-    loops = inside & (sources == targets)
-    if count := int(np.count_nonzero(loops)):
-        notes.append(f"{count_noun(count, 'edge')} of a node to itself left out")
-    kept = inside & ~loops
+    names = [edges.ids_of(of) for of in ("source", "target")]
+    table = pl.DataFrame({"low": names[0], "high": names[1], "weight": _read_weights(edges, len(names[0]))})
+    weighted = edges.find_column("weight") is not None
     if (kinds := edges.find_column("type")) is not None:
         notes.append(f"edges of {count_noun(kinds.n_unique(), 'type')} are read as one graph")
-    given = None if weights is None else weights[kept]
-    low, high = np.minimum(sources, targets)[kept], np.maximum(sources, targets)[kept]
-    pairs, places = np.unique(low * max(len(ids), 1) + high, return_inverse=True)
-    if again := len(low) - len(pairs):
+    if count := int((table["low"] == table["high"]).sum()):
+        notes.append(f"{count_noun(count, 'edge')} of a node to itself left out")
+    table = table.filter(pl.col("low") != pl.col("high")).select(
+        low=pl.min_horizontal("low", "high"), high=pl.max_horizontal("low", "high"), weight="weight"
+    )
+    summed = table.group_by("low", "high", maintain_order=True).agg(pl.col("weight").sum())
+    if again := len(table) - len(summed):
         notes.append(
-            f"{count_noun(again, 'edge')} listed again: {'its count is 1' if given is None else 'weights add up'}"
+            f"{count_noun(again, 'edge')} listed again: {'weights add up' if weighted else 'each counts once'}"
         )
-    summed = np.bincount(places, given, minlength=len(pairs)) if given is not None else np.ones(len(pairs))
-    lows, highs = np.divmod(pairs, max(len(ids), 1))
-    if not np.isfinite(summed.astype(np.float32)).all():
+    weights = (summed["weight"].to_numpy() if weighted else np.ones(len(summed))).astype(np.float32)
+    if not np.isfinite(weights).all():
         raise DataError(f"{edges.path}: expected weights whose sums are finite, got larger ones")
-    return build_adjacency(lows, highs, summed.astype(np.float32), len(ids))
+    lows, highs = (row_numbers(summed[name], ids) for name in ("low", "high"))
+    inside, strange = (lows >= 0) & (highs >= 0), (lows < 0) & (highs < 0)
+    if count := int(np.count_nonzero(strange)):
+        notes.append(f"{count_noun(count, 'edge')} between nodes that the table of nodes does not have left out")
+    foreign = ~inside & ~strange
+    if count := int(np.count_nonzero(foreign)):
+        notes.append(f"{count_noun(count, 'edge')} to nodes that the table of nodes does not have: foreign ones")
+    outer = summed.filter(pl.Series(foreign)).select(
+        pl.when(pl.Series(lows[foreign] < 0)).then("low").otherwise("high")
+    )
+    rows = np.maximum(lows, highs)[foreign]
+    found = build_foreign_edges(rows, outer.to_series().to_list(), weights[foreign], len(ids))
+    return build_adjacency(lows[inside], highs[inside], weights[inside], len(ids)), found
 
 
-def _read_weights(edges: Table) -> NDArray[np.float64] | None:
+def _read_weights(edges: Table, count: int) -> NDArray[np.float64]:
     column = edges.find_column("weight")
     if column is None:
-        return None
+        return np.ones(count)
     expected = "a number above 0 in the field 'weight', got another or none"
     numbers = _parse_numbers(column)
     if numbers is None:

@@ -45,6 +45,8 @@ def test_each_node_is_in_one_silo_and_silos_are_of_equal_size(method: str) -> No
     assert cut.kept == pytest.approx(kept) == share_kept(graph, cut.nodes)
     assert {"metis": 0.9, "growth": 0.6, "random": 0.1}[method] < kept < {"random": 0.5}.get(method, 1.0)
     assert all(f"cut by {method} into 4 silos: {kept:.1%} of the edges kept" in shard.notes for shard in shards)
+    outer = sum(0 if shard.foreign is None else shard.foreign.weights.nnz for shard in shards)
+    assert outer == 2 * (graph.edges - sum(shard.edges for shard in shards))  # each end knows its partner's id
     again = divide_graph(graph, cut_graph(graph, 4, 0, method))
     assert [shard.digest for shard in shards] == [shard.digest for shard in again]
 

@@ -15,7 +15,7 @@ from shared.errors import DataError, SettingsError
 from simulation.graphs.read import GraphOptions, holds_graph, read_graph
 
 NODES = "node,label,amount,country\nb,fraud,1.5,DE\na,ok,2,FR\nc,,,DE\nd,ok,4,\n"
-EDGES = "source,target\na,b\nb,a\nb,c\na,a\nc,elsewhere\n"
+EDGES = "source,target\na,b\nb,a\nb,c\na,a\nc,elsewhere\nx,y\n"
 
 
 def write_tables(folder: Path, nodes: str = NODES, edges: str = EDGES) -> Path:
@@ -48,7 +48,10 @@ def test_a_pair_of_tables_is_a_graph(tmp_path: Path) -> None:
     assert found.dense_features.tolist() == [[2, 0, 1], [1.5, 1, 0], [0, 1, 0], [4, 0, 0]]
     assert found.adjacency.toarray().tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
     told = "\n".join(found.notes)
-    assert "1 edge to nodes that the table of nodes does not have" in told
+    assert "1 edge to nodes that the table of nodes does not have: foreign" in told
+    assert "1 edge between nodes that the table of nodes does not have left out" in told
+    assert found.foreign is not None
+    assert found.foreign.list_edges(found.node_ids).rows() == [("c", "elsewhere", 1.0)]
     assert "1 edge of a node to itself left out" in told
     assert "1 edge listed again" in told
     assert "1 missing number of features read as 0" in told
