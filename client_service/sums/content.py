@@ -21,11 +21,9 @@ from shared.method.run_memory import SPARSE, Cost
 from shared.method.settings import MethodSettings
 from shared.sums.content import (
     CONTENT_SUM,
-    MOST_SILOS,
+    FORMS,
     TENSORS,
     count_features,
-    decode_wide,
-    encode_wide,
 )
 from shared.sums.sum import EMPTY_PART_DIGEST
 
@@ -106,7 +104,7 @@ def add_content(at: SumRound) -> Sums:
     own: ContentSums = at.counted
     assert own.items is not None, "expected sums of this version"
     values = zip(TENSORS, (own.profiles, own.pairs, own.items), strict=True)
-    return {name: encode_wide(_upper(one), at.clients, name) for name, one in values}
+    return {name: FORMS[name].encode(_upper(one), at.clients, name) for name, one in values}
 
 
 def finish_content(at: SumRound) -> ContentStatistics:
@@ -117,14 +115,13 @@ def finish_content(at: SumRound) -> ContentStatistics:
     sums, encoder = at.sums[at.number], at.method.basis.encoder
     summed = hashlib.sha256(b"".join(np.ascontiguousarray(sums[name]).tobytes() for name in TENSORS))
     size = count_features(encoder)
-    total = [_symmetric(decode_wide(sums[name], name), size) for name in TENSORS]
-    most = MOST_SUMMED * (MOST_SILOS - 1)  # of the low words of so many silos; beyond it a sum has wrapped around
-    if any((sums[name][:-1] > most).any() for name in TENSORS) or not _is_possible(*total):
+    total = [_symmetric(FORMS[name].decode(sums[name]), size) for name in TENSORS]
+    if any(FORMS[name].has_wrapped(sums[name], MOST_SUMMED) for name in TENSORS) or not _is_possible(*total):
         words = "a silo or the aggregator gave false numbers; sum anew, or train without them"
         raise ProtocolError(f"expected content sums that data can have, got impossible numbers: {words}")
     if at.included:
         own = add_content(at)
-        others = [one - _symmetric(decode_wide(own[name], name), size) for one, name in zip(total, own, strict=True)]
+        others = [one - _symmetric(FORMS[name].decode(own[name]), size) for one, name in zip(total, own, strict=True)]
         if _is_possible(*others):  # not where the process was killed before its part had left
             total = others
     return ContentStatistics("content", encoder, summed.hexdigest(), *total)

@@ -5,33 +5,28 @@ encoder, as T (N, d) with a last column of ones. With P = X T it sends A = P^T P
 each item, and S = T^T T: 3 d (d + 1) / 2 numbers (client_service.models.closed_form.content). No item needs to be in
 common, and there is no list of items.
 
-A number has LIMBS words of 32 bits, because words are added modulo 2^32: two of 16 bits, whose sums have room for
-2^16 silos, and one with its sign.
+A number has three words (`WideNumbers`): two of 16 bits, whose sums have room for 2^16 silos, and one with its sign.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shared.errors import ProtocolError, SettingsError
+from shared.errors import SettingsError
 from shared.method.declaration import Part
 from shared.method.settings import BasisSettings, MethodSettings
 from shared.method.tensors import Tensor
-from shared.sums.sum import Float64, Shapes, Sum, UInt32
+from shared.sums.sum import Shapes, Sum
+from shared.sums.wide_numbers import WideNumbers
 
 WORD = "content"
 CONTENT: Part = "content"
 """The part of a run that sums how features of items go together."""
 PROFILES, PAIRS, ITEMS = "content.profiles", "content.pairs", "content.items"
 TENSORS = (PROFILES, PAIRS, ITEMS)
-LIMBS, LIMB_BITS = 3, 16
-FRACTION_BITS, ITEM_BITS = 20, 32  # of sums over users, and of those over items, which are smaller
-WIDE_LIMIT = 2.0 ** (31 + LIMB_BITS * (LIMBS - 1) - FRACTION_BITS)  # a sum of this size or more has no place
-MOST_SILOS = 1 << LIMB_BITS
-FRACTIONS = {PROFILES: FRACTION_BITS, PAIRS: FRACTION_BITS, ITEMS: ITEM_BITS}
+WORDS, BITS = 3, 16
+OF_USERS, OF_ITEMS = WideNumbers(WORDS, BITS, 20), WideNumbers(WORDS, BITS, 32)  # the sums over items are smaller
+FORMS = {PROFILES: OF_USERS, PAIRS: OF_USERS, ITEMS: OF_ITEMS}
 MOST_WIDTH = 1024
 
 
@@ -50,10 +45,10 @@ def count_features(encoder: str) -> int:
 def content_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
     """Lists the tensors of the upper triangles of A, D and S.
 
-    They are (LIMBS, d (d + 1) / 2) each. SettingsError for an encoder without a width.
+    They are (WORDS, d (d + 1) / 2) each. SettingsError for an encoder without a width.
     """
     size = count_features(method.basis.encoder)
-    shape = (LIMBS, size * (size + 1) // 2)
+    shape = (WORDS, size * (size + 1) // 2)
     return tuple(Tensor(name, shape, "zeros", dtype="U32") for name in TENSORS)
 
 
@@ -61,32 +56,6 @@ def content_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
     """Returns no sizes, as all follow from the encoder that the settings name."""
     del basis, shapes
     return {}
-
-
-def encode_wide(values: Float64, clients: int, name: str) -> UInt32:
-    """Encodes values as the nearest multiples of 2^-b, b = FRACTIONS[name].
-
-    Returns words, (LIMBS, n), lowest first. ProtocolError, without the values, where `clients` of that size could
-    overflow a sum, or where one is not finite. name: of the tensor, whose sum the values belong to.
-    """
-    if clients > MOST_SILOS:
-        raise ProtocolError(f"{name}: expected at most {MOST_SILOS:,} silos in a sum, got {clients:,}")
-    bits = FRACTIONS[name]
-    bound = WIDE_LIMIT * 2.0 ** (FRACTION_BITS - bits) / max(1, clients)
-    if outside := int(np.count_nonzero(~(np.abs(values) < bound))):
-        raise ProtocolError(f"{name}: expected values below {bound:g} in size, got {outside} others")
-    whole = np.rint(values * 2.0**bits).astype(np.int64)
-    low = [(whole >> (LIMB_BITS * place)) & (MOST_SILOS - 1) for place in range(LIMBS - 1)]
-    return np.stack([*low, whole >> (LIMB_BITS * (LIMBS - 1))]).astype(np.uint32)
-
-
-def decode_wide(words: NDArray[np.uint32], name: str) -> Float64:
-    """Decodes the words of a tensor's sum to real numbers, (n,)."""
-    *low, high = np.asarray(words)
-    whole = np.ascontiguousarray(high).view(np.int32).astype(np.int64) << (LIMB_BITS * (LIMBS - 1))
-    for place, one in enumerate(low):
-        whole += one.astype(np.int64) << (LIMB_BITS * place)
-    return whole.astype(np.float64) * 2.0 ** -FRACTIONS[name]
 
 
 def describe_features(basis: BasisSettings) -> str:
@@ -105,7 +74,7 @@ CONTENT_SUM = Sum(
     tensors=content_tensors,
     own_names=frozenset(TENSORS),
     sizes=content_sizes,
-    fraction_bits=FRACTIONS,
+    fraction_bits={name: one.fraction for name, one in FORMS.items()},
     steady=("encoder",),
     part=CONTENT,
     listed=False,

@@ -28,7 +28,7 @@ from shared.strategies.sum_strategy import declare_sums, sum_strategy
 from shared.sums import NOISED, SUMS, find_declared
 from shared.sums.common_items import HELD, count_common
 from shared.sums.common_items import ITEMS as ITEM_LIST
-from shared.sums.content import CONTENT, decode_wide
+from shared.sums.content import CONTENT, FORMS
 from shared.sums.content import ITEMS as CONTENT_ITEMS
 from shared.sums.sum import LIMIT, Sum, decode_fixed, encode_fixed
 
@@ -182,8 +182,8 @@ def test_parts_add_up_to_what_one_silo_with_all_data_would_add(given: Given) -> 
             continue
         if given.sum.part == CONTENT:
             times = len(given.parts) if name == CONTENT_ITEMS else 1  # each silo has all items
-            whole = times * decode_wide(pooled, name)
-            np.testing.assert_allclose(decode_wide(total[name], name), whole, rtol=1e-8, atol=2e-6)
+            whole = times * FORMS[name].decode(pooled)
+            np.testing.assert_allclose(FORMS[name].decode(total[name]), whole, rtol=1e-8, atol=2e-6)
             continue
         off = np.abs((total[name] - pooled).view(np.int32))  # each part is rounded by half a step
         assert off.max() <= ((SILOS + 1) / 2 if name in given.sum.fraction_bits else 0)

@@ -29,7 +29,7 @@ from shared.method.parameters import Float32
 from shared.method.settings import method_settings
 from shared.method.spectrum import Spectrum
 from shared.strategies.sum_strategy import declare_sums
-from shared.sums.content import PAIRS, PROFILES, WIDE_LIMIT, count_features, decode_wide, encode_wide
+from shared.sums.content import FORMS, PAIRS, PROFILES, count_features
 from shared.sums.sum import EMPTY_PART_DIGEST
 
 METHOD = method_settings(**{"basis.kind": "content"})
@@ -102,7 +102,7 @@ def test_what_is_kept_has_nothing_of_the_silo_and_a_damaged_file_is_refused(tmp_
     total = added([CONTENT_SILO_SUM.add(at(one)) for one in silos])
     found = finished(silos[0], total)
     others = added([CONTENT_SILO_SUM.add(at(one)) for one in silos[1:]])
-    np.testing.assert_array_equal(found.profiles[np.triu_indices(65)], decode_wide(others[PROFILES], PROFILES))
+    np.testing.assert_array_equal(found.profiles[np.triu_indices(65)], FORMS[PROFILES].decode(others[PROFILES]))
     save_basis(tmp_path, "run-1", found)
     kept = load_basis(tmp_path, found.digest)
     assert isinstance(kept, ContentStatistics) and kept.digest == found.digest
@@ -143,20 +143,20 @@ def test_a_silo_without_text_or_with_another_encoder_adds_zeros_and_says_so() ->
 def test_numbers_of_any_size_add_up_over_silos_and_too_large_ones_are_refused_without_being_told() -> None:
     generator = np.random.default_rng(0)
     parts = [generator.standard_normal(50) * 10.0 ** generator.uniform(-3, 11, 50) for _ in range(7)]
-    words = np.sum([encode_wide(one, 7, PROFILES) for one in parts], axis=0, dtype=np.uint32)
-    np.testing.assert_allclose(decode_wide(words, PROFILES), np.sum(parts, axis=0), rtol=1e-11, atol=7 * 2.0**-21)
-    for wrong in (np.array([WIDE_LIMIT / 3]), np.array([np.nan]), np.array([-np.inf])):
+    words = np.sum([FORMS[PROFILES].encode(one, 7, PROFILES) for one in parts], axis=0, dtype=np.uint32)
+    np.testing.assert_allclose(FORMS[PROFILES].decode(words), np.sum(parts, axis=0), rtol=1e-11, atol=7 * 2.0**-21)
+    for wrong in (np.array([FORMS[PROFILES].limit / 3]), np.array([np.nan]), np.array([-np.inf])):
         with pytest.raises(ProtocolError, match=r"^content.pairs: expected values below .* in size, got 1 others$"):
-            encode_wide(wrong, 3, PAIRS)
+            FORMS[PROFILES].encode(wrong, 3, PAIRS)
     with pytest.raises(ProtocolError, match="expected at most 65,536 silos"):
-        encode_wide(np.zeros(1), 70_000, PAIRS)
+        FORMS[PAIRS].encode(np.zeros(1), 70_000, PAIRS)
 
 
 def test_sums_that_no_data_can_have_are_refused() -> None:
     silos = [silo(place) for place in range(3)]
     parts = [CONTENT_SILO_SUM.add(at(one)) for one in silos]
     lie = own_sums(silos[2]).profiles - 1e4 * np.eye(65)
-    false = {**parts[2], PROFILES: encode_wide(lie[np.triu_indices(65)], 4, PROFILES)}
+    false = {**parts[2], PROFILES: FORMS[PROFILES].encode(lie[np.triu_indices(65)], 4, PROFILES)}
     with pytest.raises(ProtocolError, match="expected content sums that data can have"):
         finished(silos[0], added([*parts[:2], false]))
 
