@@ -69,27 +69,44 @@ def require_training(declared: Strategy, request: RunIn) -> None:
 def settle_request(database: Database, request: RunIn) -> RunIn:
     """Completes a request with the values that follow from its part.
 
-    A run that sums gets its number of rounds, a training run its basis run, and either one the content sums that models
-    are made with. ProtocolError for a training run with a basis where none has finished, or not the named one.
+    A run that sums gets its number of rounds and the run over whose sums it counts, a training run its basis run, and
+    either one the content sums that models are made with. ProtocolError for a training run with a basis where none has
+    finished, or not the named one, and for a sum over another one that nobody has made.
     """
     basis = request.method.basis
     found = newest_of_part(database, CONTENT) if request.part == TRAINING or is_basis(basis) else None
     request = request.model_copy(update={"content": None if found is None else found.name})
     if request.part != TRAINING:
-        return request.model_copy(update={"rounds": find_sum(request.method).rounds(basis), "basis": None})
+        over = _find_over(database, request)
+        rounds = find_sum(request.method).rounds(basis)
+        return request.model_copy(update={"rounds": rounds, "basis": None, "over": over})
     if basis.kind == "off":
-        return request.model_copy(update={"basis": None})
-    return request.model_copy(update={"basis": _require_basis(finished_basis_runs(database), request)})
+        return request.model_copy(update={"basis": None, "over": None})
+    used = _require_basis(finished_basis_runs(database), request)
+    return request.model_copy(update={"basis": used.name, "over": used.request.over})
 
 
-def _require_basis(finished: list[Run], request: RunIn) -> str:
+def _find_over(database: Database, request: RunIn) -> str | None:
+    """Finds the newest run of the part over whose sums a requested sum counts; None for a sum that needs none."""
+    part = find_sum(request.method).over(request.method)
+    if part is None:
+        return None
+    found = newest_of_part(database, part)
+    if found is None:
+        raise ProtocolError(f"over: expected a finished run of the part {part!r} first, got none")
+    if request.over not in (None, found.name):
+        raise ProtocolError(f"over: expected {found.name}, the newest run of the part {part!r}, got {request.over}")
+    return found.name
+
+
+def _require_basis(finished: list[Run], request: RunIn) -> Run:
     alike = (run for run in finished if run.request.items == request.items)
-    fitting = [run.name for run in alike if _is_basis_for(request.method, run.request.method)]
+    fitting = [run for run in alike if _is_basis_for(request.method, run.request.method)]
     if not fitting:
         words = f"expected a finished basis run with basis.kind = {request.method.basis.kind!r} before a training run"
         raise ProtocolError(f"basis: {words}, got none: start a run with part = basis first")
-    if request.basis not in (None, *fitting[-1:]):
-        raise ProtocolError(f"basis: expected {fitting[-1]}, the newest that fits the method, got {request.basis}")
+    if request.basis not in (None, fitting[-1].name):
+        raise ProtocolError(f"basis: expected {fitting[-1].name}, the newest that fits the method, got {request.basis}")
     return fitting[-1]
 
 
@@ -132,11 +149,11 @@ def _serves(run: Run, kept: frozenset[str], *, has_basis: bool) -> bool:
 
 
 def kept_sums(database: Database) -> frozenset[str]:
-    """The runs whose sums stay available, whatever the retention time: the newest of each part, and the lists that they
-    are over."""
+    """The runs whose sums stay available, whatever the retention time: the newest of each part, and what they are
+    over."""
     newest = {find_sum(run.request.method).part: run for run in _finished_sum_runs(database)}
-    lists = {run.request.items for run in newest.values() if run.request.items is not None}
-    return frozenset(run.name for run in newest.values()) | lists
+    over = {name for run in newest.values() for name in (run.request.items, run.request.over) if name is not None}
+    return frozenset(run.name for run in newest.values()) | over
 
 
 def serves_nobody(run: Run) -> bool:

@@ -216,6 +216,7 @@ def run_for_client(run: Run, client: str, *, sequence: int, now: float) -> RunOu
         basis=run.request.basis,
         items=run.request.items,
         content=run.request.content,
+        over=run.request.over,
         makes_models=run.request.makes_models,
     )
 

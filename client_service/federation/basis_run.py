@@ -38,7 +38,7 @@ class BasisRun:
     counted: what the sum has made of the shard (`SiloSum.count`). folder: where the statistics are kept. clients: how
     many the sums have room for. summed: digests of what the silo adds. federation: the key of its aggregator. items:
     the list that is summed over, where the silos have summed one; hidden: own items that another one hides there.
-    everything: are the silo's validation and test data among what it adds?
+    over: what the sum counts over (`SumRound`). everything: are the silo's validation and test data among what it adds?
     """
 
     def __init__(
@@ -52,13 +52,14 @@ class BasisRun:
         federation: str = "",
         items: CommonItems | None = None,
         hidden: int = 0,
+        over: Statistics | None = None,
         everything: bool = False,
     ) -> None:
         self.summed: SummedDigests | None = summed
         self.place, self.strategy = place, sum_strategy(place.method)
         self._counted, self._folder, self._clients = counted, folder, clients
         self._federation, self._items, self._everything = federation, items, everything
-        self._hidden = hidden
+        self._hidden, self._over = hidden, over
         self._settings, self._sum = place.method.basis, find_sum(place.method)
         self.part: Part = find_part(self._settings)
         self._sums: dict[int, Sums] = {}
@@ -157,7 +158,15 @@ class BasisRun:
         place = self.place
         included = has_mark(self._folder, INCLUDED, place.run)
         return SumRound(
-            self._counted, place.method, place.seed, self._clients, number, self._sums, self._federation, included
+            self._counted,
+            place.method,
+            place.seed,
+            self._clients,
+            number,
+            self._sums,
+            self._federation,
+            included,
+            self._over,
         )
 
     def skip_round(self, received: Parameters, number: int) -> None:

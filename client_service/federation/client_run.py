@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from client_service.serving.model_server import ModelServer
 from client_service.settings import ClientSettings
 from client_service.sums.common_items import CommonItems, require_list
 from client_service.sums.registry import find_silo_sum
-from client_service.sums.silo_sum import SummedDigests
+from client_service.sums.silo_sum import Statistics, SummedDigests
 from client_service.sums.storage import FOLDER
 from client_service.tasks.task import RunContext, Task, TaskShard
 from client_service.training.training_state import RoundContext
@@ -36,6 +37,7 @@ from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
 from shared.strategies.strategy import Strategy
 from shared.sums import find_sum, method_of_part
+from shared.sums.sum import EMPTY_PART_DIGEST
 
 
 @dataclass(frozen=True)
@@ -146,13 +148,15 @@ def open_basis_run(
     clients: int,
     federation: str = "",
     items: CommonItems | None = None,
+    over: Statistics | None = None,
 ) -> BasisRun:
     """The silo's part of the sums of a run that has room for so many clients, before any round. Slow.
 
     In a silo that fits its models on everything, everything is counted in sums that the silo can take its own part out
     of, such as counts without noise. Others, such as directions, would tell what is judged in them the answers.
 
-    federation: the key of its aggregator. items: the list that the sum is over, where the silos have summed one.
+    federation: the key of its aggregator. items: the list that the sum is over, where the silos have summed one. over:
+    what the sum counts over; all silos must have the same.
     """
     chosen, basis = find_silo_sum(place.method, task.name), place.method.basis
     everything = settings.fit_everything and chosen.everything(place.method)
@@ -164,11 +168,13 @@ def open_basis_run(
         counted, hidden = found.shard, found.hidden
     folder, of_all = basis_folder(settings), chosen.digests(whole, place.method)
     counts_all = of_all.everything or of_all.training
-    summed = SummedDigests(
-        chosen.digests(shard, place.method).training, chosen.digests(counted, place.method).catalogue, counts_all
-    )
+    listed = chosen.digests(counted, place.method).catalogue
+    if over is not None and listed != EMPTY_PART_DIGEST:
+        listed = hashlib.sha256(f"{listed} {over.digest}".encode()).hexdigest()
+    summed = SummedDigests(chosen.digests(shard, place.method).training, listed, counts_all)
     numbers = chosen.count(counted, place.method)
-    more: dict[str, Any] = {"federation": federation, "items": items, "hidden": hidden, "everything": everything}
+    more: dict[str, Any] = {"federation": federation, "items": items, "hidden": hidden, "over": over}
+    more["everything"] = everything
     return BasisRun(place, numbers, folder, clients, summed, **more)
 
 

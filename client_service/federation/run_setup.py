@@ -22,6 +22,7 @@ from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from client_service.sums.storage import load_basis, load_basis_head
 from client_service.tasks.task import RunContext
+from shared.errors import ProtocolError
 from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings
@@ -115,7 +116,8 @@ class RunOpening:
         silo, items = self._silo, await self._common_items(state)
         place = self._place(state, run, self._agree(state, state.part, items))
         federation = "" if silo.masking is None else silo.masking.aggregator
-        opened = (silo.settings, silo.task, silo.shard, place, state.joined, federation, items)
+        over = await self._over(state, place.method)
+        opened = (silo.settings, silo.task, silo.shard, place, state.joined, federation, items, over)
         return await self._in_worker(open_basis_run, *opened)
 
     async def _content(self, state: RunOut) -> ContentStatistics | None:
@@ -140,6 +142,18 @@ class RunOpening:
         method = method_of_part(self._silo.settings.method, ITEMS)
         found = await self._statistics(state, method, state.items)
         return found if isinstance(found, CommonItems) else None
+
+    async def _over(self, state: RunOut, method: MethodSettings) -> Statistics | None:
+        """Finds what the sum of a run counts over: what is kept, or is made from the sums of its run.
+
+        ProtocolError where the aggregator does not say which run that is.
+        """
+        part = find_sum(method).over(method)
+        if part is None:
+            return None
+        if state.over is None:
+            raise ProtocolError(f"expected a run of the part {part!r} over whose sums this run counts, got none")
+        return await self._statistics(state, method_of_part(self._silo.settings.method, part), state.over)
 
     def _agree(self, state: RunOut, part: Part, items: CommonItems | None) -> MethodSettings:
         """The run's settings, once they are neither more telling nor more costly than the silo's policy allows.

@@ -27,6 +27,7 @@ from shared.protocol.secure.messages import RoundTerms
 from shared.strategies import strategy_of_part
 from shared.strategies.aggregation import Mixing
 from shared.strategies.strategy import Strategy
+from shared.sums import find_sum
 
 T = TypeVar("T")
 
@@ -52,8 +53,9 @@ def _basis_part(run_part: ClientRun, masking: Masking) -> BasisPart | None:
         return None
     least = max(masking.basis_changes, run_part.place.method.basis.least_silos)
     summed = run_part.summed
-    stamp = masking.stamp(summed.training, summed.everything)
-    return BasisPart(stamp, summed.catalogue, least, listed=run_part.place.method.basis.places is not None)
+    stamp, method = masking.stamp(summed.training, summed.everything), run_part.place.method
+    over_sums = method.basis.places is not None or find_sum(method).over(method) is not None
+    return BasisPart(stamp, summed.catalogue, least, listed=over_sums)
 
 
 class UpdateSender:

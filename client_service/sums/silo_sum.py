@@ -90,6 +90,7 @@ class SumRound(NamedTuple):
     counted: what `SiloSum.count` has made of the shard. seed: of the run. clients: so many parts a sum has room for.
     number: of the round at hand. sums: of rounds before, by their number; of the last rounds at the end of a run.
     federation: the key of its aggregator, which all silos pin. included: does the run's sum hold this silo's part?
+    over: what the sums of another part have become, over which this one counts (`Sum.over`).
     """
 
     counted: Any
@@ -100,6 +101,7 @@ class SumRound(NamedTuple):
     sums: Mapping[int, Sums]
     federation: str = ""
     included: bool = True
+    over: Statistics | None = None
 
 
 def never(method: MethodSettings) -> bool:

@@ -98,6 +98,12 @@ class RunIn(Message):
         " that has finished, whatever is asked for",
         exclude_if=lambda name: name is None,
     )
+    over: RunName | None = Field(
+        None,
+        description="the run whose sums this one counts over, such as the directions of nodes' features, or over which"
+        " what it uses was counted; by default the newest that has finished",
+        exclude_if=lambda name: name is None,
+    )
     makes_models: bool = Field(
         False,
         description="silos that share sums alone make their models of this sum, because they have no item in common;"
@@ -144,6 +150,11 @@ class RunOut(Message):
     )
     content: RunName | None = Field(
         None, description="the run of content sums that this one uses", exclude_if=lambda name: name is None
+    )
+    over: RunName | None = Field(
+        None,
+        description="the run whose sums this one counts over, or over which what it uses was counted",
+        exclude_if=lambda name: name is None,
     )
     makes_models: bool = Field(
         False,

@@ -39,6 +39,12 @@ def count_one(basis: BasisSettings) -> int:
     return 1
 
 
+def over_nothing(method: MethodSettings) -> Part | None:
+    """A sum that needs no other one first."""
+    del method
+    return None
+
+
 def describe_sum_alone(basis: BasisSettings) -> str:
     """What all silos learn by a sum of which nothing else is said."""
     del basis
@@ -81,7 +87,8 @@ class Sum:
     tensors that hold real numbers (`encode_fixed`). sizes: shapes of a declaration -> the settings that follow from
     them. rounds: of a run. sums_needed: so many of the last rounds have to stay available. hand_out: (settings, sums)
     -> what silos are given, for example without rare counts. steady: settings of `basis` with which no two sums over
-    the same data may differ. noise: None where it is never noised. listed: is it
+    the same data may differ, of `basis` or by dotted names. noise: None where it is never noised. over: by its
+    settings, the part whose sums it is counted over, such as the directions into which features are turned. listed: is it
     over a list of items, which all silos have or have summed? replaces_basis: do silos make models of it alone where no
     basis is summed?
     """
@@ -104,6 +111,7 @@ class Sum:
     replaces_basis: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
     learnt: Callable[[BasisSettings], str] = describe_sum_alone
+    over: Callable[[MethodSettings], Part | None] = over_nothing
 
     def list_tensors(self, method: MethodSettings) -> tuple[Tensor, ...]:
         """What a silo sends in a round. SettingsError for sizes or a noise that it cannot have."""
