@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -32,7 +33,7 @@ from client_service.training.training_state import RoundContext
 from shared.errors import PrivacyError
 from shared.method.declaration import TRAINING, Part
 from shared.method.parameters import Parameters
-from shared.method.settings import BasisSettings, MethodSettings
+from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
 from shared.strategies.strategy import Strategy
@@ -120,22 +121,22 @@ def agree_method(settings: ClientSettings, asked: MethodSettings | None, part: P
     if allowed.of_part(part) != settings.declaration().of_part(part):
         raise PrivacyError("the run's settings would send other parameters than this client has declared")
     if part != TRAINING:
-        _require_as_careful(method_of_part(settings.method, part).basis, agreed.basis, find_sum(agreed).steady)
+        _require_as_careful(method_of_part(settings.method, part), agreed, find_sum(agreed).steady)
     return agreed
 
 
-def _require_as_careful(own: BasisSettings, asked: BasisSettings, steady: tuple[str, ...]) -> None:
+def _require_as_careful(own: MethodSettings, asked: MethodSettings, steady: tuple[str, ...]) -> None:
     """PrivacyError for sums of which more is handed out than with the silo's own settings.
 
     steady: what must be the same. Sums over the same data with two exponents, for example, weigh users of each degree
     differently: their difference tells of single users, and no rule counts it, because nobody's data have changed.
     """
     for name in steady:
-        if (got := getattr(asked, name)) != (ours := getattr(own, name)):
-            words = f"expected a run with basis.{name} = {ours}, as in this client's settings"
-            raise PrivacyError(f"{words} (method.basis.{name}), got {got}")
+        if (got := attrgetter(name)(asked)) != (ours := attrgetter(name)(own)):
+            words = f"expected a run with {name} = {ours}, as in this client's settings"
+            raise PrivacyError(f"{words} (method.{name}), got {got}")
     for name in ("least_pairs", "least_silos"):
-        if (got := getattr(asked, name)) < (least := getattr(own, name)):
+        if (got := getattr(asked.basis, name)) < (least := getattr(own.basis, name)):
             words = f"expected a run with basis.{name} = {least} or more, as in this client's settings"
             raise PrivacyError(f"{words} (method.basis.{name}), got {got}")
 

@@ -198,6 +198,29 @@ class NodeSettings(Message):
     filter_learning_rate: float | None = Field(
         None, gt=0, le=1, description="unifilter: of the filter's coefficients; none: learning_rate"
     )
+    fraction_bits: int = Field(
+        30, ge=8, le=44, description="Gram sums are multiples of 2^-this, and below 2^(53 - this) over all silos"
+    )
+
+    @property
+    def projected(self) -> int:
+        """Columns to which the closed form projects features; 0 where it takes them as they are."""
+        return self.directions if self.features > self.directions else 0
+
+    @property
+    def powers(self) -> tuple[int, ...]:
+        """Powers of the propagation whose blocks the closed form has: of projected features the last one alone."""
+        return (self.hops,) if self.projected else tuple(range(self.hops + 1))
+
+    @property
+    def drawn(self) -> int:
+        """Random features that the closed form has: none beside projected ones."""
+        return 0 if self.projected else self.random_features
+
+    @property
+    def columns(self) -> int:
+        """D, columns of the closed form's design: a constant, the powers' blocks, the random features."""
+        return 1 + len(self.powers) * (self.projected or self.features) + self.drawn
 
 
 Preset = Literal["default", "paper", "sessions"]

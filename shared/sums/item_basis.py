@@ -187,7 +187,7 @@ ITERATED = Sum(
     fraction_bits={PRODUCTS: FRACTION_BITS, PACKED: FRACTION_BITS},  # of the latter in the first round
     rounds=lambda basis: basis.rounds,
     sums_needed=lambda basis: min(2, basis.rounds) if basis.words is None else basis.rounds,
-    steady=("exponent",),
+    steady=("basis.exponent",),
     words={DEGREES: HAVE_ITEM, PRODUCTS: DIRECTIONS, PACKED: DIRECTIONS},
     learnt=describe_directions,
 )

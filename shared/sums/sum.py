@@ -86,10 +86,10 @@ class Sum:
     2^32. SettingsError for sizes that it cannot have. own_names: tensors that no other sum has. fraction_bits: of
     tensors that hold real numbers (`encode_fixed`). sizes: shapes of a declaration -> the settings that follow from
     them. rounds: of a run. sums_needed: so many of the last rounds have to stay available. hand_out: (settings, sums)
-    -> what silos are given, for example without rare counts. steady: settings of `basis` with which no two sums over
-    the same data may differ, of `basis` or by dotted names. noise: None where it is never noised. over: by its
-    settings, the part whose sums it is counted over, such as the directions into which features are turned. listed: is it
-    over a list of items, which all silos have or have summed? replaces_basis: do silos make models of it alone where no
+    -> what silos are given, for example without rare counts. steady: settings with which no two sums over the same
+    data may differ, by dotted names. noise: None where it is never noised. over: by its
+    settings, the part whose sums it is counted over, such as the directions of nodes' features. listed: is it over a
+    list of items, which all silos have or have summed? replaces_basis: do silos make models of it alone where no
     basis is summed?
     """
 

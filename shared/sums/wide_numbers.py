@@ -15,7 +15,7 @@ from shared.sums.sum import Float64, UInt32
 
 
 class WideNumbers(NamedTuple):
-    """How a tensor's numbers are written: in so many words, the low ones of `bits` bits, as multiples of 2^-fraction."""
+    """How a tensor's numbers are written: in words, the low ones of `bits` bits, as multiples of 2^-fraction."""
 
     words: int
     bits: int

@@ -19,6 +19,7 @@ from client_service.models.nodes.spectral_bases import propagation_matrix
 from shared.errors import SettingsError
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
+from shared.method.settings import NodeSettings
 
 Int64 = NDArray[np.int64]
 STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-10, 3))  # of the ridge, a training node
@@ -80,6 +81,11 @@ class DesignSpec:
         drawn = np.random.default_rng([self.seed, inputs, self.random]).standard_normal((inputs, self.random))
         weights: Float32 = (drawn * (2.0 / inputs) ** 0.5).astype(np.float32)
         return weights
+
+
+def spec_of_settings(nodes: NodeSettings) -> DesignSpec:
+    """The design of a federation's settings, whose columns are `nodes.columns`."""
+    return DesignSpec(nodes.features, nodes.powers, nodes.projected, nodes.drawn)
 
 
 def make_design(shard: NodeShard, spec: DesignSpec, projection: Float64 | None = None) -> Float32:
