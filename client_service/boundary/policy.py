@@ -67,6 +67,18 @@ class Policy(Message):
         description="may what the silo's visits click after what be summed with the others'? secure: under masks alone."
         " The sums tell which items somebody has; in the open the aggregator sees this silo's own",
     )
+    node_directions: SumConsent = Field(
+        "no",
+        description="may products of the features of the silo's nodes with common directions be summed with the"
+        " others'? secure: under masks alone. The sums tell which features go together; in the open the aggregator sees"
+        " this silo's own, which tell the features of single nodes",
+    )
+    node_gram: SumConsent = Field(
+        "no",
+        description="may sums of how features of the silo's labelled nodes and their neighbours go together, and with"
+        " labels, be added to the others'? secure: under masks alone. They have no ids and no edges; in the open the"
+        " aggregator sees this silo's own, which tell the features of few nodes",
+    )
     basis_changes: int = Field(
         3, ge=3, le=1024, description="least number of silos by whose data two sums of the common basis may differ"
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from client_service.sums.common_items import COMMON_ITEMS_SUM
 from client_service.sums.content import CONTENT_SILO_SUM
 from client_service.sums.item_sums import EXACT_SUM, ITERATED_SUM
+from client_service.sums.node_directions import NODE_DIRECTIONS_SUM
+from client_service.sums.node_gram import NODE_GRAM_SUM
 from client_service.sums.silo_sum import SiloSum
 from client_service.sums.transitions import TRANSITIONS_SUM
 from shared.errors import SettingsError
@@ -12,7 +14,16 @@ from shared.method.settings import MethodSettings
 from shared.sums import find_sum
 
 SILO_SUMS: dict[str, SiloSum] = {
-    one.declared.name: one for one in (COMMON_ITEMS_SUM, CONTENT_SILO_SUM, EXACT_SUM, ITERATED_SUM, TRANSITIONS_SUM)
+    one.declared.name: one
+    for one in (
+        COMMON_ITEMS_SUM,
+        CONTENT_SILO_SUM,
+        EXACT_SUM,
+        ITERATED_SUM,
+        TRANSITIONS_SUM,
+        NODE_DIRECTIONS_SUM,
+        NODE_GRAM_SUM,
+    )
 }
 
 

@@ -68,7 +68,7 @@ class AnchorSettings(Message):
     every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
 
 
-SumName = Literal["off", "items", "content", "exact", "iterated", "transitions"]
+SumName = Literal["off", "items", "content", "exact", "iterated", "transitions", "node_directions", "node_gram"]
 """What is summed over the silos before a training run: nothing, or a sum of `shared.sums.SUMS`."""
 
 
@@ -81,8 +81,8 @@ class BasisSettings(Message):
     kind: SumName = Field(
         "off",
         description="nothing; which hashed ids of items silos have; how features of items go together; degrees and"
-        " pairs of all items; the lowest frequencies of the items' graph; or, for silos of visits, what was clicked"
-        " after what",
+        " pairs of all items; the lowest frequencies of the items' graph; for silos of visits, what was clicked after"
+        " what; or, for silos of nodes, the directions of features, and how features go together and with labels",
     )
     rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
     rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
@@ -126,7 +126,11 @@ class BasisSettings(Message):
         exclude_if=lambda encoder: encoder == USUAL_ENCODER,
     )
     least_pairs: int = Field(
-        3, ge=1, le=1000, description="exact, transitions: k; pairs of items that fewer users or visits have count as 0"
+        3,
+        ge=1,
+        le=1000,
+        description="exact, transitions: k; pairs of items that fewer users or visits have count as 0; nodes: features"
+        " and classes that fewer nodes of a silo have are left out of its part",
     )
     least_silos: int = Field(
         3, ge=3, le=1024, description="m; fewer are not summed, and no sums may differ by the data of fewer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ from scipy import sparse
 
 from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.data.interactions import Shard, shard_of_matrices
+from client_service.data.node_graphs import UNKNOWN, UNLABELLED, NodeShard
 from client_service.data.sessions import SessionShard
 from client_service.sums.registry import SILO_SUMS, find_silo_sum
 from client_service.sums.silo_sum import SiloSum, Statistics, SumRound, Sums
@@ -30,9 +32,11 @@ from shared.sums.common_items import HELD, count_common
 from shared.sums.common_items import ITEMS as ITEM_LIST
 from shared.sums.content import CONTENT, FORMS
 from shared.sums.content import ITEMS as CONTENT_ITEMS
+from shared.sums.node_gram import RIGHT, SQUARE, form_of_gram
 from shared.sums.sum import LIMIT, Sum, decode_fixed, encode_fixed
 
 ITEMS, SILOS = 24, 3
+GRAM = (SQUARE, RIGHT)
 CASES: dict[str, dict[str, Any]] = {  # settings of `basis`; each sum is here at least once
     "items": {"kind": "items", "buckets": 1 << 12},
     "content": {"kind": "content"},
@@ -41,6 +45,13 @@ CASES: dict[str, dict[str, Any]] = {  # settings of `basis`; each sum is here at
     "iterated": {"kind": "iterated", "rank": 4, "rounds": 3},
     "iterated, all rounds": {"kind": "iterated", "rank": 4, "rounds": 3, "words": 3},
     "transitions": {"kind": "transitions", "least_pairs": 2},
+    "node_directions": {"kind": "node_directions", "least_pairs": 2},
+    "node_gram": {"kind": "node_gram", "least_pairs": 1},  # more would be left out of single parts
+    "node_gram, projected": {"kind": "node_gram", "least_pairs": 1},
+}
+NODES: dict[str, dict[str, Any]] = {  # settings of nodes, where they are not the ones without a projection
+    "node_directions": {"directions": 8},
+    "node_gram, projected": {"directions": 8},
 }
 
 
@@ -72,7 +83,37 @@ def session_shards() -> tuple[list[SessionShard], SessionShard]:
     return [shard(clicks) for clicks in drawn], shard(np.concatenate(drawn))
 
 
-SHARDS: dict[str, Callable[[], tuple[list[Any], Any]]] = {"items": item_shards, "sessions": session_shards}
+def node_shards() -> tuple[list[NodeShard], NodeShard]:
+    """Silos of nodes with features, and the same nodes and edges in one silo."""
+    generator, size = np.random.default_rng(4), 30
+    features = (generator.random((SILOS * size, ITEMS)) < 0.4).astype(np.float32)
+    labels = features[:, :3].argmax(1)
+    blocks = [np.triu(generator.random((size, size)) < 0.2, 1) for _ in range(SILOS)]
+    edges = sparse.block_diag(blocks).astype(np.float32)
+    splits = np.tile(np.arange(size) % 4, SILOS).astype(np.int8)
+
+    def shard(name: str, rows: slice) -> NodeShard:
+        own = splits[rows]
+        return NodeShard(
+            name,
+            [f"{one:03}" for one in range(len(own))],
+            sparse.csr_array(features[rows]),
+            [f"f{one:02}" for one in range(ITEMS)],
+            sparse.csr_array((edges + edges.T).tocsr()[rows, rows]),
+            np.where(own == UNLABELLED, UNKNOWN, labels[rows]),
+            ("a", "b", "c"),
+            own,
+        )
+
+    parts = [shard(f"silo-{one}", slice(one * size, (one + 1) * size)) for one in range(SILOS)]
+    return parts, shard("pooled", slice(0, SILOS * size))
+
+
+SHARDS: dict[str, Callable[[], tuple[list[Any], Any]]] = {
+    "items": item_shards,
+    "sessions": session_shards,
+    "nodes": node_shards,
+}
 """By a sum's task."""
 
 
@@ -81,14 +122,25 @@ class Given:
 
     def __init__(self, name: str) -> None:
         said = {f"basis.{field}": value for field, value in CASES[name].items()}
-        self.method: MethodSettings = method_settings(catalogue=ITEMS, **said)
+        sizes = {"features": ITEMS, "classes": 3, "hops": 2, "directions": 64, "random_features": 5}
+        nodes = {f"nodes.{field}": value for field, value in {**sizes, **NODES.get(name, {})}.items()}
+        self.method: MethodSettings = method_settings(catalogue=ITEMS, **said, **nodes)
         self.silo_sum: SiloSum = SILO_SUMS[self.method.basis.kind]
         self.sum: Sum = self.silo_sum.declared
         self.parts, self.pooled = SHARDS[self.silo_sum.task]()
 
     def at(self, shard: Any, number: int, sums: Mapping[int, Sums]) -> SumRound:
         counted = self.silo_sum.count(shard, self.method)
-        return SumRound(counted, self.method, 5, SILOS, number, sums)
+        return SumRound(counted, self.method, 5, SILOS, number, sums, over=self.over)
+
+    @cached_property
+    def over(self) -> Statistics | None:
+        """What the sum counts over."""
+        part = self.sum.over(self.method)
+        if part is None:
+            return None
+        first = Given(next(name for name, case in CASES.items() if SUMS[case["kind"]].part == part))
+        return first.finish(first.run())
 
     def add(self, shard: Any, number: int, sums: Mapping[int, Sums]) -> Sums:
         return self.silo_sum.add(self.at(shard, number, sums))
@@ -185,6 +237,10 @@ def test_parts_add_up_to_what_one_silo_with_all_data_would_add(given: Given) -> 
             whole = times * FORMS[name].decode(pooled)
             np.testing.assert_allclose(FORMS[name].decode(total[name]), whole, rtol=1e-8, atol=2e-6)
             continue
+        if name in GRAM:
+            form = form_of_gram(given.method.nodes)
+            np.testing.assert_allclose(form.decode(total[name]), form.decode(pooled), atol=1e-4)  # float32 designs
+            continue
         off = np.abs((total[name] - pooled).view(np.int32))  # each part is rounded by half a step
         assert off.max() <= ((SILOS + 1) / 2 if name in given.sum.fraction_bits else 0)
 
@@ -193,7 +249,8 @@ def test_statistics_are_finite_alike_everywhere_and_the_same_from_the_disk(given
     sums = given.run()
     found = given.finish(sums)
     common = count_common(sums[max(sums)]).items if given.sum.part == ITEM_LIST else ITEMS
-    assert found.size == (65 if given.sum.part == CONTENT else common) > 0 and found.arrays()
+    sizes = {"content": 65, "node_directions": 1, "node_gram": given.method.nodes.columns}
+    assert found.size == sizes.get(given.sum.name, common) > 0 and found.arrays()
     assert all(np.isfinite(value).all() for value in found.arrays().values())
     others = given.silo_sum.finish(given.at(given.parts[1], max(sums), sums))
     save_basis(tmp_path, "run-1", found)
