@@ -255,7 +255,7 @@ def test_a_silo_without_labels_or_edges_adds_what_it_has() -> None:
     nobody = replace(shard, labels=np.full(80, UNKNOWN), splits=np.full(80, UNLABELLED, np.int8))
     assert digest_nodes(nobody, method).catalogue == EMPTY_PART_DIGEST
     assert not any(value.any() for value in add_gram(at_round(nobody, method, None)).values())
-    lonely = replace(shard, adjacency=sparse.csr_array((80, 80), dtype=np.float32))
+    lonely = replace(shard, adjacency=sparse.csr_array(np.zeros((80, 80), np.float32)))
     one_class = replace(shard, labels=np.where(shard.labels == UNKNOWN, UNKNOWN, 1))
     for odd in (lonely, one_class):
         summed, _ = sum_grams([shard, odd, make_shard(2)], method)
