@@ -227,7 +227,7 @@ class NodeSettings(Message):
         return 1 + len(self.powers) * (self.projected or self.features) + self.drawn
 
 
-Preset = Literal["default", "paper", "sessions"]
+Preset = Literal["default", "paper", "sessions", "nodes"]
 Model = TypeVar("Model", bound=BaseModel)
 TOLERANT = ("trimmed_mean", "krum")  # ways to aggregate that are told how many clients may be bad
 
@@ -412,8 +412,9 @@ PRESETS: dict[Preset, dict[str, Any]] = {
         "anchor": {"every_round": True},
     },
     "sessions": {"model": "srgnn", "batch_size": 100},
+    "nodes": {"model": "node_ridge"},
 }
-PRESET_ROUNDS: dict[Preset, int] = {"default": 10, "paper": 40, "sessions": 5}
+PRESET_ROUNDS: dict[Preset, int] = {"default": 10, "paper": 40, "sessions": 5, "nodes": 100}
 
 
 def method_settings(preset: Preset = "default", **overrides: Any) -> MethodSettings:

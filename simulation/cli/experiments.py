@@ -32,9 +32,9 @@ PAUSE_SECONDS = 30 * 86400.0  # for which a simulation may be interrupted amid a
 
 @options.spread_records
 def partition(
-    data: Annotated[str, typer.Argument(help=f"data set, '{SYNTHETIC}', '{CHAIN}' or '{SHOPS}'")],
+    data: Annotated[str, typer.Argument(help=f"data set, '{SYNTHETIC}', '{CHAIN}', '{SHOPS}', 'clicks' or 'rings'")],
     out: Annotated[Path, typer.Option(help="folder for the shards")],
-    task: options.Task = options.TaskName.items,
+    task: options.TaskOrNone = None,
     clients: options.Clients = 4,
     *,
     how: options.DivisionFlags,
@@ -45,6 +45,7 @@ def partition(
     """Divide a data set into shards, one folder a client."""
     from simulation.experiments.tasks import simulated_task
 
+    task = options.choose_task(task, data)
     cut = options.choose_cut(data, task, clients, how, file, rules)
     shards = simulated_task(task.value).cut(data, cut, options.ensure_folder(out))
     if as_json:
@@ -61,7 +62,7 @@ def simulate(
         Path | None, typer.Option(help="new or empty folder, or one to go on in; by default the next in runs/")
     ] = None,
     clients: options.ClientsOfCut = None,
-    task: options.Task = options.TaskName.items,
+    task: options.TaskOrNone = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="by default the preset's")] = None,
     strategy: options.StrategyOrNone = None,
     preset: Annotated[options.PresetName | None, typer.Option(help="by default the task's")] = None,
@@ -96,6 +97,7 @@ def simulate(
     engine = engine_flags.engine
     conduct = choose_engine(engine.value, RayCluster(engine_flags.ray_address, engine_flags.ray_cpus))
     changed = options.method_changes(changes, basis)
+    task = options.choose_task(task, data)
     doing = simulated_task(task.value)
     chosen = options.text_or(strategy, doing.strategy)
     if how.scenario is not None:  # it shows what sums bring: training is asked for
@@ -122,6 +124,7 @@ def simulate(
         shards = find_or_cut_again(data, cut, folder / "shards", doing.cut)
         if not as_json:
             options.print_notes(shards.notes)
+        agreed = doing.fit_method(agreed, shards.paths)
         matched = match_scenario_items(shards.paths, folder / "matches") if how.match_items else None
         late = () if how.scenario is None else find_late_silos(how.scenario.value, shards.paths)
         named |= {"late": late, "matches": {} if matched is None else matched.files}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,7 @@ from simulation.reports.terminal import ERR
 if TYPE_CHECKING:
     from simulation.datasets.ratings import LeastRating
     from simulation.datasets.splits import SplitKind
+    from simulation.graphs.read import GraphOptions
 
 INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 LIST_FILES = (".parquet", ".csv", ".ndjson")  # the names of simulation.operating.lists_file.SINKS
@@ -29,8 +30,8 @@ USUAL_DRAWS = 4  # client_service.joining_value.forecast.DRAWS
 
 
 class Method(StrEnum):
-    """How `--method` divides a data set: names of simulation.partitioning.methods.METHODS; the last three divide
-    sessions, by those of simulation.sessions.cut.CUTS."""
+    """How `--method` divides a data set: names of simulation.partitioning.methods.METHODS; three more divide sessions,
+    by those of simulation.sessions.cut.CUTS, and the last three nodes, by simulation.graphs.cut.METHODS."""
 
     spectral = "spectral"
     users = "users"
@@ -40,6 +41,9 @@ class Method(StrEnum):
     time = "time"
     items = "items"
     device = "device"
+    metis = "metis"
+    growth = "growth"
+    overlapping = "overlapping"
 
 
 class StrategyName(StrEnum):
@@ -74,6 +78,7 @@ class PresetName(StrEnum):
     default = "default"
     paper = "paper"
     sessions = "sessions"
+    nodes = "nodes"
 
 
 class ScenarioName(StrEnum):
@@ -94,6 +99,7 @@ class TaskName(StrEnum):
 
     items = "items"
     sessions = "sessions"
+    nodes = "nodes"
 
 
 class BasisKind(StrEnum):
@@ -174,15 +180,25 @@ __all__ = [
     "spread_records",
 ]  # the same for the audit's commands
 
-Data = Annotated[str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}', '{CHAIN}' or '{SHOPS}'")]
+Data = Annotated[
+    str, typer.Argument(help=f"data set, folder of shards, '{SYNTHETIC}', '{CHAIN}', '{SHOPS}', 'clicks' or 'rings'")
+]
 Secure = Annotated[bool, typer.Option("--secure", help="masked updates: nobody sees more than their sum")]
 NoFloors = Annotated[bool, typer.Option("--no-floors", help="neither the floors nor what all silos' data would give")]
 Rules = Annotated[
     list[str] | None,
-    typer.Option("--rule", help="sessions: gap_seconds, shortest, longest or support, key=value"),
+    typer.Option(
+        "--rule",
+        help="key=value; sessions: gap_seconds, shortest, longest or support; nodes: official, train, valid, and of"
+        " 'rings' homophily and accounts",
+    ),
 ]
 Preset = Annotated[PresetName, typer.Option(metavar="<name>", help=", ".join(PresetName))]
-Task = Annotated[TaskName, typer.Option("--task", help="items: lists for users; sessions: what comes next in a visit")]
+TASKS = "items: lists for users; sessions: what comes next in a visit; nodes: labels in a graph"
+Task = Annotated[TaskName, typer.Option("--task", help=TASKS)]
+TaskOrNone = Annotated[
+    TaskName | None, typer.Option("--task", help=f"{TASKS}; by default what the data are, else items")
+]
 Strategy = Annotated[StrategyName, WHICH_STRATEGY]
 StrategyOrNone = Annotated[StrategyName | None, WHICH_STRATEGY]
 Clients = Annotated[int, typer.Option(min=1, help="number of clients")]
@@ -217,7 +233,8 @@ How = Annotated[
         "--method",
         metavar="<method>",
         help=f"how to divide users and items: {', '.join(Method)}; by default spectral, the paper's, which drops what"
-        " lies between clients; of a file users, which drops nothing; of a chain its shops",
+        " lies between clients; of a file users, which drops nothing; of a chain its shops; of nodes metis"
+        " where pymetis is installed, else growth",
     ),
 ]
 SplitChoice = Annotated[
@@ -243,11 +260,19 @@ Columns = Annotated[
     str | None,
     typer.Option(
         "--columns",
-        help=f"names in the file, as user=buyer,item=sku; of {', '.join(COLUMNS)}",
+        help=f"names in the file, as user=buyer,item=sku; of {', '.join(COLUMNS)}; of a graph node, label, split,"
+        " source, target, weight, type",
     ),
 ]
 Delimiter = Annotated[
     str | None, typer.Option("--delimiter", help="between fields; by default found: comma, semicolon, tab or bar")
+]
+Edges = Annotated[Path | None, typer.Option("--edges", help="nodes: the file of edges, by default edges beside them")]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--values", help="nodes: words of a column, as country=DE,FR, and classes, as label=ok,fraud; repeatable"
+    ),
 ]
 SettingsFile = Annotated[Path | None, typer.Option(help="TOML; environment and flags win over it")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="a setting of the method, key=value")]
@@ -296,6 +321,13 @@ Silos = Annotated[
 DEFAULT_URL = "http://127.0.0.1:8800"
 
 
+def choose_task(task: TaskName | None, data: str) -> TaskName:
+    """The task that was asked for, else the one that the data are for, else lists of items."""
+    from simulation.experiments.tasks import recognise_task
+
+    return TaskName(recognise_task(data)) if task is None else task
+
+
 def split_kind(split: SplitName | None) -> SplitKind | None:
     """The split that was asked for, as `load_dataset` takes it."""
     return None if split is None else split.value
@@ -316,12 +348,14 @@ class DivisionFlags:
 
 @dataclass(frozen=True)
 class FileFlags:
-    """How a file of interactions is read."""
+    """How a file of interactions, or the files of a graph, are read."""
 
     min_rating: MinRating = None
     rating_kind: KindOfRating = None
     columns: Columns = None
     delimiter: Delimiter = None
+    edges: Edges = None
+    values: Values = None
 
 
 @dataclass(frozen=True)
@@ -350,7 +384,14 @@ def choose_cut(
     own = Path(data).is_file() and task is TaskName.items
     scenario = None if how.scenario is None else how.scenario.value
     method = how.method.value if how.method is not None else "users" if own and scenario is None else None
-    file_options = parse_file_options(file.columns, file.delimiter)
+    graph = task is TaskName.nodes
+    if not graph and (file.edges is not None or file.values):
+        raise SettingsError(f"--edges, --values: expected them with --task nodes alone, got task {task.value}")
+    file_options = (
+        parse_graph_options(file.columns, file.delimiter, file.values)
+        if graph
+        else parse_file_options(file.columns, file.delimiter)
+    )
     least = least_rating(file.min_rating, file.rating_kind, "usual" if own else None)
     rule = parse_pairs(rules or [], "--rule")
     return Cut(
@@ -364,6 +405,7 @@ def choose_cut(
         scenario,
         how.small,
         file_options,
+        file.edges,
     )
 
 
@@ -378,13 +420,35 @@ def least_rating(least: float | None, kind: RatingKindName | None, otherwise: Le
 
 def parse_file_options(columns: str | None, delimiter: str | None) -> FileOptions:
     """What --columns and --delimiter say of a file. SettingsError for a field or a delimiter that is none."""
+    return FileOptions(*_parse_reading(columns, delimiter, COLUMNS))
+
+
+def parse_graph_options(
+    columns: str | None, delimiter: str | None, values: list[str] | None, *, shared: bool = True
+) -> GraphOptions:
+    """What --columns, --delimiter and --values say of a graph's files. shared: see `GraphOptions`."""
+    from simulation.graphs.read import FIELDS, GraphOptions
+
+    pairs, mark = _parse_reading(columns, delimiter, FIELDS)
+    said = {
+        name.strip().lower(): tuple(word for one in text.split(",") if (word := one.strip()))
+        for name, text in parse_pairs(values or [], "--values").items()
+    }
+    if doubled := [name for name, words in said.items() if not words or len(set(words)) < len(words)]:
+        raise SettingsError(f"--values: expected different words with commas between them for {doubled[0]!r}")
+    return GraphOptions(pairs, mark, values=said, shared_values=shared)
+
+
+def _parse_reading(
+    columns: str | None, delimiter: str | None, fields: Collection[str]
+) -> tuple[dict[str, str], str | None]:
     pairs = parse_pairs(columns.split(","), "--columns") if columns else {}
-    if unknown := [name for name in pairs if name not in COLUMNS]:
-        raise SettingsError(f"--columns: expected fields of {', '.join(COLUMNS)}, got {unknown[0]!r}")
+    if unknown := [name for name in pairs if name not in fields]:
+        raise SettingsError(f"--columns: expected fields of {', '.join(fields)}, got {unknown[0]!r}")
     mark = {"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter)
     if mark is not None and (len(mark) != 1 or mark in '"\n\r'):
         raise SettingsError(f"--delimiter: expected one character, or tab, got {delimiter!r}")
-    return FileOptions(pairs, mark)
+    return pairs, mark
 
 
 def text_or(flag: StrEnum | None, usual: str) -> str:

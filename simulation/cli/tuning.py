@@ -26,7 +26,7 @@ def tune(
     data: options.Data,
     out: Annotated[Path, typer.Option(help="folder of the search; one that is there goes on")],
     strategy: options.StrategyOrNone = None,
-    task: options.Task = options.TaskName.items,
+    task: options.TaskOrNone = None,
     trials: Annotated[int, typer.Option(min=1, help="in all, those of an earlier call included")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="of each trial")] = 5,
     clients: options.ClientsOfCut = None,
@@ -49,12 +49,14 @@ def tune(
     from simulation.tuning.spaces import search_space
 
     options.ensure_folder(out)
+    task = options.choose_task(task, data)
     fixed, doing = options.parse_pairs(changes or []), simulated_task(task.value)
     chosen, named = options.text_or(strategy, doing.strategy), options.text_or(preset, doing.preset)
     base, _ = doing.choose_method(named, chosen, fixed)
     space = search_space(chosen, base, fixed)
     cut = options.choose_cut(data, task, clients, how, file, rules)
     shards = find_or_cut_shards(data, cut, out / "shards", doing.cut)
+    base = doing.fit_method(base, shards.paths)
     if not as_json:
         options.print_notes(shards.notes)
     with tempfile.TemporaryDirectory(prefix="lpsfed-blind-") as folder:

@@ -82,6 +82,10 @@ def command_words(data: str, cut: Cut, **settings: Any) -> dict[str, Any]:
     """What decides the outcome of a command, in JSON's own types."""
     words = asdict(cut)
     words["file_options"] = {"columns": dict(cut.file_options.columns), "delimiter": cut.file_options.delimiter}
-    if cut.small is None:  # folders of earlier versions have none
-        del words["small"]
+    if values := getattr(cut.file_options, "values", {}):
+        words["file_options"]["values"] = {name: list(said) for name, said in values.items()}
+    words["edges"] = None if cut.edges is None else str(cut.edges)
+    for name in ("small", "edges"):  # folders of earlier versions have none
+        if words[name] is None:
+            del words[name]
     return {"data": data, **words, **settings}

@@ -12,6 +12,9 @@ import polars as pl
 
 from client_service.data.interaction_files import FEATURES, load_shard, save_shard
 from client_service.data.interactions import build_shard
+from client_service.data.node_files import load_node_shard, save_node_shard
+from client_service.data.node_graphs import TEST as NODE_TEST
+from client_service.data.node_graphs import UNKNOWN, UNLABELLED
 from client_service.data.session_files import load_session_shard, save_session_shard
 from client_service.data.sessions import TEST
 from simulation.progress import step
@@ -53,3 +56,16 @@ def hide_test_sessions(path: Path, blind: Path) -> None:
         notes=("test sessions left out",),
     )
     save_session_shard(blind, without)
+
+
+def hide_test_labels(path: Path, blind: Path) -> None:
+    """Write the shard of nodes anew into the folder `blind`, its test nodes without labels."""
+    shard = load_node_shard(path)
+    hidden = shard.splits == NODE_TEST
+    without = replace(
+        shard,
+        labels=np.where(hidden, UNKNOWN, shard.labels),
+        splits=np.where(hidden, UNLABELLED, shard.splits).astype(np.int8),
+        notes=("test labels left out",),
+    )
+    save_node_shard(blind, without)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -33,6 +34,17 @@ START = "start"  # what a silo has alone before any training, fused: it tells wh
 VERSION = 4  # of the figures: raise it with every change of code that changes one, so that no kept file answers for it
 POOLED_ITEMS = 25_000  # in all silos: up to so many the ceiling is computed
 POOLED_SCORES = 400_000_000  # users x items of all silos: likewise
+
+
+class Digested(Protocol):
+    """A shard of any kind."""
+
+    name: str
+
+    @property
+    def digest(self) -> str:
+        """The digest of its content."""
+
 
 ByName = dict[str, Measures | None]
 """Test quality by the name of a floor, or of a client; None for what does not fit in memory."""
@@ -85,8 +97,8 @@ def measure_all_floors(
     floors = {}
     for path in shards:
         shard, cache = load_shard(path), cache_of(path)
-        place = _kept_path(kept, path.name, (shard,), cutoff)
-        floors[path.name] = _kept_or_measured(place, partial(measure_floors, shard, cutoff, cache))
+        place = kept_path(kept, path.name, (shard,), cutoff)
+        floors[path.name] = keep_measured(place, partial(measure_floors, shard, cutoff, cache))
         observe(path.name)
     return floors
 
@@ -94,7 +106,7 @@ def measure_all_floors(
 def measure_ceiling(shards: Sequence[Path], cutoff: int, kept: Path | None = None) -> ByName:
     """Test quality of each client's lists by the closed form on the pooled data, the silo's own items alone ranked."""
     parts = [load_shard(path) for path in shards]
-    return _kept_or_measured(_kept_path(kept, "pooled", parts, cutoff), partial(_measure_pooled, parts, cutoff))
+    return keep_measured(kept_path(kept, "pooled", parts, cutoff), partial(_measure_pooled, parts, cutoff))
 
 
 def too_large_to_pool(shards: Sequence[Path]) -> str | None:
@@ -117,14 +129,15 @@ def _measure_pooled(parts: Sequence[Shard], cutoff: int) -> ByName:
     return {one.client: on_test(one.shard, one.restrict_lists(top, count)) for one in slices}
 
 
-def _kept_path(folder: Path | None, name: str, parts: Sequence[Shard], cutoff: int) -> Path | None:
+def kept_path(folder: Path | None, name: str, parts: Sequence[Digested], kind: int | str) -> Path | None:
+    """The file of the figures of these shards; None without a folder to keep them in."""
     if folder is None:
         return None
     digest = hashlib.sha256(" ".join(f"{part.name} {part.digest}" for part in parts).encode()).hexdigest()
-    return folder / name / f"floors-{VERSION}-{digest[:16]}-{cutoff}.json"
+    return folder / name / f"floors-{VERSION}-{digest[:16]}-{kind}.json"
 
 
-def _kept_or_measured(path: Path | None, measure: Callable[[], ByName]) -> ByName:
+def keep_measured(path: Path | None, measure: Callable[[], ByName]) -> ByName:
     """What the file holds, or what was measured now and is kept in it where the folder can be written."""
     if path is None:
         return measure()

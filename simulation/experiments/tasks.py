@@ -9,19 +9,19 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from shared.errors import SettingsError
 from simulation.partitioning.sources import SHOPS, cut_shards
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shared.method.settings import MethodSettings, Preset
     from simulation.experiments.experiment import Experiment
     from simulation.experiments.floors import Bounds
     from simulation.partitioning.sources import Cut, Shards
 
+GRAM = "node_gram"  # shared.sums.node_gram
 SHOWN = 5  # items of an example
 LIST_LENGTH, ASKED_USERS = 10, 20  # items of a list with a place for a new one; users who are asked for such a list
 
@@ -56,6 +56,15 @@ class SimulatedTask(ABC):
         name: Any = self.preset if preset is None else str(preset)
         method = method_settings(name, **changes)
         return method, build_strategy(strategy, method).enough_rounds or PRESET_ROUNDS[name]
+
+    def recognises(self, data: str) -> bool:
+        """Checks if data are for this task alone, by their names."""
+        return data == self.generated
+
+    def fit_method(self, method: MethodSettings, shards: Sequence[Path]) -> MethodSettings:
+        """The settings with the sizes that all shards share; by default there are none."""
+        del shards
+        return method
 
     @abstractmethod
     def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
@@ -166,6 +175,14 @@ class SessionTask(SimulatedTask):
     preset = "sessions"
     sums = "transitions"
 
+    def recognises(self, data: str) -> bool:
+        """Checks for generated visits, shards, and the file of training sessions that public data have."""
+        from simulation.partitioning.sources import holds_shards
+
+        folder = Path(data)
+        named = any(folder.glob("train_sessions.txt*")) if folder.is_dir() else data == self.generated
+        return named or holds_shards(folder, "sessions.parquet")
+
     def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
         from simulation.sessions.source import cut_session_shards
 
@@ -199,7 +216,73 @@ class SessionTask(SimulatedTask):
         hide_test_sessions(path, blind)
 
 
-SIMULATED: dict[str, SimulatedTask] = {task.name: task for task in (ItemTask(), SessionTask())}
+class NodeTask(SimulatedTask):
+    """Labels of nodes in a graph."""
+
+    name = "nodes"
+    generated = "rings"  # simulation.graphs.source.RINGS
+    strategy = "local"
+    preset = "nodes"
+    sums = GRAM
+
+    def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
+        """Closed forms of the sums of all silos, unless something else is asked for: that is what pays."""
+        if strategy == self.strategy and changes.get("basis.kind", GRAM) != "off":
+            alone = {"strategy.train": "false", "strategy.send": "false"}
+            changes = {"basis.kind": GRAM, **({} if {*alone} & {*changes} else alone), **changes}
+        return super().choose_method(preset, strategy, changes)
+
+    def recognises(self, data: str) -> bool:
+        """Checks for generated rings, shards, .npz, GraphML, and a folder with tables of nodes and edges."""
+        from simulation.graphs.read import holds_graph
+        from simulation.partitioning.sources import holds_shards
+
+        return data == self.generated or holds_graph(Path(data)) or holds_shards(Path(data), "nodes.parquet")
+
+    def cut(self, data: str, cut: Cut, folder: Path) -> Shards:
+        from simulation.graphs.source import cut_node_shards
+
+        return cut_node_shards(data, cut, folder)
+
+    def fit_method(self, method: MethodSettings, shards: Sequence[Path]) -> MethodSettings:
+        """The settings with the numbers of features and classes, which all silos share. SettingsError for others."""
+        from client_service.data.node_files import load_node_shard
+        from shared.method.settings import validate_settings
+
+        found = [load_node_shard(path) for path in shards]
+        if len({shard.columns_digest for shard in found}) > 1:
+            raise SettingsError("nodes: expected the same columns of features and classes in all shards, got others")
+        sizes = {"features": len(found[0].feature_names), "classes": len(found[0].classes)}
+        changed = method.model_copy(update={"nodes": method.nodes.model_copy(update=sizes)})
+        return validate_settings(type(method), changed.model_dump())
+
+    def measure_bounds(self, experiment: Experiment, *, shown: bool) -> Bounds:
+        from simulation.experiments.node_floors import measure_node_bounds
+
+        return measure_node_bounds(experiment, shown=shown)
+
+    def find_example(self, shard: Path) -> Example:
+        """The label of a node that has none, or where all have one of a test node."""
+        from client_service.data.node_files import load_node_shard
+        from client_service.data.node_graphs import TEST, UNLABELLED
+
+        graph = load_node_shard(shard)
+        nodes = next((rows for split in (UNLABELLED, TEST) if len(rows := graph.nodes_of(split))), graph.nodes_of(0))
+        node = graph.node_ids[max(nodes, key=graph.degrees.__getitem__)]
+        return Example("/v1/labels", f"Label of {node}", {"nodes": [node]}, lambda answer: answer["results"][0])
+
+    def digest(self, shard: Path) -> str:
+        from client_service.data.node_files import load_node_shard
+
+        return load_node_shard(shard).digest
+
+    def hide_test(self, path: Path, blind: Path) -> None:
+        from simulation.experiments.blind import hide_test_labels
+
+        hide_test_labels(path, blind)
+
+
+SIMULATED: dict[str, SimulatedTask] = {task.name: task for task in (ItemTask(), SessionTask(), NodeTask())}
 
 
 def simulated_task(name: str) -> SimulatedTask:
@@ -207,3 +290,8 @@ def simulated_task(name: str) -> SimulatedTask:
     if name not in SIMULATED:
         raise SettingsError(f"task: expected one of {', '.join(SIMULATED)}, got {name!r}")
     return SIMULATED[name]
+
+
+def recognise_task(data: str) -> str:
+    """The task that the data are for by their names, else lists of items."""
+    return next((task.name for task in SIMULATED.values() if task.recognises(data)), ItemTask.name)

@@ -176,9 +176,14 @@ def draw_splits(
 
 
 def divide_graph(
-    graph: NodeShard, cut: GraphCut, *, split_seed: int | None = 0, names: Sequence[str] | None = None
+    graph: NodeShard,
+    cut: GraphCut,
+    *,
+    split_seed: int | None = 0,
+    names: Sequence[str] | None = None,
+    shares: tuple[float, float, float] = SHARES,
 ) -> list[NodeShard]:
-    """A shard for each silo. split_seed: draws each silo's splits 20/40/40; None keeps the graph's own splits.
+    """A shard for each silo. split_seed: draws each silo's splits by the shares; None keeps the graph's own splits.
 
     Where silos overlap they are drawn once for the whole graph: no silo trains on the test nodes of another.
     """
@@ -186,12 +191,12 @@ def divide_graph(
     whole = np.bincount(graph.adjacency.indices, minlength=len(graph.node_ids))
     overlap = sum(map(len, cut.nodes)) > len(np.unique(np.concatenate(cut.nodes)))
     if split_seed is not None and overlap:
-        graph = graph.with_splits(draw_splits(graph.labels, split_seed))
+        graph = graph.with_splits(draw_splits(graph.labels, split_seed, shares))
     found = []
     for place, (name, nodes) in enumerate(zip(names, cut.nodes, strict=True)):
         part = take_nodes(graph, name, nodes)
         if split_seed is not None and not overlap:
-            part = part.with_splits(draw_splits(part.labels, [split_seed, place]))
+            part = part.with_splits(draw_splits(part.labels, [split_seed, place], shares))
         ends = int(whole[nodes].sum())
         own = f"{part.adjacency.nnz:,} of {ends:,} ends of edges of this silo's nodes lie inside"
         found.append(replace(part, notes=(*graph.notes, cut.note, own)))

@@ -43,6 +43,7 @@ class Cut:
     Without a method generated shops are divided as they are, and any other data set spectrally; without a number of
     clients there are four. scenario: in place of a method, see `scenarios`. small: users of its small shop, if any.
     rules: how the task reads data, by the names that it has for it. file_options: which columns of a file hold what.
+    edges: of a graph whose nodes are the data, the file of its edges.
     """
 
     clients: int | None = None
@@ -55,6 +56,7 @@ class Cut:
     scenario: str | None = None
     small: int | None = None
     file_options: FileOptions = AS_NAMED
+    edges: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Shards:
     def notes(self) -> tuple[str, ...]:
         """What the cut has dropped, and how the data were read, where it is known."""
         notes = tuple(self.summary.get("notes", ()))
-        if self.edges_kept is None or self.edges_kept == 1.0:
+        if self.edges_kept is None or self.edges_kept == 1.0 or "caption" in self.summary:
             return notes
         dropped = f"{1 - self.edges_kept:.1%} of the training interactions lie between clients and are dropped"
         return f"{dropped}; --method users keeps all of them", *notes
@@ -157,11 +159,16 @@ def _partition_summary(name: str, notes: Sequence[str], parts: Partition) -> dic
     return {"data": name, **how, "clients": clients, "notes": list(notes)}
 
 
+def holds_shards(folder: Path, name: str) -> bool:
+    """Checks if subfolders are shards with a file of this name."""
+    return folder.is_dir() and any(folder.glob(f"*/{name}"))
+
+
 def find_shards(folder: Path) -> Shards | None:
     """The shards in a folder's subfolders, or None where it holds none and is a data set."""
     if not folder.is_dir():
         return None
-    names = ("interactions.parquet", "sessions.parquet")
+    names = ("interactions.parquet", "sessions.parquet", "nodes.parquet")
     paths = tuple(sorted(path.parent for name in names for path in folder.glob(f"*/{name}")))
     if not paths:
         return None

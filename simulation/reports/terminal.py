@@ -157,9 +157,10 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
     title = f"{summary['data']}: {summary['method']} partition {summary['partition']}"
     kept = f"{100 * summary['edges_kept']:.1f} % of training edges kept"
     kept, counted = summary.get("caption", kept), summary.get("counted", "users")
-    table = figure_table(title, "client", counted, "items", "train", "valid", "test", caption=kept)
+    shown = summary.get("shown", ("items", "train", "valid", "test"))
+    table = figure_table(title, "client", counted, *shown, caption=kept)
     for client in summary["clients"]:
-        table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", "items", "train", "valid", "test")))
+        table.add_row(client["client"], *(f"{client[key]:,}" for key in ("users", *shown)))
     return table
 
 

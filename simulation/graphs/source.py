@@ -1,0 +1,134 @@
+"""What a user names as a graph (a file, a folder, or 'rings') -> shards on the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from client_service.data.node_files import save_node_shard
+from client_service.data.node_graphs import TEST, TRAIN, VALID, NodeShard
+from shared.errors import SettingsError
+from shared.message import Message
+from shared.method.settings import validate_settings
+from simulation.graphs.cut import GraphCut, cut_graph, divide_graph, draw_splits
+from simulation.graphs.generator import GraphSizes, generate_graph
+from simulation.graphs.read import AS_NAMED, SHARES, GraphOptions, read_graph
+from simulation.partitioning.sources import SUMMARY, USUAL_CLIENTS, Cut, Shards, number_silos
+from simulation.progress import step
+
+RINGS = "rings"
+
+
+class GraphRules(Message):
+    """`lpsfed partition --task nodes --rule key=value`."""
+
+    official: int | None = Field(None, ge=0, le=99, description="of .npz data, which of the splits that come with them")
+    train: float = Field(SHARES[0], gt=0, lt=1, description="share of a silo's labelled nodes for training")
+    valid: float = Field(SHARES[1], gt=0, lt=1, description="share of them for validation; the others are for test")
+    homophily: tuple[float, ...] = Field(
+        GraphSizes.homophily, description=f"{RINGS}: of each platform, share of edges to the same label, as .9/.5/.2"
+    )
+    accounts: int = Field(GraphSizes.accounts, ge=50, le=100_000, description=f"{RINGS}: of each platform")
+
+    @field_validator("homophily", mode="before")
+    @classmethod
+    def _divided(cls, given: Any) -> Any:
+        return given.split("/") if isinstance(given, str) else given
+
+    @field_validator("homophily")
+    @classmethod
+    def _shares(cls, given: tuple[float, ...]) -> tuple[float, ...]:
+        if not given or any(not 0 <= one <= 1 for one in given):
+            raise ValueError("expected shares from 0 to 1 with / between them")
+        return given
+
+    @field_validator("valid")
+    @classmethod
+    def _leaves_a_test(cls, valid: float, info: Any) -> float:
+        if valid + info.data.get("train", 0.0) >= 1:
+            raise ValueError("expected train + valid below 1")
+        return valid
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """Of training, validation and test."""
+        return self.train, self.valid, 1.0 - self.train - self.valid
+
+
+def parse_graph_rules(changes: dict[str, Any]) -> GraphRules:
+    """SettingsError naming each rule that is unknown or out of range."""
+    return validate_settings(GraphRules, changes)
+
+
+def cut_node_shards(data: str, cut: Cut, folder: Path) -> Shards:
+    """Read, divide and write a graph; the summary goes beside the shards."""
+    if cut.split is not None or cut.min_rating not in (None, "usual"):
+        raise SettingsError("--split, --min-rating: expected none with nodes, whose labels are split (--rule train=.2)")
+    if cut.scenario is not None:
+        raise SettingsError(f"--scenario: expected none with nodes, got {cut.scenario}")
+    clients, rules = cut.clients or USUAL_CLIENTS, parse_graph_rules(dict(cut.rules))
+    if data == RINGS:
+        graph, divided = generate_graph(
+            cut.split_seed, clients, GraphSizes(accounts=rules.accounts, homophily=rules.homophily)
+        )
+        if cut.method is not None:
+            divided = cut_graph(graph, clients, cut.number, cut.method)
+    else:
+        options = cut.file_options if isinstance(cut.file_options, GraphOptions) else AS_NAMED
+        graph = read_graph(Path(data), cut.edges, options, official=rules.official)
+        divided = cut_graph(graph, clients, cut.number, cut.method)
+    with step("dividing the graph"):
+        shards = divide_shards(graph, divided, rules, cut.split_seed)
+        for shard in shards:
+            save_node_shard(folder / shard.name, shard)
+    summary = _summarise(graph, shards, divided, cut.number)
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=1), encoding="utf-8")
+    return Shards(tuple(folder / shard.name for shard in shards), summary)
+
+
+def divide_shards(graph: NodeShard, cut: GraphCut, rules: GraphRules, split_seed: int) -> list[NodeShard]:
+    """A shard for each silo; a split that comes with the data is kept."""
+    names = [f"client-{number}" for number in number_silos(len(cut.nodes))]
+    own = rules.official is not None or brings_split(graph)
+    return divide_graph(graph, cut, split_seed=None if own else split_seed, names=names, shares=rules.shares)
+
+
+def brings_split(graph: NodeShard) -> bool:
+    """Checks if the data say which nodes are for validation or test."""
+    return bool(np.isin(graph.splits, (VALID, TEST)).any())
+
+
+def split_own_graph(graph: NodeShard, name: str, rules: GraphRules, seed: int = 0) -> NodeShard:
+    """The graph of one silo as its shard, split where the data bring no split."""
+    if brings_split(graph):
+        return replace(graph, name=name)
+    return replace(graph, name=name, splits=draw_splits(graph.labels, seed, rules.shares))
+
+
+def _summarise(graph: NodeShard, shards: Sequence[NodeShard], cut: GraphCut, number: int) -> dict[str, Any]:
+    how = {"method": cut.method, "partition": number, "edges_kept": cut.kept}
+    alike = [homophily for shard in shards if (homophily := shard.edge_homophily()) is not None]
+    caption = f"{cut.kept:.1%} of the edges kept by the cut {cut.method}"
+    caption += f"; homophily of edges {min(alike):.2f} to {max(alike):.2f}" if alike else ""
+    words = {"counted": "nodes", "shown": ["edges", "train", "valid", "test"], "caption": caption}
+    clients = [_measure_shard(shard) for shard in shards]
+    return {"data": graph.name, **how, "clients": clients, **words, "notes": list(graph.notes)}
+
+
+def _measure_shard(shard: NodeShard) -> dict[str, Any]:
+    """Nodes stand where users do, and the classes where items do."""
+    splits = {name: len(shard.nodes_of(split)) for name, split in (("train", TRAIN), ("valid", VALID), ("test", TEST))}
+    return {
+        "client": shard.name,
+        "users": len(shard.node_ids),
+        "items": len(shard.classes),
+        "edges": shard.edges,
+        **splits,
+        "homophily": shard.edge_homophily(),
+    }
