@@ -11,12 +11,12 @@ from shared.message import Message
 from shared.method.declaration import Counts, Declaration
 from shared.method.settings import MethodSettings
 from shared.protocol.lengths import MOST_UPDATE_BYTES, least_update
-from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
+from shared.strategies import SHARES_ITEMS, STRATEGIES, TELLING, build_strategy
 from shared.strategies.agreement import declare_federation
 from shared.strategies.strategy import Strategy
 from shared.sums import find_sum, list_sums, method_of_part
 
-USUAL_STRATEGIES = tuple(name for name in STRATEGIES if name not in SHARES_ITEMS)
+USUAL_STRATEGIES = tuple(name for name in STRATEGIES if name not in SHARES_ITEMS | TELLING)
 USUAL_SCALARS = tuple(
     dict.fromkeys(scalar for name in USUAL_STRATEGIES for scalar in build_strategy(name, MethodSettings()).scalars)
 )
@@ -30,7 +30,8 @@ class Policy(Message):
     """What the silo allows, whatever the federation asks for. It can only take away."""
 
     strategies: tuple[str, ...] = Field(
-        USUAL_STRATEGIES, description="strategies this silo takes part in; one that shares items must be named"
+        USUAL_STRATEGIES,
+        description="strategies this silo takes part in; one that shares items or tells features must be named",
     )
     item_tables: bool = Field(
         False, description="may item tables leave where the model, not the strategy, shares them?"
@@ -107,6 +108,11 @@ class Policy(Message):
 def allowed_declaration(strategy: Strategy, method: MethodSettings, policy: Policy, *, secure: bool) -> Declaration:
     """The strategy's declaration, or a PrivacyError when the silo's policy does not allow all of it. SettingsError for
     a run that is to be secure and needs to see single updates."""
+    if strategy.name not in policy.strategies and strategy.tells:
+        words = (
+            f"one that is named, because {strategy.name!r} tells {' and '.join(sorted(strategy.tells))} of this silo"
+        )
+        raise PrivacyError(f"policy: expected a strategy of {list(policy.strategies)}, or {words}, got it unnamed")
     if strategy.name not in policy.strategies:
         raise PrivacyError(f"policy: expected a strategy of {list(policy.strategies)}, got {strategy.name!r}")
     if strategy.shares_items(method) and strategy.name not in SHARES_ITEMS and not policy.item_tables:

@@ -134,6 +134,9 @@ def require_accountable(strategy: Strategy, method: MethodSettings, *, counts: b
     if strategy.shares_items(method) and strategy.needs_single_updates:
         words = "whose mean asks which rows have moved"
         raise ValueError(f"privacy: expected a strategy without item tables {words}, got {name!r}")
+    if strategy.reports and strategy.report is None:
+        words = "expected a strategy without reports of the shard, for which no noise is known"
+        raise ValueError(f"privacy: {words}, got {[spec.name for spec in strategy.reports]} of {name!r}")
     if unknown := sorted(set(strategy.scalars) - set(SCALARS)):
         raise ValueError(f"privacy: expected no other scalars than {list(SCALARS)}, got {unknown} of {name!r}")
     if name == "local":

@@ -38,7 +38,9 @@ from client_service.training.sampling import Batch, PairSampler
 from client_service.training.start_choice import Choice, begin_model
 from client_service.training.trainer import Figures, Trainer
 from client_service.training.training_state import StepValues
+from shared.errors import SettingsError
 from shared.method.graph import Float64
+from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.method.spectrum import Spectrum
 from shared.strategies.local_client import PLAIN, Loss, Objective, Shrinkage
@@ -150,6 +152,11 @@ class ItemTrainer(Trainer):
     def untaken(self) -> Tensor:
         """Marks the items that no user has in training, (N,)."""
         return torch.from_numpy(np.asarray(self.shard.train.sum(0) == 0)).to(self.device)
+
+    def sum_gradients(self) -> tuple[dict[str, Float32], int]:
+        """SettingsError: the loss of a pair depends on what its batch is held against."""
+        words = "expected one that trains, as task 'items' has no loss that is summed over examples"
+        raise SettingsError(f"strategy: {words}, got one that sends gradients")
 
     @property
     def row_kinds(self) -> Mapping[str, RowKind]:

@@ -15,6 +15,7 @@ from client_service.models.nodes.unifilter import SIDES, UniFilter, build_unifil
 from client_service.training.trainer import Int64, Trainer
 from shared.errors import SettingsError
 from shared.method.graph import Float64
+from shared.method.parameters import Float32
 from shared.method.settings import MethodSettings
 from shared.strategies.local_client import PLAIN, Objective
 
@@ -59,6 +60,13 @@ class NodeNetworkTrainer(Trainer):
         self._begin_steps()
         super().train(objective)
         self.model.eval()
+
+    def sum_gradients(self) -> tuple[dict[str, Float32], int]:
+        """The gradient summed over all training nodes, with dropout drawn for this round, and how many these are."""
+        self._begin_steps()
+        found = super().sum_gradients()
+        self.model.eval()
+        return found
 
     def find_loss(self, rows: Int64) -> Tensor:
         """Mean cross entropy of these nodes."""

@@ -134,6 +134,20 @@ class Trainer(ABC):
         for _ in range(self.method.local_epochs):
             self.figures = Figures(loss=self.run_epoch(self.draw_batches(generator), self.find_loss, objective))
 
+    def sum_gradients(self) -> tuple[dict[str, Float32], int]:
+        """The gradient of the loss summed over all examples, by exchanged parameter, and how many these are."""
+        trained, examples, losses = dict(self.model.named_parameters()), 0, StepValues(self.device)
+        self.model.zero_grad()
+        for rows in self.interrupt.each(self.draw_batches(np.random.default_rng(self.draw_seed("train")))):
+            loss = self.find_loss(rows)
+            (loss * len(rows)).backward()  # type: ignore[no-untyped-call]
+            examples += len(rows)
+            losses.add(loss)
+        self.figures = Figures(loss=losses.mean())
+        found = {tensor.name: trained[tensor.name] for tensor in self.exchanged}
+        given = {n: torch.zeros_like(one) if one.grad is None else one.grad for n, one in found.items()}
+        return {name: value.cpu().numpy().copy() for name, value in given.items()}, examples
+
     @property
     def exact(self) -> bool:
         """Does the model begin at a filter, so that its MLPs begin with nothing to add to it?"""

@@ -10,6 +10,7 @@ from shared.method.settings import MethodSettings
 from shared.strategies.adaptive import fedadam, fedga, fedyogi
 from shared.strategies.f2mf import f2mf
 from shared.strategies.fedavg import fedavg
+from shared.strategies.fedgsp import fedgsp
 from shared.strategies.fedhgnn import fedhgnn
 from shared.strategies.fedmf import fedmf
 from shared.strategies.fedper import fedper
@@ -17,6 +18,7 @@ from shared.strategies.fedpergnn import fedpergnn
 from shared.strategies.fedprox import fedprox
 from shared.strategies.fedpub import fedpub
 from shared.strategies.fedrap import fedrap
+from shared.strategies.fedsgd import fedsgd
 from shared.strategies.fedssp import fedssp
 from shared.strategies.fedutr import fedutr, fedutr_sar
 from shared.strategies.local import local
@@ -47,12 +49,16 @@ STRATEGIES: dict[str, Callable[[MethodSettings], Strategy]] = {
     "fedadam": fedadam,
     "fedyogi": fedyogi,
     "fedga": fedga,
+    "fedsgd": fedsgd,
+    "fedgsp": fedgsp,
 }
 
 
 USUAL = MethodSettings()
 SHARES_ITEMS = frozenset(name for name, build in STRATEGIES.items() if build(USUAL).shares_items(USUAL))
 """Their updates have a row for each item, and which rows move tells which items a silo has."""
+TELLING = frozenset(name for name, build in STRATEGIES.items() if build(USUAL).tells)
+"""They send statistics of the shard beside what was trained, so that a silo's policy must name them."""
 
 
 def registered_scalars() -> dict[str, Scalar]:

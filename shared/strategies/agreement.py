@@ -44,6 +44,10 @@ def secure_declaration(declaration: Declaration, strategy: Strategy, method: Met
     if strategy.server != "none" and magnitudes_for(strategy.server, method) == "computed":
         words = "expected server_step.magnitudes = reported, where each client masks the size of its update's change"
         raise SettingsError(f"secure: {words}, or off; got computed")
+    if strategy.needs_single_updates and strategy.tells:
+        told = " and ".join(sorted(strategy.tells))
+        words = f"{strategy.name!r}, which gives each client a mean of its own, by single {told}"
+        raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {words}")
     if strategy.needs_single_updates or not (declaration.tensors or strategy.sums_alone):
         raise SettingsError(f"secure: expected a strategy that needs the mean alone, got {strategy.name!r}")
     require_mean(method)

@@ -78,6 +78,12 @@ class LocalClient(Protocol):
     def train(self, objective: Objective = PLAIN) -> None:
         """Run the run's local epochs."""
 
+    def sum_gradients(self) -> tuple[Arrays, int]:
+        """The gradient of the loss summed over all examples, by exchanged parameter, and how many examples these are.
+
+        Nothing is trained.
+        """
+
     def arrays(self) -> Arrays:
         """Every parameter that clients with this model can exchange, as it is now."""
 
@@ -86,7 +92,8 @@ class LocalClient(Protocol):
 
         divergence: rho (Eq. 11), or nothing where the shard's spectrum is too short to be compared. mean_margin: M
         (Eq. 10). losses_by_activity: the mean BPR loss of the less and of the more active half of the users.
-        local_steps: how many steps of its optimiser the client makes in a round.
+        local_steps: how many steps of its optimiser the client makes in a round. signature_low, signature_high: the
+        leading direction of features in each basis of the shard's graph, one after the other.
         """
 
     def generator(self, purpose: str, *, once_a_run: bool = False) -> np.random.Generator:

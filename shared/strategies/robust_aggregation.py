@@ -207,6 +207,9 @@ def _require_possible(strategy: Strategy, method: MethodSettings) -> None:
     chosen = [name for name, is_set in asked.items() if is_set]
     if chosen and not strategy.declaration(method).tensors:
         raise SettingsError(f"{chosen[0]}: expected its default with strategy {strategy.name}, which sends no tensors")
+    if chosen and strategy.reparametrised:
+        why = "which sends no parameters, so that no update is far from another"
+        raise SettingsError(f"{chosen[0]}: expected its default with strategy {strategy.name}, {why}")
     if method.aggregate != "mean" and strategy.combine is not None:
         why = f"expected mean with strategy {strategy.name}, which does not take the plain mean of updates"
         raise SettingsError(f"aggregate: {why}, got {method.aggregate}")

@@ -274,6 +274,8 @@ def _require_possible(strategy: Strategy, method: MethodSettings, server: Server
         or not strategy.declaration(_with_items(method)).tensors
     ):
         words = "whose clients do not go on from a common state"
+        if strategy.reparametrised:
+            words = "which has a step of its own"
         raise SettingsError(f"server: expected none with strategy {strategy.name}, {words}, got {server}")
     if server == "momentum" and method.server_step.magnitudes not in (None, "off"):
         words = "which has no second moment"

@@ -98,6 +98,7 @@ class Strategy:
     of the client, "" the one that the settings name. settings: its own ones. own_tensors: what it exchanges in place of
     a model's tensors, where it trains none. enough_rounds: after so many nothing changes any more; None: it trains.
     sums_alone: no run trains, and nothing but sums leaves; a silo makes its model of the sums once they are there.
+    tells: what of the shard goes up besides: "features", as statistics of them, or "counts" of examples.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Strategy:
     own_tensors: Callable[[MethodSettings], tuple[Tensor, ...]] | None = None
     enough_rounds: int | None = None
     sums_alone: bool = False
+    tells: frozenset[str] = frozenset()
 
     def exchange(self, method: MethodSettings) -> ExchangeableTensors:
         """What clients with its model can exchange."""

@@ -67,6 +67,8 @@ class StrategyName(StrEnum):
     fedadam = "fedadam"
     fedyogi = "fedyogi"
     fedga = "fedga"
+    fedsgd = "fedsgd"
+    fedgsp = "fedgsp"
 
 
 WHICH_STRATEGY = typer.Option(metavar="<name>", help=", ".join(StrategyName))

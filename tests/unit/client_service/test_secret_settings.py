@@ -9,9 +9,10 @@ import pytest
 from client_service.boundary.policy import Policy, allowed_declaration
 from client_service.settings import client_settings
 from shared.errors import PrivacyError, SettingsError
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, NodeSettings
 from shared.method.tensors import ITEM_TABLE
 from shared.strategies import SHARES_ITEMS, STRATEGIES, build_strategy
+from shared.strategies.agreement import learnt_task
 
 NEEDED = {"name": "east", "shard": "/shard", "state_directory": "/state"}
 
@@ -95,10 +96,11 @@ def test_environment_that_is_no_json_where_json_belongs_is_named(monkeypatch: py
 
 @pytest.mark.parametrize("name", list(STRATEGIES))
 def test_the_declaration_is_the_installed_strategy_s(name: str) -> None:
-    method = MethodSettings(width=4, layers=1, catalogue=9)
+    method = MethodSettings(width=4, layers=1, catalogue=9, nodes=NodeSettings(features=3, classes=2))
     strategy = STRATEGIES[name](method)
     policy = {"strategies": [name], "scalars": tuple(strategy.scalars)}
-    found = client_settings(**NEEDED, strategy=name, method=method.model_dump(), policy=policy).declaration()
+    chosen = {"strategy": name, "task": learnt_task(strategy, method), "method": method.model_dump()}
+    found = client_settings(**NEEDED, **chosen, policy=policy).declaration()
     assert found == strategy.declaration(method) and found.strategy == name
 
 
@@ -110,11 +112,11 @@ def test_a_forbidden_strategy_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))
-def test_a_strategy_that_shares_items_is_taken_part_in_only_where_the_policy_names_it(name: str) -> None:
-    method = MethodSettings(width=4, layers=1, catalogue=9)
+def test_a_strategy_that_shares_items_or_tells_more_is_taken_part_in_only_where_the_policy_names_it(name: str) -> None:
+    method = MethodSettings(width=4, layers=1, catalogue=9, nodes=NodeSettings(features=3, classes=2))
     strategy = build_strategy(name, method)
     assert strategy.shares_items(method) == (name in SHARES_ITEMS)
-    if strategy.shares_items(method):
+    if strategy.shares_items(method) or strategy.tells:
         with pytest.raises(PrivacyError, match=f"policy.*{name}"):
             allowed_declaration(strategy, method, Policy(scalars=tuple(strategy.scalars)), secure=False)
     else:
@@ -142,7 +144,7 @@ def test_a_strategy_with_a_forbidden_scalar_is_refused(left: list[str]) -> None:
 
 
 def test_a_policy_that_would_allow_more_adds_nothing_to_what_leaves() -> None:
-    method = MethodSettings(width=4, layers=1, catalogue=9)
+    method = MethodSettings(width=4, layers=1, catalogue=9, nodes=NodeSettings(features=3, classes=2))
     for name in STRATEGIES:
         strategy = build_strategy(name, method)
         enough = Policy(strategies=(name,), scalars=tuple(strategy.scalars))

@@ -11,7 +11,7 @@ import pytest
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
 from shared.method.parameters import STORED, Parameters
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, NodeSettings
 from shared.protocol.lengths import (
     LONGEST_NAME,
     longest_head,
@@ -37,7 +37,7 @@ from shared.protocol.secure.vectors import MaskedUpdate
 from shared.protocol.wire import encode, require_short_head
 from shared.strategies import STRATEGIES, build_strategy
 
-METHOD = MethodSettings(width=4, layers=1, catalogue=12)
+METHOD = MethodSettings(width=4, layers=1, catalogue=12, nodes=NodeSettings(features=3, classes=2))
 HEX = "0" * 64
 PLACE = {"run": "run-999999999", "round": 100_000, "client": LONGEST_NAME, "transcript": HEX}
 

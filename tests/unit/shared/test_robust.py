@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import SettingsError
 from shared.method.parameters import Float32, State, Update, digest
-from shared.method.settings import MethodSettings, method_settings
+from shared.method.settings import MethodSettings, NodeSettings, method_settings
 from shared.strategies import STRATEGIES, build_strategy, robust_aggregation
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.robust_aggregation import (
@@ -209,9 +209,11 @@ def test_one_bad_update_of_five_moves_no_centre_beyond_the_good_ones_and_the_mea
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_a_strategy_takes_a_centre_where_it_takes_the_plain_mean_and_refuses_it_clearly_elsewhere(name: str) -> None:
-    plain = build_strategy(name, MethodSettings(width=2, catalogue=5))
-    sends = bool(plain.declaration(MethodSettings(width=2, catalogue=5)).tensors)
-    for method in CENTRES:
+    sizes = MethodSettings(width=2, catalogue=5, nodes=NodeSettings(features=3, classes=2))
+    plain = build_strategy(name, sizes)
+    sends = bool(plain.declaration(sizes).tensors) and not plain.reparametrised
+    for centre in CENTRES:
+        method = centre.model_copy(update={"nodes": sizes.nodes})
         if sends and (method.aggregate == "mean" or STRATEGIES[name](method).combine is None):
             assert build_strategy(name, method).aggregate is not plain.aggregate
         else:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from client_service.settings import client_settings
 from shared.errors import PrivacyError, SettingsError
-from shared.method.settings import BasisSettings, MethodSettings, method_settings
+from shared.method.settings import BasisSettings, MethodSettings, NodeSettings, method_settings
 from shared.method.tensors import EXCHANGES
 from shared.protocol.signing.invitation import FederationOut, Invitation
 from shared.strategies import STRATEGIES, build_strategy
@@ -123,6 +123,9 @@ def invitation(federation: FederationOut) -> Invitation:
     )
 
 
+NODES = NodeSettings(features=3, classes=2)
+
+
 def federations() -> Iterator[tuple[str, FederationOut]]:
     """Every strategy, open and secure, with every model that it trains, with and without a basis, where these go."""
     for name in STRATEGIES:
@@ -130,7 +133,8 @@ def federations() -> Iterator[tuple[str, FederationOut]]:
             for secure in (False, True):
                 for kind in ("off", "exact", "iterated"):
                     try:
-                        method = MethodSettings(model=model, catalogue=7, basis=BasisSettings(kind=kind))
+                        sums = BasisSettings(kind=kind)
+                        method = MethodSettings(model=model, catalogue=7, basis=sums, nodes=NODES)
                         strategy = build_strategy(name, method)
                         declare_federation(strategy, method, secure=secure)
                         task = learnt_task(strategy, method)

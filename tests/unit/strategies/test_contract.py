@@ -21,7 +21,7 @@ from aggregator_service.aggregation.bodies import pack_state, unpack_state
 from shared.errors import ProtocolError
 from shared.method.declaration import Declaration
 from shared.method.parameters import Arrays, Float32, Parameters, Scalars, State, Update, digest
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, NodeSettings
 from shared.method.tensors import (
     Tensor,
     attended_specification,
@@ -31,6 +31,7 @@ from shared.method.tensors import (
     mlp_specification,
     require_within,
     table_specification,
+    unifilter_specification,
 )
 from shared.protocol.gate import pass_gate
 from shared.protocol.masked_wire import declare_answer
@@ -44,9 +45,11 @@ from shared.strategies.local_client import PLAIN, FitInput, Objective, Shrinkage
 from shared.strategies.strategy import Strategy
 from tests.support import drifting
 
-METHOD = MethodSettings(width=2, layers=1, catalogue=5)
-CLIENTS = ("ada", "bob", "cyd")
 STEP = np.float32(0.0625)  # less than any strategy clips
+METHOD = MethodSettings(
+    width=2, layers=1, catalogue=5, learning_rate=float(STEP), nodes=NodeSettings(features=3, classes=2, order=2)
+)
+CLIENTS = ("ada", "bob", "cyd")
 SHARES = {"ada": 0.3, "bob": 0.1, "cyd": 0.6}  # where in its range each client's scalar lies; every second one mirrored
 
 
@@ -55,6 +58,8 @@ MEASURED = {
     "mean_margin": (0.25,),
     "losses_by_activity": (0.5, 0.75),
     "local_steps": (4.0,),
+    "signature_low": (0.5, 0.5, 0.5, 0.25, 0.25, 0.25),
+    "signature_high": (1.0, 0.0, 0.0, 0.0, 1.0, 0.0),
 }
 """What a client measures here, by name: a new measure of MEASURES is one more line."""
 
@@ -88,6 +93,10 @@ class FakeClient:
     def train(self, objective: Objective = PLAIN) -> None:
         self.told.append(objective)
         self.own |= {name: value + STEP for name, value in self.own.items() if name.startswith(objective.only)}
+
+    def sum_gradients(self) -> tuple[Arrays, int]:
+        """Down by one in each number: a step by it, of whatever size, leads where training does."""
+        return {name: np.full_like(value, -7.0) for name, value in self.own.items()}, 7
 
     def arrays(self) -> Arrays:
         return self.own
@@ -268,12 +277,15 @@ def test_a_step_makes_every_broadcast(strategy: Strategy) -> None:
 
 
 def test_a_client_here_knows_every_measure_that_there_is() -> None:
-    from client_service.training.client_measures import MEASURES  # imports torch, which no other test here does
+    from client_service.models.nodes.unifilter import SIDES  # imports torch, which no other test here does
+    from client_service.training.client_measures import MEASURES
 
-    assert MEASURED.keys() == MEASURES.keys()
+    assert MEASURED.keys() == MEASURES.keys() | SIDES.keys()
 
 
-MLPS, TABLE, KERNEL = (spec(METHOD) for spec in (mlp_specification, table_specification, kernel_specification))
+MLPS, TABLE, KERNEL, FILTER = (
+    spec(METHOD) for spec in (mlp_specification, table_specification, kernel_specification, unifilter_specification)
+)
 POOLING = tuple(tensor for tensor in MLPS if tensor.name.startswith("pooling."))
 FIRST, THEN = Objective(loss="bce", only="embedding"), Objective(loss="bce", only="item.")
 ADAPTED, SHRUNK = (
@@ -296,6 +308,8 @@ SENT_AND_TRAINED: dict[str, tuple[tuple[Tensor, ...], tuple[str, ...], tuple[Obj
     "fedhgnn": (attended_specification(METHOD), (), (Objective(loss="bpr"),)),
     "fedutr": (fused_specification(METHOD), (), (ADAPTED, SHRUNK)),
     "fedutr_sar": (fused_specification(METHOD), (), (ADAPTED, SHRUNK)),
+    "fedsgd": (MLPS, (), ()),
+    "fedgsp": (FILTER, (), (PLAIN,)),
 }
 """What leaves a client of each strategy - tensors and scalars - and what it trains for, once it has loaded."""
 

@@ -36,5 +36,5 @@ def test_the_mean_of_many_float32_is_as_exact_as_float32_can_hold() -> None:
 
 
 def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(SettingsError, match=r"expected one of lpsfed, fedavg, local, .* got 'fedsgd'"):
-        build_strategy("fedsgd", MethodSettings())
+    with pytest.raises(SettingsError, match=r"expected one of lpsfed, fedavg, local, .* got 'fedprim'"):
+        build_strategy("fedprim", MethodSettings())

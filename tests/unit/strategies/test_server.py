@@ -40,7 +40,7 @@ from shared.strategies.strategy import Strategy
 RULES: dict[str, SecondMoment] = {"adagrad": adagrad, "adam": adam, "yogi": yogi, "clip": clip, "ramp": ramp}
 D, MAGNITUDE = np.array([0.1]), np.array([0.2])  # of two clients that move a number by +.3 and by -.1
 SERVERS = ("momentum", "adagrad", "adam", "yogi", "ga")
-FROM_ONE_STATE = sorted(name for name, build in STRATEGIES.items() if name not in ("local", "fedpub"))
+FROM_ONE_STATE = sorted(set(STRATEGIES) - {"local", "fedpub", "fedsgd", "fedgsp"})
 
 
 def second(rule: SecondMoment, v: float, magnitude: float) -> float:

@@ -1,0 +1,158 @@
+"""FedGSP: each client gets a mean of its own, from those alike at low frequencies and unlike at high ones.
+
+Yu. Homophily Heterogeneity Matters in Graph Federated Learning: A Spectrum Sharing and Complementing Perspective. The
+appendix, section III. Shapes: M clients, K order of the filter, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from shared.method.declaration import TensorSpec
+from shared.method.graph import Float64
+from shared.method.parameters import Array, Arrays, Float32, Parameters, State, Update
+from shared.method.settings import MethodSettings
+from shared.method.tensors import EXCHANGES
+from shared.strategies.aggregation import mean_of_updates
+from shared.strategies.collaboration_graph import CollaborationStep, GraphRule, Terms, advance_weights, carry_weights
+from shared.strategies.fedpub import own_mean
+from shared.strategies.local_client import FitInput, LocalClient
+from shared.strategies.strategy import OwnSettings, Strategy, read_own
+
+MODEL, FILTER = "unifilter", "filter.weight"
+LOW, HIGH = "signature.low", "signature.high"
+MEASURES = {LOW: "signature_low", HIGH: "signature_high"}
+ROW = "weights."
+"""What the names of W's rows in the state's memory begin with, before the client's: (K, M), M in the order of names."""
+COLUMNS = "effective_columns"
+"""In the memory: 1 / sum r^2 and 1 / sum s^2 of each order, (2, K)."""
+
+
+class FedGSPSettings(OwnSettings):
+    """How the collaboration graph follows from the clients' signatures.
+
+    weight_floor: kappa, the least spread of a column as a multiple of the mean one; 0 as published. sharpness: g, gamma
+    over the mean |t|. gamma: of Eq. 19, in its place; 0: by sharpness. least_own: what a client keeps of its own.
+    uniform: all columns weigh alike. terms: which half of t counts. shares: all tensors, or the filter's alone.
+    """
+
+    weight_floor: float = Field(0.1, ge=0, le=1e6)
+    sharpness: float = Field(1.0, gt=0, le=1e6)
+    gamma: float = Field(0.0, ge=0, le=1e12)
+    least_own: float = Field(0.0, ge=0, le=1)
+    uniform: bool = False
+    terms: Terms = "both"
+    shares: Literal["all", "filter"] = "all"
+
+    @property
+    def rule(self) -> GraphRule:
+        """As the collaboration graph reads them."""
+        gamma = self.gamma or None
+        return GraphRule(self.weight_floor, self.sharpness, gamma, self.least_own, self.uniform, self.terms)
+
+
+def fit_with_signatures(client: LocalClient, received: FitInput, *, method: MethodSettings, shares: str) -> Parameters:
+    """Load, train, send; and the signatures, which follow from the graph alone and so are the same every round."""
+    client.load(received)
+    client.train()
+    arrays = {name: value for name, value in client.arrays().items() if shares == "all" or name == FILTER}
+    shape = (method.nodes.order, method.nodes.features)
+    reports = {n: np.array(client.measure(by), dtype=np.float32).reshape(shape) for n, by in MEASURES.items()}
+    return Parameters({**arrays, **reports})
+
+
+@dataclass(frozen=True)
+class Collaboration:
+    """W of each order (K, M, M), for clients in the order of their names, and its effective columns (2, K)."""
+
+    clients: tuple[str, ...]
+    weights: Float64
+    columns: Float64
+
+    @property
+    def overall(self) -> Float64:
+        """The mean over orders: by what all but the filter is mixed, (M, M)."""
+        mean: Float64 = self.weights.mean(axis=0)
+        return mean
+
+    def remember(self) -> dict[str, Array]:
+        """As the state's memory holds it: a row for each client."""
+        rows = {ROW + name: self.weights[:, place].astype(np.float32) for place, name in enumerate(self.clients)}
+        return {**rows, COLUMNS: self.columns.astype(np.float32)}
+
+
+def recall_collaboration(memory: Arrays) -> Collaboration | None:
+    """W of the round before, from the state's memory; None before the first."""
+    clients = tuple(sorted(name.removeprefix(ROW) for name in memory if name.startswith(ROW)))
+    if not clients:
+        return None
+    rows = [np.asarray(memory[ROW + name], dtype=np.float64) for name in clients]
+    return Collaboration(clients, np.stack(rows, axis=1), np.asarray(memory[COLUMNS], dtype=np.float64))
+
+
+def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Collaboration:
+    """One step of R, S, W for each order, from W of the round before; over those who have sent, by name."""
+    names = tuple(update.client for update in updates)
+    low, high = (np.stack([np.asarray(one.arrays[side], dtype=np.float64) for one in updates]) for side in (LOW, HIGH))
+    earlier, steps = recall_collaboration(before.memory), list[CollaborationStep]()
+    for order in range(low.shape[1]):
+        known, weights = ((), np.zeros((0, 0))) if earlier is None else (earlier.clients, earlier.weights[order])
+        carried = carry_weights(weights, known, names)
+        steps.append(advance_weights(low[:, order], high[:, order], carried, rule))
+    columns = np.array([step.effective_columns for step in steps]).T
+    return Collaboration(names, np.stack([step.weights for step in steps]), columns)
+
+
+def combine_by_spectra(state: State, updates: Sequence[Update], *, rule: GraphRule) -> State:
+    """The plain mean, for who has not sent yet, and each sender's mean by W. One absent keeps its last one.
+
+    filter.weight[k] is mixed by W of order k, the rest, and filter.weight[0], by the mean of all W.
+    """
+    ordered = sorted(updates, key=lambda update: update.client)
+    found = collaborate(state, ordered, rule)
+    own: dict[str, dict[str, Float32]] = {name: {} for name in found.clients}
+    for name in state.arrays:  # tensor by tensor: of what was sent, one tensor of each client lies in memory
+        sent = np.stack([np.asarray(update.arrays[name], dtype=np.float64) for update in ordered])
+        mixed = mix_filter(found, sent) if name == FILTER else np.tensordot(found.overall, sent, axes=1)
+        for client, value in zip(found.clients, mixed.astype(np.float32), strict=True):
+            own[client][name] = value
+    centre = mean_of_updates(state, ordered)
+    return replace(centre, own={**state.own, **own}, memory=found.remember())
+
+
+def mix_filter(found: Collaboration, sent: Float64) -> Float64:
+    """Coefficient k of each client by the weights of order k, (M, K + 1) -> (M, K + 1)."""
+    by_order = np.concatenate([found.overall[None], found.weights])
+    mixed: Float64 = np.einsum("kij,jk->ik", by_order, sent)
+    return mixed
+
+
+def keep_memory(before: State, centre: State) -> State:
+    """The centre with the memory that the combination gave it."""
+    del before
+    return centre
+
+
+def fedgsp(method: MethodSettings) -> Strategy:
+    """All of UniFilter is mixed; the leading directions of its bases go up, and tell of the features."""
+    settings = read_own(FedGSPSettings, method)
+    names: Mapping[str, frozenset[str]] = {"all": EXCHANGES[MODEL].names, "filter": frozenset({FILTER})}
+    shape = (method.nodes.order, method.nodes.features)
+    return Strategy(
+        "fedgsp",
+        shared=names[settings.shares].__contains__,
+        reports=(TensorSpec(name=LOW, shape=shape), TensorSpec(name=HIGH, shape=shape)),
+        tells=frozenset({"features"}),
+        fit=partial(fit_with_signatures, method=method, shares=settings.shares),
+        combine=partial(combine_by_spectra, rule=settings.rule),
+        step=keep_memory,
+        answer=own_mean,
+        model=MODEL,
+        settings=settings,
+    )
