@@ -91,6 +91,8 @@ def join(
     rule: options.Rules = None,
     columns: options.Columns = None,
     delimiter: options.Delimiter = None,
+    edges: options.Edges = None,
+    values: options.Values = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="by default the first free one from 8801")] = None,
     policy: Annotated[
         list[str] | None,
@@ -143,9 +145,8 @@ def join(
         allowed |= dict.fromkeys({"common_basis"} | (WORDS & allowed.keys()), "no")
     choices = SiloChoices(allowed, catalogue, matches, port)
     least = options.least_rating(min_rating, rating_kind, "usual")
-    given = GivenData(
-        data, least, options.split_kind(split), rule or [], options.parse_file_options(columns, delimiter)
-    )
+    reading = GraphReading(columns, delimiter, edges, values or [])
+    given = GivenData(data, least, options.split_kind(split), rule or [], reading)
     if not joined or policy or catalogue or matches or accept:
         _join_federation(asked, silo, choices, given, options.Accepted.parameters if words else accept)
     elif data is not None:
@@ -165,7 +166,24 @@ class GivenData:
     least: LeastRating
     split: SplitKind | None
     rules: list[str]
-    file_options: FileOptions
+    reading: GraphReading
+
+    @property
+    def file_options(self) -> FileOptions:
+        """How a file of interactions is read. SettingsError for what graphs alone have."""
+        if self.reading.edges is not None or self.reading.values:
+            raise SettingsError("--edges, --values: expected none in this federation, whose silos have no graphs")
+        return options.parse_file_options(self.reading.columns, self.reading.delimiter)
+
+
+@dataclass(frozen=True)
+class GraphReading:
+    """What is said of the files: --columns, --delimiter, and of a graph --edges and --values."""
+
+    columns: str | None
+    delimiter: str | None
+    edges: Path | None
+    values: list[str]
 
 
 def _join_federation(
@@ -248,7 +266,7 @@ def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str, *, nois
     described = describe_shard(silo, task)
     if described is None:
         if given.path is None:
-            raise SettingsError("--data: expected the silo's own interactions, got none")
+            raise SettingsError("--data: expected the silo's own data, got none")
         for note in _convert(silo, name, given.path, given, task, noised=noised):
             tell_on_stderr(f"- {note}")
         described = describe_shard(silo, task)
@@ -269,6 +287,8 @@ def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: st
     from simulation.sessions.read import read_sessions
     from simulation.sessions.sessions import parse_rules
 
+    if task == "nodes":
+        return _convert_graph(silo, name, path, given)
     if task == "sessions":
         if given.split is not None or given.least != "usual":
             raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
@@ -280,6 +300,18 @@ def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: st
     if noised:
         _require_said(dataset, given)
     return keep_shard(silo, name, dataset).notes
+
+
+def _convert_graph(silo: SiloFolder, name: str, path: Path, given: GivenData) -> Sequence[str]:
+    from simulation.graphs.read import read_graph
+    from simulation.graphs.source import parse_graph_rules
+    from simulation.joining.join import keep_nodes
+
+    if given.split is not None or given.least != "usual":
+        raise SettingsError("--split, --min-rating: expected none with nodes: a column split, or --rule train=.6")
+    rules, said = parse_graph_rules(options.parse_pairs(given.rules, "--rule")), given.reading
+    reading = options.parse_graph_options(said.columns, said.delimiter, said.values, shared=False)
+    return keep_nodes(silo, name, read_graph(path, said.edges, reading, official=rules.official), rules)
 
 
 def _require_said(dataset: Dataset, given: GivenData) -> None:

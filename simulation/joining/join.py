@@ -23,12 +23,15 @@ from client_service.data.interaction_files import INTERACTIONS, load_shard, save
 from client_service.data.interactions import build_shard, with_unmet_items
 from client_service.data.item_matches import NAME as MATCHES
 from client_service.data.item_matches import is_signed, read_matches, sign_matches
+from client_service.data.node_files import NODES, load_node_shard, save_node_shard
+from client_service.data.node_graphs import TRAIN, UNKNOWN, NodeShard
 from client_service.data.session_files import CLICKS, load_session_shard, save_session_shard
 from client_service.data.shard_head import ShardHead, stated_rating
 from client_service.settings import read_outbound_proxy
 from shared.errors import (
     AuthenticationError,
     ConflictError,
+    DataError,
     FederationError,
     ProtocolError,
     SettingsError,
@@ -53,6 +56,7 @@ from shared.web.calling import Calling, failure, reason
 from shared.words import count_noun
 from simulation.datasets.dataset import Dataset, describe_unmet
 from simulation.experiments.processes import free_port_from
+from simulation.graphs.source import GraphRules, split_own_graph
 from simulation.joining.silo_toml import (
     AgreedSettings,
     SiloChoices,
@@ -132,6 +136,16 @@ def keep_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[st
     return tuple(sessions.notes)
 
 
+@step("writing the shard")
+def keep_nodes(folder: SiloFolder, name: str, graph: NodeShard, rules: GraphRules) -> tuple[str, ...]:
+    """The graph as the silo's shard; what was left out. A split that the data bring is kept, else one is drawn."""
+    shard = split_own_graph(graph, name, rules)
+    if not len(shard.nodes_of(TRAIN)):
+        raise DataError(f"{folder.shard}: expected a node with a label for training, got none")
+    save_node_shard(folder.shard, shard)
+    return tuple(graph.notes)
+
+
 @step("reading the shard")
 def describe_shard(folder: SiloFolder, task: str) -> str | None:
     """How large the shard is that an earlier call has made; None where there is none, whole."""
@@ -140,6 +154,13 @@ def describe_shard(folder: SiloFolder, task: str) -> str | None:
             return None
         visits = load_session_shard(folder.shard)
         return f"{count_noun(len(visits.splits), 'session')}, {count_noun(len(visits.item_ids), 'item')}"
+    if task == "nodes":
+        if not current_file(folder.shard, NODES).exists():
+            return None
+        graph = load_node_shard(folder.shard)
+        known = int((graph.labels != UNKNOWN).sum())
+        sizes = f"{count_noun(len(graph.node_ids), 'node')}, {known:,} with a label, {count_noun(graph.edges, 'edge')}"
+        return f"{sizes}, {count_noun(len(graph.feature_names), 'feature')}, {len(graph.classes)} classes"
     if not current_file(folder.shard, INTERACTIONS).exists():
         return None
     head = shard_head(load_shard(folder.shard))

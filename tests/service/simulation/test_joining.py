@@ -145,7 +145,7 @@ def test_each_rating_counts_where_that_is_said_and_no_data_are_an_error(
 ) -> None:
     invite(aggregator, tmp_path, "north")
     nothing = call("join", tmp_path / "north.invite", "--folder", tmp_path / "north", "--no-start")
-    assert nothing.exit_code == 1 and "--data: expected the silo's own interactions" in str(nothing.exception)
+    assert nothing.exit_code == 1 and "--data: expected the silo's own data" in str(nothing.exception)
     assert join(tmp_path, data, "--min-rating", "0").exit_code == 0
     shard = load_shard(tmp_path / "north" / "shard")
     assert shard.train.nnz + shard.valid.nnz + shard.test.nnz == 200
