@@ -80,6 +80,13 @@ class Policy(Message):
         " labels, be added to the others'? secure: under masks alone. They have no ids and no edges; in the open the"
         " aggregator sees this silo's own, which tell the features of few nodes",
     )
+    node_borders: SumConsent = Field(
+        "no",
+        description="may sums of features of the silo's nodes be given to silos whose nodes are their neighbours?"
+        " secure: under masks alone. Each silo reads sums over its own nodes' foreign neighbours, nodes.border_own or"
+        " more of a silo's; where those of two nodes differ by one it reads that one's features by subtraction. Who"
+        " guesses an id learns whether it is a node of some silo. In the open the aggregator sees this silo's own sums",
+    )
     basis_changes: int = Field(
         3, ge=3, le=1024, description="least number of silos by whose data two sums of the common basis may differ"
     )

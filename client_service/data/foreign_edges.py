@@ -63,6 +63,25 @@ class ForeignEdges:
         )
 
 
+@dataclass(frozen=True)
+class BorderSums:
+    """What the silo has learnt of its nodes' foreign neighbours.
+
+    counts: of how many neighbours of each own node, 0: nothing is known, (n,). sums: for h = 1 to K the sum of
+    w d^-1/2 P^(h-1) x over these neighbours, w: the edge's weight, d: the neighbour's degree, (K, n, q).
+    """
+
+    counts: Int64
+    sums: Float32
+
+    @cached_property
+    def digest(self) -> str:
+        """Computes sha256 over all of it."""
+        content = hashlib.sha256(np.ascontiguousarray(self.counts, dtype="<i8").data)
+        content.update(np.ascontiguousarray(self.sums, dtype="<f4").data)
+        return content.hexdigest()
+
+
 def build_foreign_edges(rows: Int64, ids: Sequence[str], weights: Float32, nodes: int) -> ForeignEdges | None:
     """Builds the foreign edges of `nodes` own nodes from the own row, the foreign id and the weight of each.
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.digests import list_content
-from client_service.data.foreign_edges import ForeignEdges
+from client_service.data.foreign_edges import BorderSums, ForeignEdges
 from client_service.data.id_columns import rows_of_ids
 
 Int64 = NDArray[np.int64]
@@ -54,7 +54,8 @@ class NodeShard:
     node_ids: ascending, (n,). features: (n, q), float32. feature_names: (q,). adjacency: symmetric weights of edges
     between the silo's own nodes, above 0, without self loops, (n, n). labels: a row of `classes`, or UNKNOWN, (n,).
     splits: TRAIN, VALID or TEST of labelled nodes, UNLABELLED of the others, (n,). foreign: edges to nodes of other
-    silos; None without any.
+    silos; None without any. borders: what is known of these nodes; it is of no digest
+    and in no file of the shard.
     """
 
     name: str
@@ -67,6 +68,7 @@ class NodeShard:
     splits: NDArray[np.int8]
     notes: tuple[str, ...] = ()
     foreign: ForeignEdges | None = None
+    borders: BorderSums | None = None
 
     @cached_property
     def digest(self) -> str:

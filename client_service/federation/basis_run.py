@@ -38,7 +38,7 @@ class BasisRun:
     counted: what the sum has made of the shard (`SiloSum.count`). folder: where the statistics are kept. clients: how
     many the sums have room for. summed: digests of what the silo adds. federation: the key of its aggregator. items:
     the list that is summed over, where the silos have summed one; hidden: own items that another one hides there.
-    over: what the sum counts over (`SumRound`). everything: are the silo's validation and test data among what it adds?
+    over, secret: see `SumRound`. everything: are the silo's validation and test data among what it adds?
     """
 
     def __init__(
@@ -54,12 +54,13 @@ class BasisRun:
         hidden: int = 0,
         over: Statistics | None = None,
         everything: bool = False,
+        secret: bytes = b"",
     ) -> None:
         self.summed: SummedDigests | None = summed
         self.place, self.strategy = place, sum_strategy(place.method)
         self._counted, self._folder, self._clients = counted, folder, clients
         self._federation, self._items, self._everything = federation, items, everything
-        self._hidden, self._over = hidden, over
+        self._hidden, self._over, self._secret = hidden, over, secret
         self._settings, self._sum = place.method.basis, find_sum(place.method)
         self.part: Part = find_part(self._settings)
         self._sums: dict[int, Sums] = {}
@@ -167,6 +168,7 @@ class BasisRun:
             self._federation,
             included,
             self._over,
+            self._secret,
         )
 
     def skip_round(self, received: Parameters, number: int) -> None:

@@ -10,7 +10,15 @@ from typing import Protocol, TypeVar, cast
 from client_service.boundary.aggregator_api import Aggregator
 from client_service.data.interactions import Shard
 from client_service.federation.basis_run import BasisRun
-from client_service.federation.client_run import ClientRun, Silo, agree_method, basis_folder, open_basis_run, place_run
+from client_service.federation.client_run import (
+    ClientRun,
+    Silo,
+    agree_method,
+    basis_folder,
+    complete_shard,
+    open_basis_run,
+    place_run,
+)
 from client_service.federation.run_cost import require_affordable
 from client_service.federation.training_run import TrainingRun
 from client_service.privacy.settings import PrivacySettings
@@ -21,7 +29,7 @@ from client_service.sums.content import ContentStatistics, find_agreed_features
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from client_service.sums.storage import load_basis, load_basis_head
-from client_service.tasks.task import RunContext
+from client_service.tasks.task import RunContext, TaskShard
 from shared.errors import ProtocolError
 from shared.method.declaration import TRAINING, Declaration, Part
 from shared.method.parameters import Parameters
@@ -108,17 +116,20 @@ class RunOpening:
         method = self._agree(state, TRAINING, items)
         basis = None if state.basis is None else await self._statistics(state, method, state.basis)
         place = replace(self._place(state, run, method), basis=basis, content=await self._content(state))
-        return await self._in_worker(
-            TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
-        )
+        shard = await self._completed_shard()
+        return await self._in_worker(TrainingRun, place, silo.task, shard, silo.answers, silo.device, self.interrupt)
 
     async def _basis_run(self, state: RunOut, run: str) -> BasisRun:
         silo, items = self._silo, await self._common_items(state)
         place = self._place(state, run, self._agree(state, state.part, items))
-        federation = "" if silo.masking is None else silo.masking.aggregator
-        over = await self._over(state, place.method)
-        opened = (silo.settings, silo.task, silo.shard, place, state.joined, federation, items, over)
+        over, shard = await self._over(state, place.method), await self._completed_shard()
+        opened = (silo.settings, silo.task, shard, place, state.joined, silo.federation, items, over)
         return await self._in_worker(open_basis_run, *opened)
+
+    async def _completed_shard(self) -> TaskShard:
+        """The shard with what earlier sums tell of it."""
+        silo = self._silo
+        return await self._in_worker(complete_shard, silo.settings, silo.shard, silo.federation)
 
     async def _content(self, state: RunOut) -> ContentStatistics | None:
         """Finds the kept content sums of a run, or makes them from its sums.
@@ -188,9 +199,8 @@ class RunOpening:
             place = replace(summed.place, content=None if found is None else made)
         else:
             place = replace(summed.place, basis=made, content=await self._content(state))
-        return await self._in_worker(
-            TrainingRun, place, silo.task, silo.shard, silo.answers, silo.device, self.interrupt
-        )
+        shard = await self._completed_shard()
+        return await self._in_worker(TrainingRun, place, silo.task, shard, silo.answers, silo.device, self.interrupt)
 
     def _place(self, state: RunOut, run: str, method: MethodSettings) -> RunContext:
         return place_run(self._silo.settings, run, state.seed, method)

@@ -27,7 +27,7 @@ from shared.protocol.secure.membership import (
     stamps_of,
 )
 from shared.protocol.secure.messages import Roster, RoundTerms
-from shared.sums import is_sum
+from shared.sums import find_declared, is_sum
 
 NAME = "secure_rounds.jsonl"  # in the state directory
 PINNED = ("threshold", "method", "seed", "rounds")  # of a run's terms: the same in all of its rounds
@@ -195,6 +195,11 @@ class RoundMemory:
             words = f"expected the members that an earlier sum from this start had ({len(earlier)}), got other ones"
             raise PrivacyError(f"{words}: a run with other members needs another seed")
         run = (terms.common.aggregator, terms.run)
+        if is_sum(terms.declaration) and find_declared(terms.declaration).keeps_members:
+            first = next(iter(self._sums.get(run, ())), new).members
+            if first != new.members:
+                words = f"expected the {len(first)} members of the first sum of {terms.run} in each of its sums"
+                raise PrivacyError(f"{words}, got {len(new.members)}: what a silo hides of its own needs its part")
         if exposed := find_exposed([*self._sums.get(run, ()), new], {*proven, *self._excused.get(run, ())}):
             raise PrivacyError(describe_exposed(exposed, terms.run))
 

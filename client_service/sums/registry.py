@@ -5,6 +5,7 @@ from __future__ import annotations
 from client_service.sums.common_items import COMMON_ITEMS_SUM
 from client_service.sums.content import CONTENT_SILO_SUM
 from client_service.sums.item_sums import EXACT_SUM, ITERATED_SUM
+from client_service.sums.node_borders import NODE_BORDERS_SUM
 from client_service.sums.node_directions import NODE_DIRECTIONS_SUM
 from client_service.sums.node_gram import NODE_GRAM_SUM
 from client_service.sums.silo_sum import SiloSum
@@ -21,6 +22,7 @@ SILO_SUMS: dict[str, SiloSum] = {
         EXACT_SUM,
         ITERATED_SUM,
         TRANSITIONS_SUM,
+        NODE_BORDERS_SUM,
         NODE_DIRECTIONS_SUM,
         NODE_GRAM_SUM,
     )

@@ -90,7 +90,8 @@ class SumRound(NamedTuple):
     counted: what `SiloSum.count` has made of the shard. seed: of the run. clients: so many parts a sum has room for.
     number: of the round at hand. sums: of rounds before, by their number; of the last rounds at the end of a run.
     federation: the key of its aggregator, which all silos pin. included: does the run's sum hold this silo's part?
-    over: what the sums of another part have become, over which this one counts (`Sum.over`).
+    over: what the sums of another part have become, over which this one counts (`Sum.over`). secret: of the silo, for
+    this run, which nobody else can make.
     """
 
     counted: Any
@@ -102,6 +103,7 @@ class SumRound(NamedTuple):
     federation: str = ""
     included: bool = True
     over: Statistics | None = None
+    secret: bytes = b""
 
 
 def never(method: MethodSettings) -> bool:
@@ -161,7 +163,8 @@ class SiloSum:
     disk. everything: may a silo that fits its models on everything add its validation and test data too? Only where it
     can take them out again. scorers: (statistics, shard) -> closed-form scorers, fused with the trained score. start:
     (statistics, shard, settings) -> the frequencies where training begins. costs: of a run; use_bytes: of the use.
-    warnings: for the silo's operator before a run.
+    warnings: for the silo's operator before a run. complete: (statistics, shard, the silo's secret of the run that has
+    summed) -> the shard with what the sum tells of it, over which later runs count and train; None: nothing.
     """
 
     declared: Sum
@@ -178,3 +181,4 @@ class SiloSum:
     costs: Callable[[MethodSettings, Counts], list[Cost]] = cost_of_tensors
     use_bytes: Callable[[MethodSettings], float] = no_memory
     warnings: Callable[[MethodSettings], tuple[str, ...]] = warn_of_nothing
+    complete: Callable[[Any, Any, bytes], Any] | None = None

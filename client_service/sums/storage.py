@@ -5,6 +5,9 @@ Each part of a federation's work has its newest statistics in a head of its own,
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +20,7 @@ from safetensors.numpy import load_file, save
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
 from shared.errors import DataError
-from shared.files import load_message, replace_file
+from shared.files import PRIVATE, load_message, replace_file, write_new
 from shared.message import Message
 from shared.method.declaration import Part
 from shared.protocol.schemas import RunName
@@ -26,6 +29,19 @@ from shared.sums.sum import BASIS
 FOLDER = "basis"  # beside that of the models
 ADDED = "everything.txt"  # a line for each run to whose sums the silo has added its validation and test pairs too
 INCLUDED = "included.txt"  # a line for each run to whose sums the silo has added anything
+
+
+SECRET, SECRET_BYTES = "secret", 32
+
+
+def run_secret(folder: Path, run: str, federation: str) -> bytes:
+    """A secret of the silo for a run that sums, made where there is none. federation: the key of its aggregator."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_new(folder / SECRET, secrets.token_bytes(SECRET_BYTES), PRIVATE)
+    kept = (folder / SECRET).read_bytes()
+    if len(kept) != SECRET_BYTES:
+        raise DataError(f"{folder / SECRET}: expected {SECRET_BYTES} random bytes, got {len(kept)}: remove the file")
+    return hmac.digest(kept, f"sums of {run} of {federation}".encode(), hashlib.sha256)
 
 
 class BasisHead(Message):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from shared.errors import SettingsError
 from shared.message import Message
@@ -68,7 +68,9 @@ class AnchorSettings(Message):
     every_round: bool = Field(False, description="draw a new graph each round, as the paper says, or once a run")
 
 
-SumName = Literal["off", "items", "content", "exact", "iterated", "transitions", "node_directions", "node_gram"]
+SumName = Literal[
+    "off", "items", "content", "exact", "iterated", "transitions", "node_borders", "node_directions", "node_gram"
+]
 """What is summed over the silos before a training run: nothing, or a sum of `shared.sums.SUMS`."""
 
 
@@ -85,7 +87,12 @@ class BasisSettings(Message):
         " what; or, for silos of nodes, the directions of features, and how features go together and with labels",
     )
     rank: int = Field(128, ge=1, le=4096, description="iterated: r, number of frequencies")
-    rounds: int = Field(3, ge=2, le=100, description="iterated: rounds; after one alone a basis is worse than none")
+    rounds: int = Field(
+        3,
+        ge=2,
+        le=100,
+        description="iterated: rounds; after one alone a basis is worse than none. borders: one more than hops",
+    )
     words: int | None = Field(
         None,
         ge=2,
@@ -205,6 +212,27 @@ class NodeSettings(Message):
     fraction_bits: int = Field(
         30, ge=8, le=44, description="Gram sums are multiples of 2^-this, and below 2^(53 - this) over all silos"
     )
+
+    border_least: int = Field(
+        5, ge=2, le=1000, description="borders: k; only of nodes with so many foreign neighbours sums are read"
+    )
+    border_own: int = Field(
+        3,
+        ge=2,
+        le=1000,
+        description="borders: a silo adds only sums over so many of its own nodes, whatever others say",
+    )
+    border_numbers: int = Field(
+        1 << 18, ge=1 << 8, le=1 << 24, description="borders: numbers of the table, which a silo sends in each round"
+    )
+
+    @model_validator(mode="after")
+    def _is_own_within_least(self) -> NodeSettings:
+        if self.border_own > self.border_least:
+            raise ValueError(
+                f"expected border_own of at most border_least = {self.border_least}, got {self.border_own}"
+            )
+        return self
 
     @property
     def projected(self) -> int:

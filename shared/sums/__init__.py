@@ -11,13 +11,15 @@ from shared.method.settings import BasisSettings, MethodSettings
 from shared.sums.common_items import COMMON_ITEMS
 from shared.sums.content import CONTENT_SUM
 from shared.sums.item_basis import EXACT, ITERATED
+from shared.sums.node_borders import NODE_BORDERS
 from shared.sums.node_directions import NODE_DIRECTIONS
 from shared.sums.node_gram import NODE_GRAM
 from shared.sums.sum import BASIS, Sum
 from shared.sums.transitions import TRANSITIONS
 
 SUMS: dict[str, Sum] = {
-    one.name: one for one in (COMMON_ITEMS, CONTENT_SUM, EXACT, ITERATED, TRANSITIONS, NODE_DIRECTIONS, NODE_GRAM)
+    one.name: one
+    for one in (COMMON_ITEMS, CONTENT_SUM, EXACT, ITERATED, TRANSITIONS, NODE_BORDERS, NODE_DIRECTIONS, NODE_GRAM)
 }
 WORDS = frozenset(one.word for one in SUMS.values())
 NOISED = frozenset(one.noise.tensor for one in SUMS.values() if one.noise is not None)

@@ -90,7 +90,7 @@ class Sum:
     data may differ, by dotted names. noise: None where it is never noised. over: by its
     settings, the part whose sums it is counted over, such as the directions of nodes' features. listed: is it over a
     list of items, which all silos have or have summed? replaces_basis: do silos make models of it alone where no
-    basis is summed?
+    basis is summed? keeps_members: must the members of a run's first sum be in all of its sums?
     """
 
     name: str
@@ -109,6 +109,7 @@ class Sum:
     part: Part = BASIS
     listed: bool = True
     replaces_basis: bool = False
+    keeps_members: bool = False
     words: Mapping[str, str] = field(default_factory=dict)
     learnt: Callable[[BasisSettings], str] = describe_sum_alone
     over: Callable[[MethodSettings], Part | None] = over_nothing

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_service.data.node_graphs import TRAIN, VALID, NodeShard
 from client_service.models.nodes.measures import primary_score
-from client_service.models.nodes.spectral_bases import propagation_matrix
+from client_service.models.nodes.spectral_bases import propagate_nodes
 from shared.errors import SettingsError
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
@@ -105,16 +106,11 @@ def propagated_blocks(shard: NodeShard, spec: DesignSpec, projection: Float64 | 
         )
     if (projection is None) != (spec.directions == 0):
         raise SettingsError("features of nodes: expected a projection where the design has directions, and none else")
-    propagation = propagation_matrix(shard.adjacency)
     product = shard.features.toarray() if projection is None else shard.features @ projection
     product = np.asarray(product, dtype=np.float64)
-    blocks: dict[int, Float32] = {}
-    for power in range(max(spec.powers) + 1):
-        if power:
-            product = propagation @ product
-        if power in spec.powers:
-            blocks[power] = product.astype(np.float32)
-    return blocks
+    hops = propagate_nodes(shard, product, max(spec.powers), projection)
+    powers = enumerate(chain((product,), hops))
+    return {power: one.astype(np.float32) for power, one in powers if power in spec.powers}
 
 
 def complete_design(blocks: dict[int, Float32], spec: DesignSpec) -> Float32:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
+from client_service.data.node_graphs import NodeShard
 from shared.errors import SettingsError
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
@@ -48,10 +49,45 @@ def propagation_matrix(adjacency: sparse.csr_array) -> sparse.csr_array:
     if weights.diagonal().any():
         weights = sparse.csr_array(weights - sparse.diags_array(weights.diagonal()))
     degrees = np.asarray(weights.sum(axis=1)).ravel()
-    scales = np.zeros_like(degrees)
-    scales[degrees > 0] = degrees[degrees > 0] ** -0.5
-    scaling = sparse.diags_array(scales)
+    scaling = sparse.diags_array(inverse_roots(np.asarray(degrees, dtype=np.float64)))
     return sparse.csr_array(scaling @ weights @ scaling)
+
+
+def propagate_nodes(
+    shard: NodeShard, product: Float64, hops: int, projection: Float64 | None = None
+) -> Iterator[Float64]:
+    """Yields P^k X of a shard's nodes, dense, for k = 1 to hops. product: X, or X times the projection.
+
+    Where border sums are known, P is that of the whole graph as far as they reach: a neighbour counts with its whole
+    degree, and a node divides by the degree of the neighbours that are in its sum.
+    """
+    borders, foreign = shard.borders, shard.foreign
+    if borders is None or foreign is None:
+        propagation = propagation_matrix(shard.adjacency)
+        for _ in range(hops):
+            product = propagation @ product
+            yield product
+        return
+    weights, own = shard.adjacency.astype(np.float64), shard.degrees.astype(np.float64)
+    beyond = foreign.degrees.astype(np.float64)
+    giving = inverse_roots(own + beyond)[:, None]
+    summed = inverse_roots(own + beyond * borders.counts / np.maximum(foreign.counts, 1))[:, None]
+    alone = inverse_roots(own)[:, None]
+    for hop in range(hops):
+        reached = weights @ (giving * product)
+        if hop < len(borders.sums):
+            more = borders.sums[hop].astype(np.float64)
+            product = summed * (reached + (more if projection is None else more @ projection))
+        else:
+            product = alone * reached
+        yield product
+
+
+def inverse_roots(degrees: Float64) -> Float64:
+    """Computes d^-1/2; 0 where d is 0."""
+    found = np.zeros_like(degrees)
+    found[degrees > 0] = degrees[degrees > 0] ** -0.5
+    return found
 
 
 def propagate_features(propagation: sparse.csr_array, features: sparse.csr_array, hops: int) -> Iterator[Float64]:
