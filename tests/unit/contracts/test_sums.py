@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.boundary.policy import Policy, allowed_declaration
+from client_service.data.foreign_edges import ForeignEdges, build_foreign_edges
 from client_service.data.interactions import Shard, shard_of_matrices
 from client_service.data.node_graphs import UNKNOWN, UNLABELLED, NodeShard
 from client_service.data.sessions import SessionShard
@@ -32,6 +33,7 @@ from shared.sums.common_items import HELD, count_common
 from shared.sums.common_items import ITEMS as ITEM_LIST
 from shared.sums.content import CONTENT, FORMS
 from shared.sums.content import ITEMS as CONTENT_ITEMS
+from shared.sums.node_borders import TABLE
 from shared.sums.node_gram import RIGHT, SQUARE, form_of_gram
 from shared.sums.sum import LIMIT, Sum, decode_fixed, encode_fixed
 
@@ -45,11 +47,13 @@ CASES: dict[str, dict[str, Any]] = {  # settings of `basis`; each sum is here at
     "iterated": {"kind": "iterated", "rank": 4, "rounds": 3},
     "iterated, all rounds": {"kind": "iterated", "rank": 4, "rounds": 3, "words": 3},
     "transitions": {"kind": "transitions", "least_pairs": 2},
+    "node_borders": {"kind": "node_borders"},
     "node_directions": {"kind": "node_directions", "least_pairs": 2},
     "node_gram": {"kind": "node_gram", "least_pairs": 1},  # more would be left out of single parts
     "node_gram, projected": {"kind": "node_gram", "least_pairs": 1},
 }
 NODES: dict[str, dict[str, Any]] = {  # settings of nodes, where they are not the ones without a projection
+    "node_borders": {"border_numbers": 1 << 12},
     "node_directions": {"directions": 8},
     "node_gram, projected": {"directions": 8},
 }
@@ -84,7 +88,10 @@ def session_shards() -> tuple[list[SessionShard], SessionShard]:
 
 
 def node_shards() -> tuple[list[NodeShard], NodeShard]:
-    """Silos of nodes with features, and the same nodes and edges in one silo."""
+    """Silos of nodes with features, and the same nodes and edges in one silo.
+
+    Each silo has five neighbours of each node of the others too.
+    """
     generator, size = np.random.default_rng(4), 30
     features = (generator.random((SILOS * size, ITEMS)) < 0.4).astype(np.float32)
     labels = features[:, :3].argmax(1)
@@ -92,17 +99,26 @@ def node_shards() -> tuple[list[NodeShard], NodeShard]:
     edges = sparse.block_diag(blocks).astype(np.float32)
     splits = np.tile(np.arange(size) % 4, SILOS).astype(np.int8)
 
+    ids = [f"{one:03}" for one in range(SILOS * size)]
+
+    def list_foreign(rows: slice) -> ForeignEdges | None:
+        others = [one for one in ids if one not in ids[rows]]
+        near = [(row, one) for row in range(len(ids[rows])) for one in others if row < 5 or int(one) % size < 5]
+        own, weights = np.array([row for row, _ in near], np.int64), np.ones(len(near), np.float32)
+        return build_foreign_edges(own, [one for _, one in near], weights, len(ids[rows]))
+
     def shard(name: str, rows: slice) -> NodeShard:
         own = splits[rows]
         return NodeShard(
             name,
-            [f"{one:03}" for one in range(len(own))],
+            ids[rows],
             sparse.csr_array(features[rows]),
             [f"f{one:02}" for one in range(ITEMS)],
             sparse.csr_array((edges + edges.T).tocsr()[rows, rows]),
             np.where(own == UNLABELLED, UNKNOWN, labels[rows]),
             ("a", "b", "c"),
             own,
+            foreign=list_foreign(rows),
         )
 
     parts = [shard(f"silo-{one}", slice(one * size, (one + 1) * size)) for one in range(SILOS)]
@@ -232,6 +248,9 @@ def test_parts_add_up_to_what_one_silo_with_all_data_would_add(given: Given) -> 
         if name == HELD:  # not one silo but several hold a bucket
             np.testing.assert_array_equal(np.minimum(total[name], 1), pooled)
             continue
+        if name == TABLE:  # one silo with all data has no borders, and each claim is in one part
+            assert not pooled.any() and np.count_nonzero(total[name]) > 0
+            continue
         if given.sum.part == CONTENT:
             times = len(given.parts) if name == CONTENT_ITEMS else 1  # each silo has all items
             whole = times * FORMS[name].decode(pooled)
@@ -249,7 +268,8 @@ def test_statistics_are_finite_alike_everywhere_and_the_same_from_the_disk(given
     sums = given.run()
     found = given.finish(sums)
     common = count_common(sums[max(sums)]).items if given.sum.part == ITEM_LIST else ITEMS
-    sizes = {"content": 65, "node_directions": 1, "node_gram": given.method.nodes.columns}
+    nodes = given.method.nodes
+    sizes = {"content": 65, "node_directions": 1, "node_gram": nodes.columns, "node_borders": nodes.border_numbers}
     assert found.size == sizes.get(given.sum.name, common) > 0 and found.arrays()
     assert all(np.isfinite(value).all() for value in found.arrays().values())
     others = given.silo_sum.finish(given.at(given.parts[1], max(sums), sums))
