@@ -170,7 +170,7 @@ def _add_neighbours(grid: UInt32, shard: NodeShard, at: SumRound, claims: UInt32
     once = np.flatnonzero(np.bincount(rows, minlength=len(grid))[rows] == 1)  # of two ids with one spelling neither
     chosen, rows = chosen[once], rows[once]
     scales = inverse_roots((shard.degrees + shard.foreign.degrees).astype(np.float64))
-    values = by_foreign[chosen].astype(np.float64) @ (scales[:, None] * _propagated(shard, at))
+    values = by_foreign[chosen].astype(np.float64) @ (scales[:, None] * _propagate_own(shard, at))
     fits = (np.abs(values) < LIMIT / max(1, at.clients)).all(1)  # a row that has no place in a sum is left out
     chosen, rows = chosen[fits], rows[fits]
     words = np.rint(values[fits] * 2.0**FRACTION_BITS).astype(np.int64).astype(np.uint32)
@@ -178,7 +178,7 @@ def _add_neighbours(grid: UInt32, shard: NodeShard, at: SumRound, claims: UInt32
     grid[rows, -1] += counts[chosen].astype(np.uint32)
 
 
-def _propagated(shard: NodeShard, at: SumRound) -> Float64:
+def _propagate_own(shard: NodeShard, at: SumRound) -> Float64:
     """P^h X of the own nodes for round h + 2, with the sums of the rounds before."""
     hops = at.number - 2
     product: Float64 = shard.features.toarray().astype(np.float64)
@@ -208,7 +208,9 @@ def finish_borders(at: SumRound) -> Borders:
 def read_tables(arrays: Arrays, described: Mapping[str, str]) -> Borders:
     """Border sums from the disk."""
     claims, tables = (arrays[name] for name in ARRAYS)
-    return Borders("borders", described["federation"], int(described["width"]), int(described["least"]), claims, tables)
+    return Borders(
+        "node_borders", described["federation"], int(described["width"]), int(described["least"]), claims, tables
+    )
 
 
 def cost_borders(method: MethodSettings, shard: Counts) -> list[Cost]:
