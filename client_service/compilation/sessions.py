@@ -25,6 +25,7 @@ from client_service.compiled.sessions import (
     open_sessions,
 )
 from client_service.compiled.texts import id_arrays, text_arrays
+from client_service.compiled.weight_rows import weight_arrays
 from client_service.data.sessions import TRAIN, SessionShard
 from client_service.evaluation.session_ranking import count_successors
 from client_service.model_store.session_models import ServedSessions
@@ -89,7 +90,7 @@ def _compile_sessions(shard: SessionShard) -> tuple[SessionsHead, Arrays]:
     head = SessionsHead(name=shard.name, digest=shard.digest, items=count, titles=shard.titles is not None)
     arrays: Arrays = {
         **id_arrays("items", shard.item_ids),
-        **_weight_arrays("successors", count_successors(clicks, starts, count)),
+        **_matrix_arrays("successors", count_successors(clicks, starts, count)),
         "popularity": np.bincount(clicks, minlength=count).astype(np.float32),
     }
     if shard.titles is not None:
@@ -120,7 +121,7 @@ def _compile_model(served: ServedSessions, sessions: CompiledSessions) -> tuple[
         arrays["vectors"] = np.ascontiguousarray(served.vectors.detach().cpu().numpy(), np.float32)
     for place, (scores, _) in enumerate(sets):
         sums = np.asarray(scores.near.sum(axis=1)).ravel()
-        arrays |= _weight_arrays(f"near-{place}", scores.near)
+        arrays |= _matrix_arrays(f"near-{place}", scores.near)
         arrays[f"scale-{place}"] = (1.0 / np.maximum(sums, 1e-9)).astype(np.float32)
         arrays[f"popular-{place}"] = scores.popular.astype(np.float32)
     return head, arrays
@@ -140,9 +141,5 @@ def _describe(scores: TransitionScores, share: float) -> TransitionsHead:
     )
 
 
-def _weight_arrays(name: str, weights: sparse.csr_array) -> Arrays:
-    return {
-        f"{name}-indptr": weights.indptr.astype(np.int64),
-        f"{name}-indices": weights.indices.astype(np.int32),
-        f"{name}-weights": weights.data.astype(np.float32),
-    }
+def _matrix_arrays(name: str, weights: sparse.csr_array) -> Arrays:
+    return weight_arrays(name, weights.indptr, weights.indices, weights.data)

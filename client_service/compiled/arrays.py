@@ -10,7 +10,8 @@ import json
 import mmap
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
@@ -157,3 +158,14 @@ def release_pages() -> None:
 def folder_error(folder: Path, expected: str) -> DataError:
     """Makes the error for an unusable folder, which tells the user to remove it."""
     return DataError(f"{folder}: expected {expected}: remove this folder, the trainer compiles it anew")
+
+
+@contextmanager
+def errors_of_folder(folder: Path) -> Iterator[None]:
+    """Turns the errors of arrays that do not fit their head into DataError."""
+    try:
+        yield
+    except KeyError as error:
+        raise folder_error(folder, f"a file {error.args[0]}.npy, got none") from None
+    except ValueError as error:
+        raise folder_error(folder, str(error)) from None

@@ -5,8 +5,6 @@ The mapped arrays hold the items, what followed them, and the next-item model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from client_service.compiled.arrays import Arrays, folder_error, open_arrays
+from client_service.compiled.arrays import Arrays, errors_of_folder, folder_error, open_arrays
 from client_service.compiled.session_network import NETWORK, TARGET, SessionNetwork
 from client_service.compiled.texts import IdIndex, Texts
+from client_service.compiled.weight_rows import WeightRows
 from client_service.data.prefixes import Int64, Prefixes
 
 KIND: Final = "sessions"
@@ -75,24 +74,6 @@ class NextModelHead(BaseModel):
     transitions: tuple[TransitionsHead, ...]
 
 
-class WeightRows:
-    """Sparse matrix of weights (N, N), stored by rows."""
-
-    def __init__(self, arrays: Arrays, name: str, count: int) -> None:
-        self.indptr, self.indices = arrays[f"{name}-indptr"], arrays[f"{name}-indices"]
-        self.weights: Float32 = arrays[f"{name}-weights"]
-        if len(self.indptr) != count + 1 or {len(self.indices), len(self.weights)} != {int(self.indptr[-1])}:
-            raise ValueError(f"weights of {count:,} rows in {name}-*.npy, got others")
-
-    def select(self, rows: Int64) -> tuple[Int64, Int64, Float32]:
-        """Collects the entries of some rows: their places in `rows`, columns and weights."""
-        starts, lengths = self.indptr[rows], self.indptr[rows + 1] - self.indptr[rows]
-        owners = np.repeat(np.arange(len(rows)), lengths)
-        within = np.arange(len(owners)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        places = starts[owners] + within
-        return owners, self.indices[places].astype(np.int64), self.weights[places]
-
-
 class CompiledSessions:
     """Items of a compiled shard of visits.
 
@@ -132,19 +113,8 @@ def open_sessions(folder: Path) -> CompiledSessions:
     DataError, with what to do, for a damaged folder or one of another kind.
     """
     head, arrays = open_arrays(folder, SessionsHead)
-    with _errors_of_folder(folder):
+    with errors_of_folder(folder):
         return CompiledSessions(head, arrays, folder.name)
-
-
-@contextmanager
-def _errors_of_folder(folder: Path) -> Iterator[None]:
-    """Turns the errors of arrays that do not fit their head into DataError."""
-    try:
-        yield
-    except KeyError as error:
-        raise folder_error(folder, f"a file {error.args[0]}.npy, got none") from None
-    except ValueError as error:
-        raise folder_error(folder, str(error)) from None
 
 
 class CompiledTransitions:
@@ -272,7 +242,7 @@ def open_next_model(folder: Path, sessions: CompiledSessions) -> CompiledNextMod
     head, arrays = open_arrays(folder, NextModelHead)
     if head.sessions != sessions.digest:
         raise folder_error(folder, "a model of the published visits, got one of other visits")
-    with _errors_of_folder(folder):
+    with errors_of_folder(folder):
         return CompiledNextModel(head, arrays, len(sessions.item_ids))
 
 

@@ -1,0 +1,202 @@
+"""Reads a silo's compiled node graph and its model, and computes scores of known and of new nodes.
+
+The mapped arrays hold the graph, each node's powers P^k x, and what the model makes of these.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from client_service.compiled.arrays import Arrays, errors_of_folder, folder_error, open_arrays
+from client_service.compiled.node_scorer import NodeScorer
+from client_service.compiled.texts import IdIndex
+from client_service.compiled.weight_rows import WeightRows
+
+KIND: Final = "nodes"
+MODEL_KIND: Final = "model"
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+NO_LABEL: Final = -1
+
+
+class NodesHead(BaseModel):
+    """Description of the arrays of a compiled node graph.
+
+    digest: digest of the shard, under which models are kept. classes: names, in the order of columns.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: Literal["lpsfed-compiled-nodes/1"] = "lpsfed-compiled-nodes/1"
+    task: Literal["nodes"] = "nodes"
+    name: str
+    digest: str
+    nodes: int
+    features: int
+    classes: tuple[str, ...]
+
+
+class JoiningHead(BaseModel):
+    """What the model has of other silos, on the silo's own validation nodes; see `JoiningOut`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    measure: str
+    nodes: int
+    alone: float
+    served: float
+    answers: str
+
+
+class NodeModelHead(BaseModel):
+    """Description of the arrays of a compiled model of nodes.
+
+    nodes: the digest of its graph. hops: J, how often features are propagated. width: d, of the projected features.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: Literal["lpsfed-compiled-labels/1"] = "lpsfed-compiled-labels/1"
+    task: Literal["nodes"] = "nodes"
+    version: str
+    kept_at: str
+    nodes: str
+    hops: int
+    width: int
+    joining: JoiningHead
+
+
+class CompiledNodes:
+    """Compiled node graph.
+
+    edges: weights between nodes, by rows. degrees: sums of weights, (n,). labels: columns of known labels or NO_LABEL,
+    (n,). shares: of each class among the training labels, (c,). name: of the compiled folder, "" in memory.
+    """
+
+    def __init__(self, head: NodesHead, arrays: Arrays, name: str = "") -> None:
+        self.head, self.name = head, name
+        self.node_ids, self.feature_names = IdIndex(arrays, "nodes"), IdIndex(arrays, "columns")
+        self.degrees, self.labels, self.shares = arrays["degrees"], arrays["labels"], arrays["shares"]
+        self.edges = WeightRows(arrays, "edges", head.nodes)
+        if {len(self.node_ids), len(self.degrees), len(self.labels)} != {head.nodes}:
+            raise ValueError(f"{head.nodes:,} nodes, got others")
+        if len(self.feature_names) != head.features or len(self.shares) != len(head.classes):
+            raise ValueError(f"{head.features:,} features and {len(head.classes):,} classes, got others")
+
+    @property
+    def digest(self) -> str:
+        """Returns the digest of the shard."""
+        return self.head.digest
+
+
+def open_nodes(folder: Path) -> CompiledNodes:
+    """Opens a compiled node graph.
+
+    DataError, with what to do, for a damaged folder or one of another kind.
+    """
+    head, arrays = open_arrays(folder, NodesHead)
+    with errors_of_folder(folder):
+        return CompiledNodes(head, arrays, folder.name)
+
+
+class Neighbourhood(NamedTuple):
+    """Neighbours of a node that joins the graph, or whose edges or features are others than in the compiled graph.
+
+    powers: P^k x of each neighbour as compiled, (m, J + 1, d). degrees: theirs as compiled, (m,). weights: of the edges
+    now, (m,). before: of the edges in the compiled graph, 0 where there was none, (m,).
+    """
+
+    powers: Float32
+    degrees: Float64
+    weights: Float64
+    before: Float64
+
+
+class JoinedNode(NamedTuple):
+    """P^k x of a node, (J + 1, d), and each neighbour's part of that for k > 0, (m, J, d)."""
+
+    powers: Float64
+    parts: Float64
+
+
+def join_node(features: Float64, found: Neighbourhood, own: Float32 | None = None, degree: float = 0.0) -> JoinedNode:
+    """Computes P^k x of a node from the compiled rows of its neighbours.
+
+    features: x of the node, (d,). own, degree: its own compiled rows and its degree in the compiled graph.
+    Exact for k = 1, and for all k without changes. From k = 2 on the neighbours' rows follow their new degrees and have
+    the node's own feature walk back, but what the change means for nodes further away, and between two neighbours that
+    have an edge, is left out until the graph is compiled anew.
+    """
+    hops = found.powers.shape[1] - 1
+    powers, parts = np.zeros((hops + 1, len(features))), np.zeros((len(found.weights), hops, len(features)))
+    powers[0] = features
+    now, after = float(found.weights.sum()), found.degrees - found.before + found.weights
+    if now <= 0.0 or not len(found.weights):
+        return JoinedNode(powers, parts)
+    there = found.weights / np.sqrt(np.maximum(after, found.weights) * now)
+    shrunk = np.sqrt(found.degrees / np.maximum(after, found.weights))
+    left = np.divide(found.before, np.sqrt(found.degrees * degree), out=np.zeros_like(now + there), where=found.before > 0)
+    rows = found.powers[:, 0].astype(np.float64)
+    for k in range(1, hops + 1):
+        parts[:, k - 1] = there[:, None] * rows
+        powers[k] = parts[:, k - 1].sum(axis=0)
+        rows = found.powers[:, k].astype(np.float64)
+        if own is not None:
+            rows -= left[:, None] * own[k - 1]
+        rows = shrunk[:, None] * rows + there[:, None] * powers[k - 1]
+    return JoinedNode(powers, parts)
+
+
+class CompiledNodeModel:
+    """Compiled model of a node graph.
+
+    powers: P^k x of each node, (n, J + 1, d). probabilities: of each node's classes, (n, c). projection: of features to
+    d columns, (q, d); None where they are taken as they are.
+    """
+
+    def __init__(self, head: NodeModelHead, arrays: Arrays, nodes: CompiledNodes) -> None:
+        """Takes the arrays of a compiled model. ValueError for arrays that do not fit the head."""
+        self.head, count, classes = head, nodes.head.nodes, len(nodes.head.classes)
+        self.powers: Float32 = arrays["powers"]
+        self.probabilities: Float32 = arrays["probabilities"]
+        self.projection: Float32 | None = arrays.get("projection")
+        if self.powers.shape != (count, head.hops + 1, head.width) or self.probabilities.shape != (count, classes):
+            raise ValueError(f"powers and probabilities of {count:,} nodes, got others")
+        entered = head.width if self.projection is None else self.projection.shape[0]
+        if entered != nodes.head.features:
+            raise ValueError(f"{nodes.head.features:,} features, got {entered:,}")
+        self.scorer = NodeScorer(arrays, head.hops, head.width, classes)
+
+    @property
+    def version(self) -> str:
+        """Returns the version that answers carry."""
+        return self.head.version
+
+    @property
+    def kept_at(self) -> str:
+        """Returns the time when the model was kept on the disk, UTC, ISO 8601."""
+        return self.head.kept_at
+
+    def project(self, columns: Int64, values: Float64) -> Float64:
+        """Projects the features of a node, given by columns and values, to (d,)."""
+        if self.projection is not None:
+            found: Float64 = values @ self.projection[columns].astype(np.float64)
+            return found
+        row = np.zeros(self.head.width)
+        row[columns] = values
+        return row
+
+
+def open_node_model(folder: Path, nodes: CompiledNodes) -> CompiledNodeModel:
+    """Opens a compiled model of a graph.
+
+    DataError for a damaged folder, and for a model of another graph.
+    """
+    head, arrays = open_arrays(folder, NodeModelHead)
+    if head.nodes != nodes.digest:
+        raise folder_error(folder, "a model of the published nodes, got one of other nodes")
+    with errors_of_folder(folder):
+        return CompiledNodeModel(head, arrays, nodes)

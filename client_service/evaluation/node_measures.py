@@ -1,0 +1,104 @@
+"""Measures probabilities of nodes' classes against known labels: accuracy, and area under the ROC curve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_service.evaluation.metrics import MeasureLabel, Measures
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+ACCURACY, AUC = "accuracy", "auc"
+NODE_LABELS = {AUC: MeasureLabel(AUC, "AUC"), ACCURACY: MeasureLabel(ACCURACY, "Accuracy")}
+BY_CHANCE = 0.5  # the area under the curve where nothing is told apart, or where all nodes are of one class
+
+
+def choose_primary(classes: int) -> str:
+    """Names the measure by which validation chooses: with two classes the area under the ROC curve."""
+    return AUC if classes == 2 else ACCURACY
+
+
+def measure_nodes(probabilities: NDArray[np.floating], labels: Int64) -> Measures:
+    """Measures probabilities (P, c) of nodes with known labels (P,).
+
+    Both measures are 0 without a node, and with a probability that is no number.
+    """
+    classes = probabilities.shape[1]
+    primary = choose_primary(classes)
+    if not len(labels) or not np.isfinite(probabilities).all():
+        return Measures(dict.fromkeys(NODE_LABELS, 0.0), len(labels), primary)
+    accuracy = float(np.mean(probabilities.argmax(1) == labels))
+    return Measures({AUC: area_under_curve(probabilities, labels), ACCURACY: accuracy}, len(labels), primary)
+
+
+def area_under_curve(probabilities: NDArray[np.floating], labels: Int64) -> float:
+    """Computes the area under the ROC curve of class 1 of two, or the mean over classes, each against the others.
+
+    Classes that no node has, or that all have, are left out.
+    """
+    classes = probabilities.shape[1]
+    chosen = (1,) if classes == 2 else range(classes)
+    areas = [_area(probabilities[:, one], labels == one) for one in chosen if 0 < np.sum(labels == one) < len(labels)]
+    return float(np.mean(areas)) if areas else BY_CHANCE
+
+
+def _area(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
+    """Computes the share of pairs in which the positive node has the higher score; equal scores count half."""
+    return float(place_positives(scores, positive)[0].mean())
+
+
+def place_positives(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> tuple[Float64, Float64]:
+    """Computes each positive's share of negatives below it, and each negative's share of positives above it.
+
+    The mean of either is the area under the curve, and their spreads give its variance (DeLong et al. 1988).
+    """
+    ours, others = scores[positive], scores[~positive]
+    return _share_below(ours, others), 1.0 - _share_below(others, ours)
+
+
+def _share_below(scores: NDArray[np.floating], others: NDArray[np.floating]) -> Float64:
+    """Computes for each score the share of others below it; equal ones count half."""
+    ordered = np.sort(others)
+    below = np.searchsorted(ordered, scores, side="left") + np.searchsorted(ordered, scores, side="right")
+    shares: Float64 = below / (2.0 * len(others))
+    return shares
+
+
+@dataclass(frozen=True)
+class PerNode:
+    """Contributions of nodes to a measure.
+
+    parts: groups of values, each of whose means is the measure: of one group for accuracy, of positives and of
+    negatives for the area under the curve.
+    """
+
+    parts: tuple[Float64, ...]
+
+    @property
+    def mean(self) -> float:
+        """The measure."""
+        return float(self.parts[0].mean())
+
+    def deviation(self) -> float:
+        """Estimates the standard error of the measure; 1 where a group has one node."""
+        if min(map(len, self.parts)) < 2:
+            return 1.0
+        return float(np.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in self.parts)))
+
+    def less(self, other: PerNode, scale: float = 1.0, other_scale: float = 1.0) -> PerNode:
+        """Takes another way's contributions, of the same nodes, away from these, node by node."""
+        pairs = zip(self.parts, other.parts, strict=True)
+        return PerNode(tuple(ours * scale - theirs * other_scale for ours, theirs in pairs))
+
+
+def contributions(probabilities: NDArray[np.floating], labels: Int64) -> PerNode | None:
+    """Splits the primary measure into contributions of nodes; None where it says nothing, as of one class."""
+    if probabilities.shape[1] != 2:
+        return PerNode(((probabilities.argmax(1) == labels).astype(np.float64),)) if len(labels) else None
+    positive = labels == 1
+    if not 0 < positive.sum() < len(labels):
+        return None
+    return PerNode(place_positives(probabilities[:, 1], positive))
