@@ -80,7 +80,8 @@ class NodeScorer:
         back = self.layers[-1][0][column]
         for (weight, _), kept in zip(self.layers[-2::-1], active[::-1], strict=True):
             back = (back * kept) @ weight
-        return found + (back.reshape(powers.shape) if self.mix is None else self.mix * back)
+        found += back.reshape(powers.shape) if self.mix is None else self.mix * back
+        return found
 
     def calibrate(self, scores: Float64) -> Float64:
         """Turns scores into probabilities that add up to 1, (m, c)."""

@@ -138,7 +138,8 @@ def join_node(features: Float64, found: Neighbourhood, own: Float32 | None = Non
         return JoinedNode(powers, parts)
     there = found.weights / np.sqrt(np.maximum(after, found.weights) * now)
     shrunk = np.sqrt(found.degrees / np.maximum(after, found.weights))
-    left = np.divide(found.before, np.sqrt(found.degrees * degree), out=np.zeros_like(now + there), where=found.before > 0)
+    walked = np.sqrt(found.degrees * degree)
+    left = np.divide(found.before, walked, out=np.zeros_like(there), where=found.before > 0)
     rows = found.powers[:, 0].astype(np.float64)
     for k in range(1, hops + 1):
         parts[:, k - 1] = there[:, None] * rows

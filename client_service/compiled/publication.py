@@ -28,7 +28,7 @@ FORMAT: Literal["lpsfed-serving/1"] = "lpsfed-serving/1"
 SHORT = 16  # characters of a digest in a folder's name
 REFRESH = "refresh"  # takes the place of a run's name in a version; no run has this name
 PARTIAL = ".partial"  # end of a temporary folder's name
-FOLDER = r"(shard|model|sessions)-[0-9a-f]{16}"
+FOLDER = r"(shard|model|sessions|nodes)-[0-9a-f]{16}"
 
 
 class Publication(Message):

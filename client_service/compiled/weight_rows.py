@@ -13,7 +13,9 @@ Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 
 
-def weight_arrays(name: str, indptr: NDArray[Any], indices: NDArray[Any], weights: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def weight_arrays(
+    name: str, indptr: NDArray[Any], indices: NDArray[Any], weights: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
     """Makes the arrays of a sparse matrix under a name."""
     return {
         f"{name}-indptr": indptr.astype(np.int64),

@@ -10,6 +10,8 @@ An estimate of memory is an upper bound of what a run takes beside what the proc
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from client_service.boundary.policy import Policy
 from client_service.evaluation.ranking import VALIDATION_USERS
 from client_service.models.closed_form.ease import ONE_RIDGE_SIDE
@@ -87,8 +89,7 @@ def estimate_costs(
     if part != TRAINING:
         return [*SILO_SUMS[find_sum(method).name].costs(method, shard), update]
     model = strategy.model or method.model
-    training = _session_costs if EXCHANGES[model].task == "sessions" else _item_costs
-    held, *others = training(model, method, shard)
+    held, *others = TRAINING_COSTS[EXCHANGES[model].task](model, method, shard)
     costs = [Cost(held.what, held.bytes + _strategy_bytes(strategy)), *others, update]
     if MARGIN in strategy.scalars and model in MLP_HEADS and method.margin_strength > 0:
         costs.append(_margin_cost(model, method, shard))
@@ -181,3 +182,30 @@ def _session_costs(model: str, method: MethodSettings, shard: Counts) -> list[Co
     words = f"steps of batch_size {method.batch_size:,} over {rows:,} items, local_epochs {method.local_epochs}"
     found = [Cost(f"the model (width {width:,}, {rows:,} items)", tables), Cost(words, scores + visits, operations)]
     return found if method.basis.kind == "off" else [*found, _common_cost(method, shard.users, rows)]
+
+
+def _node_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:
+    """Of the closed form of nodes, and of training a network on their features: the model first."""
+    nodes, columns, sizes = float(shard.users), float(shard.items), method.nodes
+    block = min(columns, float(sizes.directions))
+    design = 1.0 + block * (sizes.hops + 1) + sizes.random_features
+    held = FIXED + 40.0 * shard.edges + 12.0 * nodes * design + 8.0 * nodes * columns
+    hops = 2.0 * shard.edges * columns * sizes.hops
+    fitted = Cost(
+        f"the closed form ({design:,.0f} columns)", 32.0 * design**2, design**2 * (nodes + 30.0 * design) + hops
+    )
+    if model == "node_ridge":
+        return [Cost(f"the model ({nodes:,.0f} nodes)", held), fitted]
+    width, order = method.width, 10.0
+    bases = 8.0 * nodes * columns * order
+    steps = 6.0 * nodes * columns * (order + width) * method.local_epochs
+    words = f"steps of a network of width {width:,}, local_epochs {method.local_epochs}"
+    return [Cost(f"the model ({nodes:,.0f} nodes)", held + bases), fitted, Cost(words, bases, steps)]
+
+
+TRAINING_COSTS: Mapping[str, Callable[[str, MethodSettings, Counts], list[Cost]]] = {
+    "items": _item_costs,
+    "sessions": _session_costs,
+    "nodes": _node_costs,
+}
+"""By the task of the model."""

@@ -28,6 +28,8 @@ from client_service.serving.messages import (
 )
 from client_service.serving.model_server import ModelServer
 from client_service.serving.next_items import NextItems
+from client_service.serving.node_labels import NodeLabels
+from client_service.serving.node_messages import LabelListOut, LabelsIn
 from client_service.serving.ranking import MOST_LISTED, Basket, ListRequest
 from client_service.serving.recommender import Recommender
 from shared.errors import ConflictError, ProtocolError, UnavailableError
@@ -38,6 +40,7 @@ from shared.web.routes import JSON
 NDJSON: Final = "application/x-ndjson"
 WEIGHT = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # of a range in an Accept header
 CHUNK = 100  # users whose lists are in memory at a time
+NODES_AT_ONCE, EDGES_AT_ONCE = 4, 200  # of a request: computed in less than a few milliseconds
 THREADS = 2  # of all batches and streams of one service: each takes megabytes while it is written
 Compute = Callable[[Sequence[str]], Sequence[RecommendationsOut]]
 
@@ -169,6 +172,13 @@ class Answering:
 
     def _answer_visits(self, asked: Sequence[NextIn]) -> Sequence[NextListOut]:
         return self.model_server(NextItems).answer_all(asked)
+
+    async def answer_nodes(self, message: LabelsIn) -> LabelListOut:
+        """Labels of a message's nodes. A few are computed at once, more in a thread."""
+        labels = self.model_server(NodeLabels)
+        if len(message.nodes) <= NODES_AT_ONCE and message.edges <= EDGES_AT_ONCE:
+            return labels.answer(message)
+        return await to_thread.run_sync(labels.answer, message, limiter=self._list_threads)
 
     async def answer_users(self, message: RecommendationsIn) -> tuple[RecommendationsOut, ...]:
         """A list for each of the message's users."""

@@ -36,6 +36,7 @@ from client_service.serving.messages import (
     RecommendationsOut,
     SimilarOut,
 )
+from client_service.serving.node_messages import LabelListOut, LabelsIn
 from client_service.serving.ranking import DEEPEST, MOST_FILTERS
 from client_service.serving.recommender import Recommender
 
@@ -134,6 +135,12 @@ async def recommend_batch(message: RecommendationsIn, service: Service, request:
 async def predict_next(message: NextIn, service: Service) -> NextListOut:
     """What is clicked next after each session; 409 from a silo that holds users and not sessions."""
     return await service.answer_visits(message)
+
+
+@recommendations.post("/labels", response_model_exclude_none=True)
+async def label_nodes(message: LabelsIn, service: Service) -> LabelListOut:
+    """The most likely label of each node, of the silo or described; 409 from a silo that holds no graph of nodes."""
+    return await service.answer_nodes(message)
 
 
 @recommendations.get("/items/{item}/similar", response_model_exclude_none=True)

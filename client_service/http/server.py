@@ -6,7 +6,7 @@ Answers come from the files that the trainer publishes on the disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,9 @@ from client_service.metrics import RequestMetrics, join_metrics
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.memory import mapped_memory, return_free_memory
 from client_service.runtime.trainer_process import ChildProcess, find_socket
+from client_service.serving.model_server import ModelServer
 from client_service.serving.next_items import NextItems, open_next_items
+from client_service.serving.node_labels import NodeLabels, open_node_labels
 from client_service.serving.recommender import Recommender, open_recommender
 from shared.errors import DataError, UnavailableError
 from shared.web.health import TrainerStanding
@@ -40,6 +42,12 @@ UNREADABLE_FILES = (
 METRICS_SECONDS = 5.0  # limit on fetching the trainer's series
 ALIVE_SECONDS = 30.0  # between two liveness checks of the trainer, and the limit of each
 SILENT_LOOKS = 10  # failed checks in a row, after which the trainer is killed and another one started
+
+
+WITHOUT_EVENTS: Mapping[str, Callable[[Path, Publication], ModelServer]] = {
+    "sessions": open_next_items,
+    "nodes": open_node_labels,
+}
 
 
 class ServerSettings(Listening):
@@ -187,15 +195,15 @@ class Server(Answering):
         """
         before = self._answers
         if before is not None and self._published is not None and found.shard == self._published.shard:
-            if isinstance(before, NextItems):
+            if isinstance(before, (NextItems, NodeLabels)):
                 return before.take_up(self._serving, found)
             assert isinstance(before, Recommender)
             other = before.with_model(self._serving, found)
             other.set_fallback(before)
             self._answers = other
             return
-        if found.task != "items":
-            self._answers = open_next_items(self._serving, found)
+        if (open_answers := WITHOUT_EVENTS.get(found.task)) is not None:
+            self._answers = open_answers(self._serving, found)
             return
         new = open_recommender(self._serving, found, self.settings.least_rating)
         if isinstance(before, Recommender):

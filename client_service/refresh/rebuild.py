@@ -37,10 +37,11 @@ SEED = 0
 
 @dataclass(frozen=True)
 class RenewedModel:
-    """A model at rest, and what it belongs to; not kept yet."""
+    """A model at rest, and what it belongs to; not kept yet. worth: the measure by which validation chooses."""
 
     served: FrozenModel
     head: ModelHead
+    worth: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -144,11 +145,11 @@ class ModelRenewal:
         """With its figures on validation items."""
         measures = self.task.judge(self.shard, candidate.served, self.interrupt)
         head = candidate.head.model_copy(update={"values": dict(measures.values)})
-        return RenewedModel(candidate.served, head)
+        return RenewedModel(candidate.served, head, measures.primary_value)
 
     def _preference(self, judged: RenewedModel) -> tuple[float, bool]:
         """Of equal ones, and where nothing can be judged, the one at which training would start."""
-        return judged.head.values[self.task.primary], not judged.head.carried
+        return judged.worth, not judged.head.carried
 
     def _relate(self, best: RenewedModel) -> RenewedModel:
         """With what its scores mean."""

@@ -24,9 +24,7 @@ Features = (
 )
 LabelFallback = Literal["no model yet", "the model's scores are no numbers"]
 LABEL_SCORE = "probability from 0 to 1 of the label, calibrated on the silo's validation nodes"
-FEATURES = (
-    "by their names, where what is not named is 0, or all in the shard's order; of a node of the silo by default its own"
-)
+FEATURES = "by their names, where what is not named is 0, or all in the shard's order; by default the node's own"
 NEIGHBOURS = "nodes of the silo that it has edges with; of a node of the silo by default those it has"
 
 

@@ -1,4 +1,4 @@
-"""What a task shows on the silo's page: its nouns, and lists for a typed user, basket or visit."""
+"""What a task shows on the silo's page: its nouns, and answers to a typed user, basket, visit or node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 from client_service.serving.messages import LONGEST_SESSION, ItemOut, NextIn, NextItemOut, RecommendationsOut
 from client_service.serving.next_items import NextItems
+from client_service.serving.node_labels import NodeLabels
+from client_service.serving.node_messages import LabelOut, LabelsIn
 from client_service.serving.ranking import ListRequest
 from client_service.serving.recommender import Recommender
 from shared.errors import NotFoundError, ProtocolError
@@ -24,6 +26,7 @@ class Nouns(NamedTuple):
 
 USERS = Nouns("user", "training interaction", "user")
 VISITS = Nouns("session", "training click", "click")
+NODES = Nouns("node", "edge", "labelled node")
 
 
 SHOWN, HISTORY = 10, 30
@@ -48,21 +51,22 @@ class Question:
 class Trial:
     """The answer. `note` says what is special about it, `heading` is None where nothing was asked.
 
-    `form`: what may be asked: lists of users, baskets and items, or what comes next in a visit.
-    `history`: of a user, as much as the page holds; `beyond`: how many more items there are.
+    `form`: what may be asked: lists of users, baskets and items, what comes next in a visit, or the label of a node.
+    `history`: of a user, as much as the page holds; `beyond`: how many more items there are. `label`: of a node.
     """
 
     user: str
     k: int
     basket: str = ""
     filter: str = ""
-    form: Literal["lists", "visit"] = "lists"
+    form: Literal["lists", "visit", "node"] = "lists"
     heading: str | None = None
     note: str = ""
     warns: bool = False
     items: tuple[ItemOut | NextItemOut, ...] = ()
     history: tuple[ItemOut, ...] | None = None
     beyond: int = 0
+    label: LabelOut | None = None
 
     @property
     def explained(self) -> bool:
@@ -157,3 +161,21 @@ def try_visit(question: Question, answers: NextItems) -> Trial:
         warns=found.fallback is not None,
         items=found.items,
     )
+
+
+def try_node(question: Question, answers: NodeLabels) -> Trial:
+    """Ask for a node's label as the API would; the page says so where no model answered."""
+    asked = Trial(user=question.user or "", k=question.k, form="node")
+    if not question.user:
+        return asked
+    try:
+        found = answers.answer(LabelsIn(nodes=(question.user,)))
+    except NotFoundError:
+        return replace(asked, heading=f"Label of {question.user}", note="This silo has no such node.", warns=True)
+    [label] = found.results
+    how = "" if found.joining is None else f", {found.joining.answers}"
+    note = f"Answered by model {found.model}{how}."
+    if label.fallback is not None:
+        note = f"Shares of the training labels: {label.fallback}."
+    warns = label.fallback is not None
+    return replace(asked, heading=f"Label of {question.user}", note=note, warns=warns, label=label)

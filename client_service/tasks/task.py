@@ -174,7 +174,7 @@ class Task(Generic[S, T]):
     A task leaves out a field with a default where it has no such thing.
 
     nouns: what the page calls what it counts. labels: what each measure is called, by its name; `primary` is the one by
-    which validation chooses.
+    which validation chooses, unless a shard's `Measures` name another.
     load_shard: the shard of a client's settings; DataError where it is of no use.
     count: how many users, items and edges a shard has, for a silo whose policy gives these numbers.
     trainer: makes a model in training on a shard.

@@ -264,6 +264,12 @@ def sage_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
     return (*matrices, *vectors, *ends)
 
 
+def nothing_exchanged(sizes: MethodSettings) -> tuple[Tensor, ...]:
+    """No tensor: a closed form follows from the shard, and from sums that are no part of it."""
+    del sizes
+    return ()
+
+
 def encoded_width(width: int) -> int:
     """Numbers that an eigenvalue is encoded as: itself, and the sine and cosine at each of width // 2 frequencies."""
     return 1 + 2 * max(1, width // 2)
@@ -321,4 +327,5 @@ EXCHANGES: dict[str, ExchangeableTensors] = {
     "tagnn": ExchangeableTensors(target_attentive_specification, task="sessions"),
     "unifilter": ExchangeableTensors(unifilter_specification, task="nodes"),
     "sage": ExchangeableTensors(sage_specification, task="nodes"),
+    "node_ridge": ExchangeableTensors(nothing_exchanged, task="nodes"),
 }

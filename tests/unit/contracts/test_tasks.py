@@ -29,6 +29,7 @@ from shared.method.parameters import Parameters
 from shared.method.tensors import EXCHANGES
 from shared.strategies import build_strategy
 from tests.support.given import Silos
+from tests.support.nodes import node_silo
 from tests.support.small import small_client
 from tests.support.visits import session_silo
 
@@ -37,6 +38,7 @@ Silo = Callable[[Path, Silos], ClientSettings]
 SILOS: dict[str, Silo] = {
     "items": lambda folder, silos: small_client(silos(1)[0], folder),
     "sessions": lambda folder, silos: session_silo(folder),  # noqa: ARG005
+    "nodes": lambda folder, silos: node_silo(folder),  # noqa: ARG005
 }
 """Of each task: settings of a small silo, whose shard lies in a folder."""
 
@@ -103,7 +105,8 @@ def test_a_run_begins_and_trains_alike_each_time(given: Given) -> None:
     one, other = given.begin(), given.begin()
     assert same(values(one), values(other))
     one, other = given.trained(), given.trained()
-    assert same(values(one), values(other)) and not same(values(one), values(given.begin()))
+    assert same(values(one), values(other))
+    assert not values(one) or not same(values(one), values(given.begin())), "a closed form has nothing that is trained"
     assert np.isfinite(one.figures.loss)
 
 
@@ -133,7 +136,7 @@ def test_a_frozen_model_answers_as_it_was(given: Given) -> None:
     training.train()
     after = given.task.judge(given.shard, frozen, NEVER)
     assert before.values == after.values and frozen.version == "run-1.1"
-    assert before.primary == given.task.primary and set(before.values) == set(given.task.labels)
+    assert before.primary in given.task.labels and set(before.values) == set(given.task.labels)
 
 
 def test_what_was_trained_is_carried_to_a_model_on_the_same_shard_and_to_no_other_catalogue(given: Given) -> None:

@@ -1,0 +1,110 @@
+"""Labels of nodes: a shard is a graph whose nodes have features, and a model tells the classes of unlabelled ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from client_service.compilation.nodes import compile_nodes_in_memory, publish_nodes
+from client_service.data.node_files import load_node_shard
+from client_service.data.node_graphs import TEST, VALID, NodeShard
+from client_service.evaluation.metrics import Measures
+from client_service.evaluation.node_measures import ACCURACY, NODE_LABELS, measure_nodes
+from client_service.joining_value.node_comparison import compare_nodes
+from client_service.model_store.model_files import ModelHead
+from client_service.model_store.node_models import ServedNodes, freeze_nodes
+from client_service.runtime.interruption import Interrupt
+from client_service.serving.node_labels import NodeLabels
+from client_service.settings import ClientSettings
+from client_service.tasks.page_texts import NODES as NOUNS
+from client_service.tasks.page_texts import try_node
+from client_service.tasks.task import ModelStart, RunContext, Task
+from client_service.training.node_trainer import NodeTrainer, design_of
+from shared.method.declaration import Counts
+
+
+def load_nodes(settings: ClientSettings) -> NodeShard:
+    """The shard of a client's settings. DataError for files of no use, SettingsError for other sizes than all share."""
+    shard = replace(load_node_shard(settings.shard), name=settings.name)
+    design_of(shard, settings.method)
+    return shard
+
+
+def count_nodes(shard: NodeShard) -> Counts:
+    """Nodes stand where users do, columns of features where items do."""
+    return Counts(users=len(shard.node_ids), items=len(shard.feature_names), edges=shard.edges)
+
+
+def count_judged(shard: NodeShard) -> int:
+    """How many validation nodes judge a model."""
+    return len(shard.nodes_of(VALID))
+
+
+def measure_split(split: int, shard: NodeShard, served: ServedNodes) -> Measures:
+    """Accuracy and area under the curve over the nodes of a split."""
+    rows = shard.nodes_of(split)
+    return measure_nodes(served.probabilities[rows], shard.labels[rows])
+
+
+def judge_validation(shard: NodeShard, served: ServedNodes, interrupt: Interrupt) -> Measures:
+    """On validation nodes."""
+    del interrupt
+    return measure_split(VALID, shard, served)
+
+
+def judge_test(shard: NodeShard, served: ServedNodes, interrupt: Interrupt) -> Measures:
+    """On test nodes."""
+    del interrupt
+    return measure_split(TEST, shard, served)
+
+
+def begin_training(
+    place: RunContext, shard: NodeShard, device: torch.device, interrupt: Interrupt
+) -> tuple[NodeTrainer, dict[str, Any]]:
+    """A model where its run begins, with the closed form of what was summed."""
+    return NodeTrainer(shard, place.method, device, interrupt, place.kind), {}
+
+
+def rebuild_training(head: ModelHead, shard: NodeShard, folder: Path, device: torch.device) -> NodeTrainer:
+    """The model to which a head belongs; the sums lie beside its `folder`."""
+    del folder
+    return NodeTrainer(shard, head.method, device, kind=head.kind)
+
+
+def summarise_nodes(
+    place: RunContext, shard: NodeShard, served: ServedNodes, training: NodeTrainer, interrupt: Interrupt
+) -> dict[str, Any]:
+    """The served model beside the silo's own closed form, for the silo's operator."""
+    del place, training, interrupt
+    return {"comparison": compare_nodes(shard, served)}
+
+
+def answer_nodes(shard: NodeShard, serving: Path | None = None) -> NodeLabels:
+    """Compiles a node graph and opens its answers.
+
+    serving: the folder in which it is published; None: it is compiled in memory alone.
+    """
+    return NodeLabels(*(compile_nodes_in_memory(shard) if serving is None else publish_nodes(shard, serving)))
+
+
+NODES = Task(
+    name="nodes",
+    labels=NODE_LABELS,
+    primary=ACCURACY,
+    nouns=NOUNS,
+    load_shard=load_nodes,
+    count=count_nodes,
+    count_judged=count_judged,
+    trainer=ModelStart(begin_training, rebuild_training),
+    judge=judge_validation,
+    test=judge_test,
+    answer=answer_nodes,
+    publish=answer_nodes,
+    try_out=try_node,
+    freeze=freeze_nodes,
+    summarise=summarise_nodes,
+)
+"""Validation chooses by the area under the curve where there are two classes: see `choose_primary`."""
