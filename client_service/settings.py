@@ -76,9 +76,8 @@ class ClientSettings(Listening, EnvironmentSettings):
     shard: Path = Field(description="folder with the silo's interactions.parquet")
     task: str = Field(
         "items",
-        description="what is learnt from the shard: `items`, what users like, or `sessions`, what is clicked next in "
-        ""
-        "a [visit](sessions.md)",
+        description="what is learnt from the shard: `items`, what users like, `sessions`, what is clicked next in a"
+        " [visit](sessions.md), or `nodes`, the labels of nodes of a graph",
     )
     state_directory: Path = Field(description="ledger, spectrum and models")
     records_directory: Path | None = Field(

@@ -14,7 +14,10 @@ from client_service.data.node_graphs import VALID, NodeShard
 from client_service.evaluation.node_measures import NODE_LABELS, measure_nodes
 from client_service.model_store.model_server import FrozenModel
 from client_service.models.nodes.closed_form import ALONE, NodeModel
-from client_service.training.node_trainer import NETWORKS, NodeTrainer
+from client_service.models.nodes.spectral_bases import propagate_features, propagation_matrix
+from client_service.models.nodes.unifilter import UniFilter
+from client_service.training.node_networks import label_probabilities
+from client_service.training.node_trainer import ClosedForm, NodeTrainer, propagate_all
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
 
@@ -63,22 +66,26 @@ def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
     Where both are as good the closed form answers: it is the simpler one.
     """
     shard, valid = training.shard, training.shard.nodes_of(VALID)
-    alone = training.alone.predict().astype(np.float64)
-    closed = training.closed.predict(training.design).astype(np.float64)
-    chosen, answers = closed, describe_closed(training.closed)
-    by_network = False
+    alone, closed = training.alone.predict(), training.closed.predict()
+    chosen, answers = closed, describe_closed(training.closed.model)
+    form = None
     if training.has_network:
-        scores = training.network_scores()
-        network = _softmax(scores)
+        network = label_probabilities(training.model)
         if _judge(shard, network, valid) > _judge(shard, closed, valid):
-            chosen, answers, by_network = network, f"network {training.kind}", True
+            chosen, answers = network, f"network {training.kind}"
+            form = form_of_network(training)
     name = measure_nodes(alone[valid], shard.labels[valid]).primary
     joining = Joining(
         NODE_LABELS[name].title, len(valid), _judge(shard, alone, valid), _judge(shard, chosen, valid), answers
     )
-    form = form_of_network(training) if by_network else form_of_closed(training)
-    model = copy.deepcopy(training.model).requires_grad_(False)
-    return ServedNodes(version, model, probabilities=chosen, alone=alone, form=form, joining=joining)
+    return ServedNodes(
+        version,
+        copy.deepcopy(training.model).requires_grad_(False),
+        probabilities=chosen,
+        alone=alone,
+        form=form or form_of_closed(shard, training.closed),
+        joining=joining,
+    )
 
 
 def describe_closed(model: NodeModel) -> str:
@@ -87,40 +94,48 @@ def describe_closed(model: NodeModel) -> str:
     return OWN if own == ALONE else POOLED if own == 0.0 else WEIGHED
 
 
-def form_of_closed(training: NodeTrainer) -> NodeForm:
+def form_of_closed(shard: NodeShard, closed: ClosedForm) -> NodeForm:
     """Lays a closed form out as arrays of `NodeScorer`, with the powers that it needs."""
-    model, spec = training.closed, training.spec
-    whole = np.zeros((spec.width, model.weights.shape[1]))
+    model, spec = closed.model, closed.spec
+    powers, classes = propagate_all(shard, closed), model.weights.shape[1]
+    whole = np.zeros((spec.width, classes))
     whole[model.columns] = model.weights
-    linear = whole[1 : 1 + spec.block * len(spec.powers)].reshape(len(spec.powers), spec.block, -1)
-    arrays: dict[str, NDArray[Any]] = {"bias": whole[0]}
-    random = bool(spec.random and whole[-spec.random :].any())
-    used = [place for place, block in enumerate(linear) if block.any()]
-    count = len(spec.powers) if random else 1 + max(used, default=0)
-    if used:
-        arrays["linear"] = linear[:count]
-    if random:
-        inwards, outwards = spec.random_weights, whole[-spec.random :]
-        arrays |= {"layer-0-weight": inwards[1:].T, "layer-0-bias": inwards[0]}
-        arrays |= {"layer-1-weight": outwards.T, "layer-1-bias": np.zeros(outwards.shape[1])}
-    classes = model.weights.shape[1]
+    count, places = powers.shape[1], list(spec.powers)
+    linear = np.zeros((count, spec.block, classes))
+    linear[places] = whole[1 : 1 + spec.block * len(places)].reshape(len(places), spec.block, classes)
+    arrays: dict[str, NDArray[Any]] = {"bias": whole[0], "linear": linear}
+    if spec.random and whole[-spec.random :].any():
+        inwards = np.zeros((spec.random, count, spec.block))
+        inwards[:, places] = spec.random_weights[1:].T.reshape(spec.random, len(places), spec.block)
+        arrays |= {"layer-0-weight": inwards.reshape(spec.random, -1), "layer-0-bias": spec.random_weights[0]}
+        arrays |= {"layer-1-weight": whole[-spec.random :].T, "layer-1-bias": np.zeros(classes)}
     arrays["calibration"] = np.stack([np.full(classes, model.temperature), np.zeros(classes)])
-    powers = np.stack([training.blocks[power] for power in spec.powers[:count]], axis=1)
-    return NodeForm(powers.astype(np.float32), training.projection, arrays)
+    return NodeForm(powers, closed.projection, arrays)
 
 
-def form_of_network(training: NodeTrainer) -> NodeForm:
-    """Lays a network out as arrays of `NodeScorer`."""
-    arrays = NETWORKS[training.kind].compile(training.model)
-    powers = arrays.pop("powers")
-    return NodeForm(powers.astype(np.float32), None, arrays)
+def form_of_network(training: NodeTrainer) -> NodeForm | None:
+    """Lays a network out as arrays of `NodeScorer`; None of one that is no function of powers P^k x."""
+    model = training.model
+    if not isinstance(model, UniFilter):
+        return None
+    own = {name: value.detach().cpu().numpy() for name, value in model.named_parameters()}
+    outwards, biases = own["predictive.weight"], own["predictive.bias"]
+    if len(biases) == 1:  # of two classes the first has the score 0
+        outwards, biases = np.concatenate([np.zeros_like(outwards), outwards]), np.concatenate([np.zeros(1), biases])
+    arrays = {
+        "mix": np.einsum("k,kjf->jf", own["filter.weight"].astype(np.float64), model.coefficients),
+        "layer-0-weight": own["hidden.weight"],
+        "layer-0-bias": own["hidden.bias"],
+        "layer-1-weight": outwards,
+        "layer-1-bias": biases,
+        "bias": np.zeros(len(biases)),
+        "calibration": np.stack([np.ones(len(biases)), np.zeros(len(biases))]),
+    }
+    propagation, order = propagation_matrix(training.shard.adjacency), len(own["filter.weight"]) - 1
+    steps = propagate_features(propagation, training.shard.features, order)
+    powers = [training.shard.dense_features, *(step.astype(np.float32) for step in steps)]
+    return NodeForm(np.stack(powers, axis=1), None, arrays)
 
 
 def _judge(shard: NodeShard, probabilities: Float64, rows: NDArray[np.int64]) -> float:
     return measure_nodes(probabilities[rows], shard.labels[rows]).primary_value
-
-
-def _softmax(scores: Float64) -> Float64:
-    powers: Float64 = np.exp(scores - scores.max(axis=1, keepdims=True))
-    powers /= powers.sum(axis=1, keepdims=True)
-    return powers

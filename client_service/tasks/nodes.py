@@ -16,20 +16,22 @@ from client_service.evaluation.node_measures import ACCURACY, NODE_LABELS, measu
 from client_service.joining_value.node_comparison import compare_nodes
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.node_models import ServedNodes, freeze_nodes
+from client_service.model_store.refitting import load_model_basis
 from client_service.runtime.interruption import Interrupt
 from client_service.serving.node_labels import NodeLabels
 from client_service.settings import ClientSettings
+from client_service.sums.node_gram import SummedGram
 from client_service.tasks.page_texts import NODES as NOUNS
 from client_service.tasks.page_texts import try_node
 from client_service.tasks.task import ModelStart, RunContext, Task
-from client_service.training.node_trainer import NodeTrainer, design_of
+from client_service.training.node_trainer import NodeTrainer, sizes_of
 from shared.method.declaration import Counts
 
 
 def load_nodes(settings: ClientSettings) -> NodeShard:
     """The shard of a client's settings. DataError for files of no use, SettingsError for other sizes than all share."""
     shard = replace(load_node_shard(settings.shard), name=settings.name)
-    design_of(shard, settings.method)
+    sizes_of(shard, settings.method.nodes)
     return shard
 
 
@@ -65,13 +67,18 @@ def begin_training(
     place: RunContext, shard: NodeShard, device: torch.device, interrupt: Interrupt
 ) -> tuple[NodeTrainer, dict[str, Any]]:
     """A model where its run begins, with the closed form of what was summed."""
-    return NodeTrainer(shard, place.method, device, interrupt, place.kind), {}
+    training = NodeTrainer(shard, place.method, device, interrupt, place.kind)
+    if isinstance(place.basis, SummedGram):
+        training.fuse_with(place.basis)
+    return training, {}
 
 
 def rebuild_training(head: ModelHead, shard: NodeShard, folder: Path, device: torch.device) -> NodeTrainer:
-    """The model to which a head belongs; the sums lie beside its `folder`."""
-    del folder
-    return NodeTrainer(shard, head.method, device, kind=head.kind)
+    """The model to which a head belongs; the sums lie beside its `folder`. DataError where they are missing."""
+    training, known = NodeTrainer(shard, head.method, device, kind=head.kind), load_model_basis(folder, head)
+    if isinstance(known, SummedGram):
+        training.fuse_with(known)
+    return training
 
 
 def summarise_nodes(

@@ -2,184 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from client_service.data.node_graphs import TRAIN, NodeShard
 from client_service.models.nodes.closed_form import (
     DesignSpec,
-    NodeGram,
     NodeModel,
     complete_design,
     fit_nodes,
     propagated_blocks,
+    spec_of_settings,
 )
-from client_service.training.trainer import Figures, Int64, Trainer
-from shared.errors import SettingsError
+from client_service.sums.node_directions import require_columns
+from client_service.sums.node_gram import SummedGram
+from client_service.training.node_networks import NETWORKS, NodeNetwork, NodeNetworkTrainer
+from client_service.training.trainer import Figures
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
-from shared.method.settings import MethodSettings
+from shared.method.settings import NodeSettings
 from shared.strategies.local_client import PLAIN, Objective
 
-CLOSED_FORM = "node_ridge"
-SEED = 0  # of what all silos draw alike
+SEED = 0  # of the directions of a silo alone
 
 
-@dataclass(frozen=True)
-class NodeNetwork:
-    """A network of nodes.
-
-    build: makes it for a shard, with parameters that are overwritten; called with rows (B,), or without any, it gives
-    logits (B, o): one output for two classes, else one for each. compile: its arrays for `NodeScorer`.
-    """
-
-    build: Callable[[NodeShard, MethodSettings], nn.Module]
-    compile: Callable[[Any], dict[str, NDArray[Any]]]
+def sizes_of(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
+    """Completes settings by the sizes of the shard. SettingsError where they name others."""
+    sizes = {"features": shard.features.shape[1], "classes": len(shard.classes)}
+    whole = nodes.model_copy(update={name: size for name, size in sizes.items() if getattr(nodes, name) == 0})
+    require_columns(shard, whole)
+    return whole
 
 
-NETWORKS: dict[str, NodeNetwork] = {}
-"""By the name of the model."""
-
-
-def design_of(shard: NodeShard, method: MethodSettings) -> DesignSpec:
-    """Describes the closed form's design with these settings. SettingsError for a shard of other sizes."""
-    sizes = method.nodes
-    for name, agreed, own in (
-        ("features", sizes.features, shard.features.shape[1]),
-        ("classes", sizes.classes, len(shard.classes)),
-    ):
-        if agreed not in (0, own):
-            raise SettingsError(
-                f"nodes.{name}: expected {own}, as the shard has, got {agreed}: all silos need the same"
-            )
-    width = shard.features.shape[1]
-    directions = sizes.directions if width > sizes.directions else 0
-    return DesignSpec(width, tuple(range(sizes.hops + 1)), directions, sizes.random_features, SEED)
-
-
-def find_directions(shard: NodeShard, count: int) -> Float64:
+def find_own_directions(shard: NodeShard, count: int) -> Float64:
     """Computes orthonormal directions (q, count) of most of the shard's features, by one step from drawn ones."""
     drawn = np.random.default_rng(SEED).standard_normal((shard.features.shape[1], count))
     found: Float64 = np.linalg.qr(shard.features.T @ (shard.features @ drawn))[0]
     return found
 
 
-class NodeTrainer(Trainer):
-    """Fits the closed form where it begins, and trains a network, if the model is one, on training nodes.
+@dataclass(frozen=True)
+class ClosedForm:
+    """A fitted closed form with the design of all nodes that it was fitted on, (n, D).
 
-    closed: what answers without a network: by the silo's own nodes, or with the sums of all silos. alone: by the silo's
-    own nodes. projection: of features to the design's directions; None where they are taken as they are.
+    projection: of features to the design's directions, (q, r); None where they are taken as they are.
     """
 
-    task = "nodes"
-    shard: NodeShard
+    model: NodeModel
+    spec: DesignSpec
+    design: Float32
+    projection: Float64 | None
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.spec = design_of(self.shard, self.method)
-        self.projection = find_directions(self.shard, self.spec.directions) if self.spec.directions else None
+    def predict(self) -> Float64:
+        """Probabilities of all nodes, (n, c)."""
+        return self.model.predict(self.design).astype(np.float64)
 
-    def fuse_with(self, digest: str, pooled: NodeGram, projection: Float64 | None) -> None:
-        """Answer by the sums of all silos too, from now on. Slow. digest: of the sums."""
-        alone = self.alone
-        self.basis, self.projection = digest, projection
-        for name in ("blocks", "design", "closed"):
-            self.__dict__.pop(name, None)
-        self.__dict__["alone"] = alone
-        self.__dict__["closed"] = fit_nodes(self.shard, self.design, self.spec, pooled)
 
-    @cached_property
-    def blocks(self) -> dict[int, Float32]:
-        """Propagated features of all nodes by the power of the propagation, (n, d)."""
-        return propagated_blocks(self.shard, self.spec, self.projection)
+class NodeTrainer(NodeNetworkTrainer):
+    """Fits the closed form where it begins, and trains a network where the settings' model is one.
 
-    @cached_property
-    def design(self) -> Float32:
-        """The closed form's design of all nodes, (n, D)."""
-        return complete_design(self.blocks, self.spec)
+    summed: the Gram sums of all silos; None before they are made.
+    """
 
-    @cached_property
-    def alone(self) -> AloneForm:
-        """What the silo has without any other. Slow."""
-        return AloneForm(fit_nodes(self.shard, self.design, self.spec), self.design)
+    summed: SummedGram | None = None
 
-    @cached_property
-    def closed(self) -> NodeModel:
-        """The closed form that answers."""
-        return self.alone.model
+    def fuse_with(self, known: SummedGram) -> None:
+        """Answer by the sums of all silos too, from now on."""
+        self.summed, self.basis = known, known.digest
+        self.__dict__.pop("closed", None)
 
     @property
     def has_network(self) -> bool:
         """Is a network trained, or is the closed form all that there is?"""
         return self.kind in NETWORKS
 
-    def build_model(self) -> nn.Module:
+    @cached_property
+    def sizes(self) -> NodeSettings:
+        """The settings, with the shard's sizes."""
+        return sizes_of(self.shard, self.method.nodes)
+
+    @cached_property
+    def alone(self) -> ClosedForm:
+        """The closed form of the silo's own nodes. Slow."""
+        spec = spec_of_settings(self.sizes)
+        return self._fit(find_own_directions(self.shard, spec.directions) if spec.directions else None)
+
+    @cached_property
+    def closed(self) -> ClosedForm:
+        """The closed form that answers: with the sums of all silos where they are made. Slow."""
+        if self.summed is None:
+            return self.alone
+        return self._fit(self.summed.find_projection(self.sizes), self.summed)
+
+    def build_model(self) -> NodeNetwork:
         """The network, or a module without parameters."""
-        return NETWORKS[self.kind].build(self.shard, self.method) if self.has_network else nn.Module()
+        return super().build_model() if self.has_network else cast(NodeNetwork, nn.Module())
 
     def train(self, objective: Objective = PLAIN) -> None:
-        """Run the round's local epochs. Without a network nothing is trained."""
-        if not self.has_network or not len(self.shard.nodes_of(TRAIN)):
+        """Run the round's local epochs. Without a network, or without a training node, nothing is trained."""
+        if self.has_network and len(self.shard.nodes_of(TRAIN)):
+            super().train(objective)
+        else:
             self.figures = Figures(loss=self._closed_loss())
-            return
-        self.model.train()
-        self._seed_dropout()
-        super().train(objective)
-        self.model.eval()
 
-    def draw_batches(self, generator: np.random.Generator) -> Iterable[Int64]:
-        """All training nodes at once, or in batches where they are more than `batch_size`."""
-        rows = self.shard.nodes_of(TRAIN)
-        size = self.method.batch_size
-        if len(rows) <= size:
-            return [rows]
-        return np.array_split(generator.permutation(rows), -(-len(rows) // size))
+    def parameter_groups(self, only: str) -> list[dict[str, Any]]:
+        return super().parameter_groups(only) if self.has_network else []
 
-    def find_loss(self, rows: Int64) -> Tensor:
-        """Cross entropy of the nodes' labels."""
-        labels = torch.from_numpy(self.shard.labels[rows]).to(self.device)
-        return nn.functional.cross_entropy(class_scores(self.model(torch.from_numpy(rows).to(self.device))), labels)
-
-    @torch.no_grad()
-    def network_scores(self) -> Float64:
-        """The network's scores of all nodes, (n, c)."""
-        self.model.eval()
-        found: Float64 = class_scores(self.model()).double().cpu().numpy()
-        return found
-
-    def _seed_dropout(self) -> None:
-        for module in self.model.modules():
-            if (begin := getattr(module, "begin", None)) is not None:
-                begin(self.draw_seed("dropout"))
+    def _fit(self, projection: Float64 | None, summed: SummedGram | None = None) -> ClosedForm:
+        spec = spec_of_settings(self.sizes)
+        design = complete_design(propagated_blocks(self.shard, spec, projection), spec)
+        pooled = None if summed is None else summed.pool(self.shard, design)
+        return ClosedForm(fit_nodes(self.shard, design, spec, pooled), spec, design, projection)
 
     def _closed_loss(self) -> float:
         """The closed form's cross entropy over training nodes; 0 without one."""
         rows = self.shard.nodes_of(TRAIN)
         if not len(rows):
             return 0.0
-        own = self.closed.predict(self.design[rows])[np.arange(len(rows)), self.shard.labels[rows]]
+        own = self.closed.predict()[rows, self.shard.labels[rows]]
         return float(-np.log(np.maximum(own, 1e-12)).mean())
 
 
-@dataclass(frozen=True)
-class AloneForm:
-    """The closed form of a silo's own nodes, with its own design: it may project features otherwise than sums do."""
-
-    model: NodeModel
-    design: Float32
-
-    def predict(self) -> Float32:
-        """Probabilities of all nodes, (n, c)."""
-        return self.model.predict(self.design)
-
-
-def class_scores(logits: Tensor) -> Tensor:
-    """Scores of classes (B, c): of one output, which two classes have, 0 for the first class beside it."""
-    return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
+def propagate_all(shard: NodeShard, closed: ClosedForm) -> Float32:
+    """Computes P^k x of all nodes for k = 0 to the largest power of a closed form, (n, J + 1, d)."""
+    powers = tuple(range(max(closed.spec.powers) + 1))
+    blocks = propagated_blocks(shard, replace(closed.spec, powers=powers), closed.projection)
+    return np.stack([blocks[power] for power in powers], axis=1)
