@@ -24,10 +24,11 @@ from shared.protocol.secure.messages import FEWEST_CLIENTS
 from shared.protocol.signing.invitation import FederationOut
 from shared.strategies import STRATEGIES, build_strategy
 from shared.strategies.agreement import declare_federation, learnt_task, require_mean
-from shared.sums import find_part, list_sums, makes_models
+from shared.sums import find_part, find_sum, list_sums, makes_models
 from shared.sums.common_items import ITEMS
 from shared.sums.content import CONTENT, CONTENT_SUM
 from shared.sums.item_basis import USUAL_EXACT, USUAL_PLACES, USUAL_WORDS, choose_basis
+from shared.sums.node_gram import NODE_GRAM
 from shared.sums.transitions import TRANSITIONS
 from shared.timeouts import LONGEST_BODY_SECONDS, SIGNATURE_SECONDS, require_time_for_a_body
 from shared.web.credentials import chosen_secret, require_own
@@ -267,10 +268,8 @@ class AggregatorSettings(Listening, EnvironmentSettings):
         if part == ITEMS and self.share is not None:
             return "which hashed ids silos have in common, because there is no list of items (--catalogue)"
         usual, why = choose_basis(method.catalogue)
-        if part == CONTENT:
-            usual, why = {"kind": kind}, "how features of items go together, because silos describe their items alike"
-        if kind == TRANSITIONS.name:
-            usual, why = {"kind": kind}, "what visits of all silos have clicked after what, because silos hold visits"
+        if told := find_sum(method).reason:
+            usual, why = {"kind": kind}, told
         if self.share is not None and kind == usual["kind"]:
             return why
         name = f"METHOD__SUMS__{part.upper()}" if part in self.method.sums else "METHOD__BASIS"
@@ -344,20 +343,24 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
     """The settings with the sums that are shared; alone: nothing is trained.
 
-    With a list of items its length chooses the kind, unless the settings say one; visits have transitions. Without one
+    With a list of items its length chooses the kind, unless the settings say one; visits have transitions, and nodes
+    Gram sums. Without one
     the silos sum the list of their common items first, and each kind that this list may choose is declared. How
     features of items go together is summed too, unless sums.content.kind is off.
     ValueError for what cannot be summed.
     """
-    of_visits = learnt_task(build_strategy(strategy, method), method) == "sessions"
-    if alone and strategy != (fitting := "local" if of_visits else "lpsfed"):
+    task = learnt_task(build_strategy(strategy, method), method)
+    of_visits, of_nodes = task == "sessions", task == "nodes"
+    if alone and strategy != (fitting := "lpsfed" if task == "items" else "local"):
         raise ValueError(f"share: expected both, or the strategy {fitting}, with strategy = {strategy!r}, got sums")
     changes: dict[str, Any] = {"strategy": {**method.strategy, "train": False, "send": False}} if alone else {}
     for name, needed in changes.get("strategy", {}).items():
         if method.strategy.get(name, needed) not in (needed, str(needed).lower()):
             raise ValueError(f"share: expected both with strategy.{name} = {method.strategy[name]!r}, got sums")
     noised = method.basis.epsilon is not None
-    if method.catalogue == 0:
+    if of_nodes:
+        changes["basis"] = method.basis.model_copy(update={"kind": NODE_GRAM.name})
+    elif method.catalogue == 0:
         if noised or of_visits:
             raise ValueError(f"share: {WITHOUT_LIST}")
         changes |= {"basis": BasisSettings(), "sums": dict(method.sums) | _sums_over_list(method.basis)}
@@ -365,7 +368,7 @@ def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodS
         chosen = {"kind": "exact"} if noised else choose_basis(method.catalogue)[0]
         chosen = {"kind": TRANSITIONS.name} if of_visits else chosen
         changes["basis"] = method.basis.model_copy(update=chosen)
-    if not (noised or of_visits):  # content sums have no noise, and visits no titles
+    if task == "items" and not noised:  # content sums have no noise, and visits and nodes no titles
         changes["sums"] = {CONTENT: BasisSettings(kind=CONTENT_SUM.name)} | changes.get("sums", dict(method.sums))
     try:
         return validate_settings(MethodSettings, method.model_copy(update=changes).model_dump())

@@ -39,10 +39,6 @@ TAKES_PART = ("expected", "received")
 LONGEST_ROUND = 3600.0  # seconds that a change of the shard waits for the round at hand
 FAILURES = {"failed": "the aggregator ended the run as failed", "cancelled": "the operator cancelled the run"}
 WORK = {"fit": "training", "apply": "evaluating", "skip_round": "evaluating", "accept": "drawing the anchor"}
-NOTHING_TO_ADD = (
-    "this silo's items have neither titles nor attributes, or features of another encoder than the federation's: it"
-    " adds zeros to this sum, and the other silos and the aggregator learn that"
-)
 ERROR_SECONDS = 0.2  # after an unforeseen error
 
 
@@ -211,7 +207,7 @@ class Agent:
         self._set_status(run=run, round=state.round, rounds=state.rounds)
         if state.phase == "open":
             method, late = part.place.method, self._signature_seconds
-            nothing = (NOTHING_TO_ADD,) if isinstance(part, BasisRun) and part.adds_nothing else ()
+            nothing = (part.warning,) if isinstance(part, BasisRun) and part.adds_nothing else ()
             self._warn((*list_warnings(self.silo.settings, state, method, late), *nothing))
         if over and part.finished:
             return

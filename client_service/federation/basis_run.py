@@ -82,6 +82,12 @@ class BasisRun:
         return self.summed is not None and self.summed.catalogue == EMPTY_PART_DIGEST
 
     @property
+    def warning(self) -> str:
+        """What the silo's operator is told where its part is zeros."""
+        why = SILO_SUMS[self._sum.name].nothing
+        return f"{why}: it adds zeros to this sum, and the other silos and the aggregator learn that"
+
+    @property
     def finished(self) -> bool:
         """Are the statistics kept?"""
         return self.basis is not None

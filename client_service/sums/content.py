@@ -206,4 +206,6 @@ CONTENT_SILO_SUM = SiloSum(
     costs=cost_content,
     use_bytes=bytes_of_content,
     warnings=warn_of_few_users,
+    nothing="this silo's items have neither titles nor attributes, or features of another encoder than the"
+    " federation's",
 )

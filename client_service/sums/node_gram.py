@@ -186,4 +186,5 @@ NODE_GRAM_SUM = SiloSum(
     costs=cost_gram,
     use_bytes=bytes_of_gram,
     warnings=warn_of_few_nodes,
+    nothing="this silo has no training nodes of a class of which it has basis.least_pairs of them",
 )

@@ -163,8 +163,9 @@ class SiloSum:
     disk. everything: may a silo that fits its models on everything add its validation and test data too? Only where it
     can take them out again. scorers: (statistics, shard) -> closed-form scorers, fused with the trained score. start:
     (statistics, shard, settings) -> the frequencies where training begins. costs: of a run; use_bytes: of the use.
-    warnings: for the silo's operator before a run. complete: (statistics, shard, the silo's secret of the run that has
-    summed) -> the shard with what the sum tells of it, over which later runs count and train; None: nothing.
+    warnings: for the silo's operator before a run. nothing: why a part may be zeros (EMPTY_PART_DIGEST). complete:
+    (statistics, shard, the silo's secret of the run that has summed) -> the shard with what the sum tells of it, over
+    which later runs count and train; None: nothing.
     """
 
     declared: Sum
@@ -182,3 +183,4 @@ class SiloSum:
     use_bytes: Callable[[MethodSettings], float] = no_memory
     warnings: Callable[[MethodSettings], tuple[str, ...]] = warn_of_nothing
     complete: Callable[[Any, Any, bytes], Any] | None = None
+    nothing: str = "this silo has nothing to add"

@@ -95,6 +95,7 @@ NODE_GRAM = Sum(
     ),
     listed=False,
     over=over_directions,
+    reason="how features of nodes go together, and with labels, because silos hold graphs of nodes",
     words={
         SQUARE: "how features of its labelled nodes and of their neighbours go together, summed over nodes",
         RIGHT: "how these features go together with each class, summed over nodes",

@@ -87,10 +87,11 @@ class Sum:
     tensors that hold real numbers (`encode_fixed`). sizes: shapes of a declaration -> the settings that follow from
     them. rounds: of a run. sums_needed: so many of the last rounds have to stay available. hand_out: (settings, sums)
     -> what silos are given, for example without rare counts. steady: settings with which no two sums over the same
-    data may differ, by dotted names. noise: None where it is never noised. over: by its
-    settings, the part whose sums it is counted over, such as the directions of nodes' features. listed: is it over a
-    list of items, which all silos have or have summed? replaces_basis: do silos make models of it alone where no
-    basis is summed? keeps_members: must the members of a run's first sum be in all of its sums?
+    data may differ, by dotted names. noise: None where it is never noised. over: by its settings, the part whose sums
+    it is counted over, such as the directions of nodes' features. listed: is it over a list of items, which all silos
+    have or have summed? reason: what it tells and why it is summed, where a federation's data alone choose it.
+    replaces_basis: do silos make models of it alone where no basis is summed? keeps_members: must the members of a
+    run's first sum be in all of its sums?
     """
 
     name: str
@@ -108,6 +109,7 @@ class Sum:
     noise: SumNoise | None = None
     part: Part = BASIS
     listed: bool = True
+    reason: str = ""
     replaces_basis: bool = False
     keeps_members: bool = False
     words: Mapping[str, str] = field(default_factory=dict)

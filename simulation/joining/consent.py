@@ -35,6 +35,7 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
         learnt.append("in iterated sums also pairs of items that few users have")
     listed = f"{method.catalogue:,} listed items" if needs_list(method) else "what is known of their items"
     over = "items that silos have in common, by their ids" if ITEMS in chosen else listed
+    over = "nodes, their neighbours and their labels" if federation.task == "nodes" else over
     over += ", and of what their titles and attributes say" if CONTENT in chosen else ""
     return (
         f"{name}: this federation of silos sums statistics of {over}. With --accept sums",
@@ -42,7 +43,9 @@ def describe_terms(name: str, federation: FederationOut) -> Sequence[str]:
         _describe_training(strategy, declared, secure=federation.secure),
         *(f"- the others learn, from the sums over all silos: {one}" for one in learnt),
         "- all other silos together could subtract their parts from a sum, and see this silo's",
-        "- stays: users, ids of users, single interactions, titles, metrics",
+        "- stays: ids, names, single nodes, edges and labels, metrics"
+        if federation.task == "nodes"
+        else "- stays: users, ids of users, single interactions, titles, metrics",
     )
 
 
@@ -98,7 +101,12 @@ def describe_lacking_texts(shard: Path, federation: FederationOut) -> Sequence[s
 def describe_gain(shard: Path, silos: int, task: str) -> str:
     """What so many silos would bring, by the silo's own data, where that takes seconds; else the command that tells."""
     if task != "items":
-        return "what its own visits are too few to count (docs/sessions.md has figures)"
+        told = {
+            "sessions": "what its own visits are too few to count (docs/sessions.md has figures)",
+            "nodes": "what its own labels are too few to tell (docs/silos-of-graphs.md has figures); its page says what"
+            " joining has brought, by its own validation",
+        }
+        return told[task]
     from client_service.data.interaction_files import load_shard
     from client_service.joining_value.forecast import TIMES, estimate_worth
     from shared.method.settings import method_settings

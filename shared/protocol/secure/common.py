@@ -54,7 +54,8 @@ def describe_unlike_lists(members: Iterable[PublicKeys]) -> str | None:
     if len(owners) < 2:
         return None
     groups = "; ".join(", ".join(sorted(names)) for names in sorted(owners.values()))
-    return f"expected every silo to have the same list of items (catalogue), got {len(owners)} different ones: {groups}"
+    lists = "the same list of items, or features and classes of nodes (catalogue)"
+    return f"expected every silo to have {lists}, got {len(owners)} different ones: {groups}"
 
 
 def describe_few_parts(members: Iterable[PublicKeys], least: int) -> str | None:
@@ -67,9 +68,9 @@ def describe_few_parts(members: Iterable[PublicKeys], least: int) -> str | None:
     if all(adding) or sum(adding) >= least:
         return None
     return (
-        f"expected {least} silos or more with something to add, such as titles or attributes of items, got"
-        f" {sum(adding)} of {len(adding)}: this sum is not opened, because it would tell of these alone; sum again"
-        " once more silos have some"
+        f"expected {least} silos or more with something to add, such as titles or attributes of items, or labels of"
+        f" nodes, got {sum(adding)} of {len(adding)}: this sum is not opened, because it would tell of these alone; sum"
+        " again once more silos have some"
     )
 
 

@@ -121,6 +121,24 @@ def test_sums_that_cannot_be_are_refused_at_the_start(tmp_path: Path, changes: d
         summing(tmp_path, 12, **changes)
 
 
+def test_a_federation_of_nodes_shares_gram_sums_and_directions_where_features_are_wide(tmp_path: Path) -> None:
+    nodes = {"model": "sage", "nodes": {"features": 20, "classes": 2}}
+    alone = summing(tmp_path, 12, strategy="local", method=nodes, catalogue=None)
+    assert alone.secure and alone.method.basis.kind == "node_gram" and not alone.method.sums
+    assert alone.declaration().of_part("training").tensors == () and list(alone.declaration().sums) == ["basis"]
+    assert "silos hold graphs of nodes" in alone.explain_sum(alone.method)
+    wide = {"model": "sage", "nodes": {"features": 2000, "classes": 2}}
+    both = summing(tmp_path, 12, strategy="fedavg", share="both", method=wide, catalogue=None)
+    assert list(both.declaration().sums) == ["directions", "basis"] and both.declaration().of_part("training").tensors
+    assert "more than nodes.directions" in both.explain_sum(method_of_part(both.method, "directions"))
+    for changes, words in (
+        ({"strategy": "fedavg", "method": nodes}, "the strategy local"),
+        ({"strategy": "local", "method": {"model": "sage"}}, "nodes.features, nodes.classes: expected how many"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            summing(tmp_path, 12, catalogue=None, **changes)
+
+
 def test_a_federation_of_visits_shares_transitions_and_alone_no_network(tmp_path: Path) -> None:
     visits = {"model": "srgnn"}
     alone = summing(tmp_path, 12, strategy="local", method=visits)

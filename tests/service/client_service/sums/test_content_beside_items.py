@@ -32,7 +32,10 @@ SUMS = {
     "content": BasisSettings(kind="content"),
 }
 METHOD = SMALL.model_copy(update={"sums": SUMS, "strategy": {"train": False, "send": False}})
-FEW = "expected 3 silos or more with something to add, such as titles or attributes of items, got 1 of 3"
+FEW = (
+    "expected 3 silos or more with something to add, such as titles or attributes of items, or labels of nodes, got 1"
+    " of 3"
+)
 
 
 def describe_shops(folder: Path, texts: Sequence[bool], *, common: bool) -> tuple[Experiment, list[ClientSettings]]:
