@@ -9,6 +9,7 @@ import pytest
 from aggregator_service.__main__ import main
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import SettingsError
+from shared.sums import method_of_part
 from shared.sums.item_basis import choose_basis
 
 
@@ -133,7 +134,7 @@ def test_a_federation_of_nodes_shares_gram_sums_and_directions_where_features_ar
     assert "more than nodes.directions" in both.explain_sum(method_of_part(both.method, "directions"))
     for changes, words in (
         ({"strategy": "fedavg", "method": nodes}, "the strategy local"),
-        ({"strategy": "local", "method": {"model": "sage"}}, "nodes.features, nodes.classes: expected how many"),
+        ({"strategy": "local", "method": {"model": "sage"}}, "nodes.features, nodes.classes: expected"),
     ):
         with pytest.raises(SettingsError, match=words):
             summing(tmp_path, 12, catalogue=None, **changes)

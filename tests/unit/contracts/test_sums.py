@@ -28,7 +28,7 @@ from shared.method.settings import MethodSettings, SumName, method_settings
 from shared.protocol.gate import pass_gate
 from shared.strategies import STRATEGIES, build_strategy, strategy_of_part
 from shared.strategies.sum_strategy import declare_sums, sum_strategy
-from shared.sums import NOISED, SUMS, find_declared
+from shared.sums import NOISED, SUMS, find_declared, list_sums
 from shared.sums.common_items import HELD, count_common
 from shared.sums.common_items import ITEMS as ITEM_LIST
 from shared.sums.content import CONTENT, FORMS
@@ -199,9 +199,10 @@ def test_no_sum_leaves_a_silo_whose_policy_does_not_say_its_word(given: Given) -
     word, strategy = given.sum.word, build_strategy("lpsfed", given.method)
     assert Policy.model_fields[word].default == "no"
     noised = given.method.basis.epsilon is not None
+    others = {SUMS[one.kind].word: "open" for one in list_sums(given.method).values()}  # over which it is counted
     enough = {"open", "secure", *(("noised",) if noised else ())}
     for said in ("no", "noised", "secure", "open"):
-        policy = Policy.model_validate({word: said})
+        policy = Policy.model_validate({**others, word: said})
         if said in enough:
             declared = allowed_declaration(strategy, given.method, policy, secure=True).of_part(given.sum.part)
             assert declared.strategy == word and declared.secure
