@@ -189,11 +189,26 @@ class SessionSettings(Message):
     )
 
 
+ColumnName = Annotated[str, Field(min_length=1, max_length=512)]
+
+
 class NodeSettings(Message):
     """How labels of nodes are learnt from graphs, and the sizes that all silos of nodes share."""
 
     features: int = Field(0, ge=0, le=1 << 20, description="q, columns of each silo's features; 0: as the shard has")
     classes: int = Field(0, ge=0, le=1 << 10, description="c, classes of labels; 0: as the shard has")
+    feature_names: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=4096,
+        description="names of the columns of features, in the order that all silos share; none: only their number is",
+        exclude_if=lambda names: not names,
+    )
+    class_names: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=1 << 10,
+        description="names of the classes, in the order that all silos share; none: only their number is",
+        exclude_if=lambda names: not names,
+    )
     hops: int = Field(4, ge=0, le=20, description="K, how often the closed form propagates features over edges")
     directions: int = Field(
         256, ge=8, le=4096, description="directions to which features are projected where they are more than these"
@@ -233,6 +248,24 @@ class NodeSettings(Message):
                 f"expected border_own of at most border_least = {self.border_least}, got {self.border_own}"
             )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_names(cls, given: Any) -> Any:
+        """Names give the sizes. ValueError for names that come twice, and for another size beside them."""
+        if not isinstance(given, dict):
+            return given
+        found = dict(given)
+        for size, names in (("features", "feature_names"), ("classes", "class_names")):
+            said = found.get(names) or ()
+            if not isinstance(said, list | tuple) or not said:
+                continue
+            if len(set(said)) < len(said):
+                raise ValueError(f"{names}: expected different names, got one again")
+            if str(found.get(size) or len(said)) != str(len(said)):
+                raise ValueError(f"{size}: expected {len(said)}, as many as {names} has, got {found[size]}")
+            found[size] = len(said)
+        return found
 
     @property
     def projected(self) -> int:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.errors import ConflictError, SettingsError
+from shared.errors import ConflictError, DataError, SettingsError
 from shared.web.address import require_guarded
 from simulation.cli import options
 from simulation.reports.terminal import tell_on_stderr
 
 if TYPE_CHECKING:
+    from shared.method.settings import NodeSettings
     from shared.protocol.signing.invitation import FederationOut, Invitation, InvitationOut
     from simulation.datasets.columns import FileOptions
     from simulation.datasets.dataset import Dataset
@@ -199,7 +201,7 @@ def _join_federation(
     if told is not None:
         agree(told, choices.policy)  # what the silo cannot take part in is refused before its data are read
     noised = told is not None and any(one.epsilon is not None for one in list_sums(told.method).values())
-    _keep_data(silo, asked.name, given, "items" if told is None else told.task, noised=noised)
+    _keep_data(silo, asked.name, given, told, noised=noised)
     if told is not None:
         choices = _settle_sums(asked, silo, told, choices, accept)
         require_listed(agree(told, choices.policy), choices.catalogue)
@@ -260,14 +262,21 @@ def _require_usable(asked: Invitation, silo: SiloFolder, agreed: AgreedSettings,
     require_usable(silo, asked, agreed, choices)
 
 
-def _keep_data(silo: SiloFolder, name: str, given: GivenData, task: str, *, noised: bool) -> None:
+def _keep_data(
+    silo: SiloFolder, name: str, given: GivenData, federation: FederationOut | None, *, noised: bool
+) -> None:
     from simulation.joining.join import describe_shard
 
+    task = "items" if federation is None else federation.task
     described = describe_shard(silo, task)
     if described is None:
         if given.path is None:
             raise SettingsError("--data: expected the silo's own data, got none")
-        for note in _convert(silo, name, given.path, given, task, noised=noised):
+        graph = None if federation is None or task != "nodes" else federation.method.nodes
+        convert = (
+            partial(_convert, task=task, noised=noised) if graph is None else partial(_convert_graph, shared=graph)
+        )
+        for note in convert(silo, name, given.path, given):
             tell_on_stderr(f"- {note}")
         described = describe_shard(silo, task)
     elif given.path is not None:
@@ -287,8 +296,6 @@ def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: st
     from simulation.sessions.read import read_sessions
     from simulation.sessions.sessions import parse_rules
 
-    if task == "nodes":
-        return _convert_graph(silo, name, path, given)
     if task == "sessions":
         if given.split is not None or given.least != "usual":
             raise SettingsError("--split, --min-rating: expected none with sessions, which are split by time")
@@ -302,8 +309,9 @@ def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: st
     return keep_shard(silo, name, dataset).notes
 
 
-def _convert_graph(silo: SiloFolder, name: str, path: Path, given: GivenData) -> Sequence[str]:
-    from simulation.graphs.read import read_graph
+def _convert_graph(silo: SiloFolder, name: str, path: Path, given: GivenData, *, shared: NodeSettings) -> Sequence[str]:
+    """Write the shard of a graph with the columns and classes that all silos share; what was left out."""
+    from simulation.graphs.read import read_graph, take_columns, with_shared_names
     from simulation.graphs.source import parse_graph_rules
     from simulation.joining.join import keep_nodes
 
@@ -311,7 +319,15 @@ def _convert_graph(silo: SiloFolder, name: str, path: Path, given: GivenData) ->
         raise SettingsError("--split, --min-rating: expected none with nodes: a column split, or --rule train=.6")
     rules, said = parse_graph_rules(options.parse_pairs(given.rules, "--rule")), given.reading
     reading = options.parse_graph_options(said.columns, said.delimiter, said.values, shared=False)
-    return keep_nodes(silo, name, read_graph(path, said.edges, reading, official=rules.official), rules)
+    reading = with_shared_names(reading, shared.feature_names, shared.class_names)
+    graph = take_columns(read_graph(path, said.edges, reading, official=rules.official), shared.feature_names)
+    for what, agreed, own in (
+        ("columns of features", shared.features, len(graph.feature_names)),
+        ("classes", shared.classes, len(graph.classes)),
+    ):
+        if agreed not in (0, own):
+            raise DataError(f"{path}: expected {agreed} {what}, as all silos of the federation have, got {own}")
+    return keep_nodes(silo, name, graph, rules)
 
 
 def _require_said(dataset: Dataset, given: GivenData) -> None:

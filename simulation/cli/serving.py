@@ -48,6 +48,13 @@ def aggregator(
             " one"
         ),
     ] = None,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            help="a federation of graphs: JSON with features and classes, the names that all silos share, such as"
+            ' {"features": ["amount"], "classes": ["ok", "fraud"]}, or the shard.json of one silo'
+        ),
+    ] = None,
     host: Annotated[str | None, typer.Option()] = None,
     port: Annotated[int | None, typer.Option()] = None,
     tls_certificate: PortCertificate = None,
@@ -77,6 +84,8 @@ def aggregator(
     words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     if _lacks_content(flags):
         flags["method"] = WITHOUT_CONTENT
+    if (listed := flags.pop("nodes", None) or _earlier_names(flags)) is not None:
+        flags |= read_node_names(listed, flags.get("strategy"))
     if (answer := _ask_share(flags)) is not None:
         flags["share"] = answer
     if (token := _token_file(flags)) is not None:
@@ -85,6 +94,9 @@ def aggregator(
             tell_on_stderr(f"{token}: made; who has it operates this aggregator")
         flags["operator_token_file"] = token
     settings = aggregator_settings(**flags)
+    if listed is not None and listed.resolve() != (settings.state_directory / NAMES).resolve():
+        settings.state_directory.mkdir(parents=True, exist_ok=True)
+        replace_file(settings.state_directory / NAMES, listed.read_bytes(), PUBLIC)  # for the next start
     if settings.share is not None:
         _keep_choice(settings)
         tell_on_stderr(_describe_share(settings))
@@ -115,11 +127,37 @@ QUESTION = """What do the silos share?
 
 
 WITHOUT_CONTENT = {"sums": {"content": {"kind": "off"}}}
-CHOICE, LISTED = "share.json", "items.txt"
+CHOICE, LISTED, NAMES = "share.json", "items.txt", "nodes.json"
 OF_BEFORE = (
     "expected a federation whose silos send sums alone, got one of an earlier version, whose silos send untrained"
     " networks too: start it with --share both and LPSFED_AGGREGATOR_METHOD__STRATEGY__TRAIN=false, or make a new one"
 )
+
+
+def _earlier_names(flags: Mapping[str, Any]) -> Path | None:
+    """The names of features and classes with which an earlier start has begun this federation."""
+    folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
+    path = None if folder is None else Path(folder) / NAMES
+    return path if path is not None and path.is_file() else None
+
+
+def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
+    """The settings of a federation of graphs, by a file with the names of features and classes. SettingsError."""
+    from shared.method.settings import NodeSettings, method_settings, validate_settings
+
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        names = {"feature_names": tuple(said["features"]), "class_names": tuple(said["classes"])}
+    except (ValueError, KeyError, TypeError):
+        raise SettingsError(
+            f"--nodes: expected JSON with the lists features and classes in {path}, got others"
+        ) from None
+    found = validate_settings(NodeSettings, names)
+    if found.features == 0 or found.classes < 2:
+        raise SettingsError(f"--nodes: expected one feature and two classes or more in {path}, got fewer")
+    model = {} if strategy not in (None, "local") else {"model": method_settings("nodes").model}
+    chosen = {} if strategy is not None else {"strategy": "local"}
+    return {**chosen, "method": {**model, "nodes": found.model_dump(exclude_unset=True)}}
 
 
 def _earlier_choice(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,9 @@ POOLED_SCORES = 400_000_000  # users x items of all silos: likewise
 class Digested(Protocol):
     """A shard of any kind."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The silo's name."""
 
     @property
     def digest(self) -> str:

@@ -37,7 +37,7 @@ from shared.words import count_noun
 from simulation.datasets.columns import FileOptions
 from simulation.datasets.content import file_stem, format_extension, read_content
 from simulation.datasets.formats import FORMATS, READ
-from simulation.datasets.tables import Table
+from simulation.datasets.tables import MOST_NAMES, Table
 from simulation.progress import step
 
 SHARES = (0.2, 0.4, 0.4)  # of a silo's labelled nodes for training, validation and test, where the data bring no split
@@ -93,6 +93,41 @@ class GraphOptions(FileOptions):
 
 
 AS_NAMED = GraphOptions()
+
+
+def with_shared_names(options: GraphOptions, features: Sequence[str], classes: Sequence[str]) -> GraphOptions:
+    """The options with the words that a federation's names say: classes, and of `country=DE` a word of a column."""
+    values = dict(options.values)
+    words: dict[str, list[str]] = {}
+    for name in features:
+        column, mark, word = name.partition("=")
+        if mark:
+            words.setdefault(column, []).append(word)
+    for column, said in {**words, **({"label": list(classes)} if classes else {})}.items():
+        if values.get(column, tuple(said)) != tuple(said):
+            raise SettingsError(f"--values: expected none for {column!r}, whose words the federation says, got others")
+        values[column] = tuple(said)
+    return replace(options, values=values)
+
+
+def take_columns(graph: NodeShard, names: Sequence[str]) -> NodeShard:
+    """The graph with these columns of features, in this order. DataError for one that it has not."""
+    if not names or tuple(names) == tuple(graph.feature_names):
+        return graph
+    places = {name: place for place, name in enumerate(graph.feature_names)}
+    if missing := [name for name in names if name not in places]:
+        told = ", ".join(missing[:MOST_NAMES]) + (
+            f" and {len(missing) - MOST_NAMES} more" if missing[MOST_NAMES:] else ""
+        )
+        raise DataError(
+            f"{graph.name}: expected the columns of features that all silos share, got none for {told}: name the"
+            " columns of the file so"
+        )
+    notes = graph.notes
+    if unread := len(places) - len(names):
+        notes = (*notes, f"{count_noun(unread, 'column')} of features that other silos do not have left out")
+    taken = sparse.csr_array(graph.features[:, [places[name] for name in names]])
+    return replace(graph, features=sort_entries(taken), feature_names=tuple(names), notes=notes)
 
 
 @step("reading the graph")
