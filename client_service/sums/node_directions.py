@@ -42,6 +42,16 @@ def require_columns(shard: NodeShard, nodes: NodeSettings) -> NodeShard:
         raise SettingsError(
             f"shard of nodes: {words}, got {sizes[0]:,} and {sizes[1]:,}: make it with the same columns"
         )
+    for what, agreed, own in (
+        ("feature_names", nodes.feature_names, shard.feature_names),
+        ("class_names", nodes.class_names, shard.classes),
+    ):
+        if agreed and tuple(agreed) != tuple(own):
+            place = next(place for place, pair in enumerate(zip(agreed, own, strict=True)) if pair[0] != pair[1])
+            raise SettingsError(
+                f"nodes.{what}: expected the names that all silos share, in their order, got another at place"
+                f" {place + 1} ({agreed[place]!r} was expected): make the shard with these"
+            )
     return shard
 
 
