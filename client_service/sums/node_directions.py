@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
 
 from client_service.data.node_graphs import TRAIN, NodeShard
+from client_service.models.nodes.closed_form import count_directions
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from shared.errors import SettingsError
 from shared.method.declaration import Counts
@@ -76,16 +77,16 @@ def hide_rare_columns(rows: Float32, least: int) -> Float32:
 
 
 def count_products(shard: NodeShard, method: MethodSettings) -> Float64:
-    """Computes X' X Omega of all nodes, (q, r), without features that few nodes have. SettingsError for other sizes."""
+    """Computes what this silo adds to the directions, (q, r), without features that few nodes have.
+
+    SettingsError for a shard of other sizes.
+    """
     nodes = require_sizes(method.nodes)
-    features = sparse.csr_array(require_columns(shard, nodes).features.astype(np.float64))
+    features = require_columns(shard, nodes).features
     having = np.bincount(features.indices[features.data != 0], minlength=nodes.features)
-    features = sparse.csr_array(features @ sparse.diags_array((having >= method.basis.least_pairs).astype(np.float64)))
-    lengths = np.sqrt(np.asarray(features.multiply(features).sum(1)).ravel())
-    scales = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    features = sparse.csr_array(sparse.diags_array(scales) @ features)
-    found: Float64 = features.T @ (features @ draw_directions(nodes))
-    return found
+    kept = sparse.diags_array((having >= method.basis.least_pairs).astype(np.float32))
+    shown = replace(shard, features=sparse.csr_array(features @ kept))
+    return count_directions(shown, nodes.hops, draw_directions(nodes))
 
 
 def digest_features(shard: NodeShard, method: MethodSettings) -> SummedDigests:
@@ -117,7 +118,7 @@ def cost_products(method: MethodSettings, shard: Counts) -> list[Cost]:
     sent = features * directions
     words = f"{NODE_DIRECTIONS.tells} ({features:,.0f} features, {directions:,.0f} directions)"
     held = 48.0 * sent + 8.0 * shard.users * directions + 40.0 * shard.edges
-    operations = SPARSE * 4.0 * shard.edges * directions + 4.0 * sent * directions
+    operations = SPARSE * 4.0 * (method.nodes.hops + 1) * shard.edges * directions + 4.0 * sent * directions
     return [Cost("the sums", FIXED_BYTES + 4.0 * sent), Cost(words, held, operations)]
 
 

@@ -274,8 +274,8 @@ class NodeSettings(Message):
 
     @property
     def powers(self) -> tuple[int, ...]:
-        """Powers of the propagation whose blocks the closed form has: of projected features the last one alone."""
-        return (self.hops,) if self.projected else tuple(range(self.hops + 1))
+        """Powers of the propagation that the closed form has: blocks of each, or of projected features their mean."""
+        return tuple(range(self.hops + 1))
 
     @property
     def drawn(self) -> int:
@@ -285,7 +285,7 @@ class NodeSettings(Message):
     @property
     def columns(self) -> int:
         """D, columns of the closed form's design: a constant, the powers' blocks, the random features."""
-        return 1 + len(self.powers) * (self.projected or self.features) + self.drawn
+        return 1 + (self.projected or len(self.powers) * self.features) + self.drawn
 
 
 Preset = Literal["default", "paper", "sessions", "nodes"]

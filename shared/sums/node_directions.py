@@ -1,8 +1,9 @@
 """Directions of nodes' features: products of the features of all silos' nodes with random directions.
 
-Features wider than `nodes.directions` are projected before they are propagated. A silo sends X' X Omega, X the features
-of its nodes, (n, q), each row of length 1, and Omega (q, r) normal numbers that all draw alike. An orthonormal basis of
-the sum is the projection: the directions in which the features of all nodes vary most (Halko, Martinsson, Tropp 2011).
+Features wider than `nodes.directions` are projected before they are propagated. A silo sends Z' Z Omega, Z the mean of
+P^k X over k = 0 to `nodes.hops`, X the features of its nodes, (n, q), each row of length 1, and Omega (q, r) normal
+numbers that all draw alike. An orthonormal basis of the sum is the projection: the directions in which the smoothed
+features of all nodes vary most (Halko, Martinsson, Tropp 2011).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def find_projection(products: NDArray[np.uint32], nodes: NodeSettings) -> Float6
 
 
 def _require_possible(core: Float64) -> None:
-    """Checks Omega' X' X Omega, (r, r), which is symmetric and has no eigenvalue below 0 but for rounding."""
+    """Checks Omega' Z' Z Omega, (r, r), which is symmetric and has no eigenvalue below 0 but for rounding."""
     values, unlike = np.linalg.eigvalsh((core + core.T) / 2.0), np.abs(core - core.T).max()
     if not values[-1] > 0.0 or values[0] < -ROUNDING * values[-1] or unlike > ROUNDING * values[-1]:
         words = "expected a sum of the directions of nodes' features that data can have, got an impossible one"
@@ -102,7 +103,7 @@ NODE_DIRECTIONS = Sum(
     own_names=frozenset({PRODUCTS}),
     sizes=direction_sizes,
     fraction_bits={PRODUCTS: FORM.fraction},
-    steady=("nodes.features", "nodes.classes", "nodes.directions", "basis.least_pairs"),
+    steady=("nodes.features", "nodes.classes", "nodes.hops", "nodes.directions", "basis.least_pairs"),
     part=DIRECTIONS,
     listed=False,
     reason="which features of nodes go together, because they are more than nodes.directions",

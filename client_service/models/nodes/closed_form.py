@@ -6,34 +6,39 @@ that sums of them over silos give the ridge on all silos' training nodes. A logi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from client_service.data.node_graphs import TRAIN, VALID, NodeShard
+from client_service.models.nodes.calibration import UNCALIBRATED, Calibration, calibrate
 from client_service.models.nodes.measures import primary_score
-from client_service.models.nodes.spectral_bases import propagate_nodes
+from client_service.models.nodes.spectral_bases import propagate_nodes, propagation_matrix
 from shared.errors import SettingsError
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
 from shared.method.settings import NodeSettings
 
 Int64 = NDArray[np.int64]
-STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-10, 3))  # of the ridge, a training node
-OWN_WEIGHTS = (0.0, 1.0, 3.0, 10.0, 30.0)  # multiples of a silo's own Gram matrix beside the sum of all
+STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-10, 3))  # of the ridge, a mean eigenvalue
+OWN_WEIGHTS = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # multiples of a silo's own Gram matrix beside the sum of all
 ALONE = float("inf")
+NEAR = 0.1  # over the square root of the validation nodes: candidates whose measure is less below the best are as good
+USUAL_NODES = 20  # validation nodes that the usual choice, made without any, weighs as much as
 
 
 @dataclass(frozen=True)
 class DesignSpec:
     """What the columns of a design are, alike in all silos.
 
-    features: q. powers: of the propagation whose blocks P^k X the design has. directions: columns of a block where
-    features are projected, 0 where they are as they are. random: ReLU features of all blocks, drawn by the seed.
+    features: q. powers: of the propagation whose blocks P^k X the design has. directions: columns to which features are
+    projected where they are many, 0 where they are as they are: projected features are those of unit rows, and the
+    design has the mean over the powers instead of each. random: ReLU features of all blocks, drawn by the seed.
     """
 
     features: int
@@ -48,15 +53,14 @@ class DesignSpec:
         return self.directions or self.features
 
     @property
-    def width(self) -> int:
-        """D: a constant, the powers' blocks, the ReLU features."""
-        return 1 + self.block * len(self.powers) + self.random
+    def linear(self) -> int:
+        """The number of columns of all powers."""
+        return self.block * (1 if self.directions else len(self.powers))
 
-    def columns_of(self, powers: Sequence[int]) -> Int64:
-        """The columns of the constant and of these powers' blocks."""
-        places = [self.powers.index(power) for power in powers]
-        blocks = [np.arange(1 + place * self.block, 1 + (place + 1) * self.block) for place in places]
-        return np.concatenate([np.zeros(1, np.int64), *blocks]).astype(np.int64)
+    @property
+    def width(self) -> int:
+        """D: a constant, the powers' columns, the ReLU features."""
+        return 1 + self.linear + self.random
 
     @property
     def random_columns(self) -> Int64:
@@ -66,19 +70,18 @@ class DesignSpec:
     @cached_property
     def forms(self) -> dict[str, Int64]:
         """The forms of a model that one Gram matrix serves, each by its columns."""
-        found = {f"linear{self.powers[-1]}": self.columns_of(self.powers)}
-        if len(self.powers) > 1:
-            for number in range(1, len(self.powers)):
-                found[f"linear{self.powers[number - 1]}"] = self.columns_of(self.powers[:number])
+        counts = (1,) if self.directions else range(1, len(self.powers) + 1)
+        found = {f"linear{self.powers[count - 1]}": np.arange(1 + count * self.block) for count in counts}
+        if self.directions:
+            found = {"mean": np.arange(1 + self.block)}
         if self.random:
-            found["relu"] = np.concatenate([[0], self.random_columns])
-            found["both"] = np.arange(self.width)
+            found |= {"relu": np.concatenate([[0], self.random_columns]), "both": np.arange(self.width)}
         return found
 
     @cached_property
     def random_weights(self) -> Float32:
-        """The weights of the ReLU features, (1 + columns of all blocks, random): the first row is a bias."""
-        inputs = 1 + self.block * len(self.powers)
+        """The weights of the ReLU features, (1 + linear, random): the first row is a bias."""
+        inputs = 1 + self.linear
         drawn = np.random.default_rng([self.seed, inputs, self.random]).standard_normal((inputs, self.random))
         weights: Float32 = (drawn * (2.0 / inputs) ** 0.5).astype(np.float32)
         return weights
@@ -106,16 +109,45 @@ def propagated_blocks(shard: NodeShard, spec: DesignSpec, projection: Float64 | 
         )
     if (projection is None) != (spec.directions == 0):
         raise SettingsError("features of nodes: expected a projection where the design has directions, and none else")
-    product = shard.features.toarray() if projection is None else shard.features @ projection
+    product = shard.features.toarray() if projection is None else unit_rows(shard.features) @ projection
     product = np.asarray(product, dtype=np.float64)
     hops = propagate_nodes(shard, product, max(spec.powers), projection)
     powers = enumerate(chain((product,), hops))
     return {power: one.astype(np.float32) for power, one in powers if power in spec.powers}
 
 
+def unit_rows(features: sparse.csr_array) -> sparse.csr_array:
+    """Scales each row to the length 1; a row of zeros stays."""
+    wide = features.astype(np.float64)
+    lengths = np.sqrt(np.asarray(wide.multiply(wide).sum(1)).ravel())
+    scales = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return sparse.csr_array(sparse.diags_array(scales) @ wide)
+
+
+def count_directions(shard: NodeShard, hops: int, drawn: Float64) -> Float64:
+    """Computes Z' Z Omega, (q, r), Z the mean of P^k X over k = 0 to hops, of unit rows. drawn: Omega, (q, r).
+
+    Summed over silos its columns span the directions to which features are projected. Those of X' X instead are .01
+    worse on Cora and CiteSeer. P is symmetric, so that Z, which is dense, is never made.
+    """
+    propagation, features = propagation_matrix(shard.adjacency), unit_rows(shard.features)
+    product: Float64 = features @ drawn
+    for _ in range(2):
+        total = product
+        for _ in range(hops):
+            product = propagation @ product
+            total = total + product
+        product = total / (hops + 1)
+    found: Float64 = features.T @ product
+    return found
+
+
 def complete_design(blocks: dict[int, Float32], spec: DesignSpec) -> Float32:
     """Puts the constant before blocks of rows, power -> (m, block), and their ReLU features behind: (m, D)."""
     rows = [blocks[power] for power in spec.powers]
+    if spec.directions:
+        mean: Float64 = np.mean(rows, axis=0, dtype=np.float64)
+        rows = [mean.astype(np.float32)]
     linear = np.concatenate([np.ones((len(rows[0]), 1), np.float32), *rows], axis=1)
     if not spec.random:
         return linear
@@ -175,33 +207,65 @@ def unpack_gram(values: Float64, width: int, classes: int) -> NodeGram:
     return NodeGram(square, np.concatenate([square[:, :1] - others.sum(1, keepdims=True), others], axis=1))
 
 
-def solve_ridge(gram: NodeGram, strengths: Sequence[float]) -> Float64:
-    """Solves min |Y - Phi W|^2 + n strength mean(d) |W|^2 for each strength, (strengths, D, c).
+@dataclass(frozen=True)
+class Ridge:
+    """A ridge whose strength is chosen later. values, axes: of the centred Gram matrix; turned: of its right side."""
 
-    The constant, column 0, is not penalised. d: the columns' variances, whose mean makes strengths comparable.
-    """
+    gram: NodeGram
+    means: Float64
+    values: Float64
+    axes: Float64
+    turned: Float64
+
+    @property
+    def scale(self) -> float:
+        """The mean eigenvalue, by which strengths are comparable."""
+        return max(float(self.values.mean()), np.finfo(np.float64).tiny) if len(self.values) else 1.0
+
+    def solve(self, strength: float) -> Float64:
+        """Weights (D, c) that minimise |Y - Phi W|^2 + strength scale |W|^2; the constant, column 0, is free."""
+        found = self.axes @ (self.turned / (self.values + strength * self.scale)[:, None])
+        constant = self.gram.right[0] / max(self.gram.nodes, 1.0) - self.means @ found
+        return np.concatenate([constant[None], found])
+
+    def cross_validation(self, strength: float) -> float:
+        """The generalised cross-validation of a strength, which needs no other nodes: less is better."""
+        added = self.values + strength * self.scale
+        nodes = max(self.gram.nodes, 1.0)
+        sizes = self.gram.right[0]
+        around = float(sizes.sum() - (sizes**2).sum() / nodes)
+        fitted = float((self.turned**2 * ((2.0 * added - self.values) / added**2)[:, None]).sum())
+        free = nodes - 1.0 - float((self.values / added).sum())
+        return max(around - fitted, 0.0) / free**2 if free > 0 else float("inf")
+
+
+def decompose_ridge(gram: NodeGram) -> Ridge:
+    """Decomposes the centred Gram matrix once, for all strengths."""
     nodes = max(gram.nodes, 1.0)
     means = gram.square[0, 1:] / nodes
     centred = gram.square[1:, 1:] - nodes * np.outer(means, means)
-    wanted = gram.right[1:] - np.outer(means, gram.right[0])
     values, axes = np.linalg.eigh(centred)
-    values = np.maximum(values, 0.0)
-    scale = max(values.mean(), np.finfo(np.float64).tiny) if len(values) else 1.0
-    turned = axes.T @ wanted
-    found = np.zeros((len(strengths), *gram.right.shape))
-    for number, strength in enumerate(strengths):
-        found[number, 1:] = axes @ (turned / (values + strength * scale)[:, None])
-        found[number, 0] = gram.right[0] / nodes - means @ found[number, 1:]
-    return found
+    turned = axes.T @ (gram.right[1:] - np.outer(means, gram.right[0]))
+    return Ridge(gram, means, np.maximum(values, 0.0), axes, turned)
+
+
+def solve_ridge(gram: NodeGram, strengths: Sequence[float]) -> Float64:
+    """Solves the ridge for each strength: (strengths, D, c)."""
+    ridge = decompose_ridge(gram)
+    return np.stack([ridge.solve(strength) for strength in strengths])
 
 
 @dataclass(frozen=True)
 class NodeChoice:
-    """What a model of nodes is fitted with. own: multiple of the silo's own Gram matrix; ALONE: without the sum."""
+    """What a model of nodes is fitted with. own: multiple of the silo's own Gram matrix; ALONE: without the sum.
+
+    It is the best candidate; the model is the mean of those that validation cannot tell from it, of which count are.
+    """
 
     form: str
     strength: float
     own: float
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -215,46 +279,95 @@ class NodeComparison:
 
 @dataclass(frozen=True)
 class NodeModel:
-    """A fitted model: plain arrays. weights: (D of the form, c); columns: of the design, that the form has."""
+    """A fitted model: plain arrays. weights: of all columns of the design, (D, c), 0 of those that it does not use."""
 
     spec: DesignSpec
-    columns: Int64
     weights: Float32
     choice: NodeChoice
     comparison: NodeComparison | None = None
-    temperature: float = 1.0
+    calibration: Calibration = UNCALIBRATED
+
+    @property
+    def linear(self) -> Float32:
+        """Weights of P^k X by the spec's powers, (powers, block, c); of projected ones a part of a mean."""
+        powers, classes = len(self.spec.powers), self.weights.shape[1]
+        rows = self.weights[1 : 1 + self.spec.linear]
+        if self.spec.directions:
+            return np.stack([rows / np.float32(powers)] * powers)
+        return rows.reshape(powers, self.spec.block, classes)
 
     def scores(self, design: Float32) -> Float32:
         """Scores of design rows, (m, c), before they are probabilities."""
-        found: Float32 = design[:, self.columns] @ self.weights
+        found: Float32 = design @ self.weights
         return found
 
     def predict(self, design: Float32) -> Float32:
         """Probabilities of design rows, (m, c)."""
-        scaled = self.scores(design) * np.float32(self.temperature)
-        raised = np.exp(scaled - scaled.max(1, keepdims=True))
-        found: Float32 = raised / raised.sum(1, keepdims=True)
-        return found
+        return self.calibration.probabilities(self.scores(design))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    score: float
+    choice: NodeChoice
+    weights: Float64  # (D, c)
 
 
 def fit_nodes(
     shard: NodeShard, design: Float32, spec: DesignSpec, pooled: NodeGram | None = None, own: NodeGram | None = None
 ) -> NodeModel:
-    """Fits a silo's model: form, strength and own share by its own validation nodes, alone among the candidates."""
+    """Fits a silo's model: form, strength and own share by its own validation nodes, alone among the candidates.
+
+    design: of all nodes, (n, D). pooled: the sum of all silos' matrices; without it the silo is alone.
+    """
     train, valid = shard.nodes_of(TRAIN), shard.nodes_of(VALID)
     own = own or count_gram(design[train], shard.labels[train], len(shard.classes))
-    best: dict[bool, tuple[float, NodeModel]] = {}
-    for weight in (ALONE,) if pooled is None else (ALONE, *OWN_WEIGHTS):
-        gram = own if pooled is None or weight == ALONE else pooled + own.times(weight)
+    alone = _choose(shard, design, list(_candidates(shard, design, spec, {ALONE: own})))
+    chosen, together = alone, None
+    if pooled is not None:
+        grams = {weight: pooled + own.times(weight) for weight in OWN_WEIGHTS}
+        joined = _choose(shard, design, list(_candidates(shard, design, spec, grams)))
+        together = joined.score
+        # one validation node more is what alone has to win by: fewer are no reason to leave the others
+        if not (len(valid) and alone.score > joined.score + 1.0 / len(valid)):
+            chosen = joined
+    comparison = NodeComparison(alone.score, together, len(valid))
+    model = NodeModel(spec, chosen.weights.astype(np.float32), chosen.choice, comparison)
+    return replace(model, calibration=calibrate(model.scores(design[valid]), shard.labels[valid]))
+
+
+def _candidates(
+    shard: NodeShard, design: Float32, spec: DesignSpec, grams: dict[float, NodeGram]
+) -> Iterator[tuple[_Candidate, float]]:
+    """Yields each form with each strength and own share, and its generalised cross-validation."""
+    valid = shard.nodes_of(VALID)
+    rows, labels, classes = design[valid].astype(np.float64), shard.labels[valid], len(shard.classes)
+    for weight, gram in grams.items():
         for form, columns in spec.forms.items():
-            solved = solve_ridge(gram.of_columns(columns), STRENGTHS)
-            for strength, weights in zip(STRENGTHS, solved, strict=True):
-                score = primary_score(design[valid][:, columns] @ weights, shard.labels[valid], len(shard.classes))
-                together = weight != ALONE
-                if together not in best or score > best[together][0]:
-                    choice = NodeChoice(form, strength, weight)
-                    best[together] = score, NodeModel(spec, columns, weights.astype(np.float32), choice)
-    alone, joined = best[False], best.get(True)
-    chosen = alone if joined is None or alone[0] > joined[0] else joined
-    comparison = NodeComparison(alone[0], None if joined is None else joined[0], len(valid))
-    return replace(chosen[1], comparison=comparison)
+            ridge = decompose_ridge(gram.of_columns(columns))
+            for strength in STRENGTHS:
+                weights = np.zeros((spec.width, classes))
+                weights[columns] = ridge.solve(strength)
+                score = primary_score(rows @ weights, labels, classes)
+                choice = NodeChoice(form, strength, weight)
+                yield _Candidate(score, choice, weights), ridge.cross_validation(strength)
+
+
+def _choose(shard: NodeShard, design: Float32, candidates: list[tuple[_Candidate, float]]) -> _Candidate:
+    """Means the candidates that validation nodes cannot tell from the best; the fewer nodes, the more usual it is.
+
+    The usual one is what generalised cross-validation chooses without a validation node, of the first of the grams.
+    """
+    valid = shard.nodes_of(VALID)
+    labels, classes = shard.labels[valid], len(shard.classes)
+    first = candidates[0][0].choice.own
+    usual = min((one for one in candidates if one[0].choice.own == first), key=lambda one: one[1])[0]
+    best = max((one for one, _ in candidates), key=lambda one: one.score)
+    if best.score == float("-inf"):
+        return replace(usual, score=float("nan"))
+    least = best.score - NEAR / len(valid) ** 0.5
+    near = [one.weights for one, _ in candidates if one.score >= least]
+    share = USUAL_NODES / (USUAL_NODES + len(valid))
+    weights = (1.0 - share) * np.mean(near, axis=0) + share * usual.weights
+    score = primary_score(design[valid].astype(np.float64) @ weights, labels, classes)
+    return _Candidate(score, replace(best.choice, count=len(near)), weights)
