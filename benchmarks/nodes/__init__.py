@@ -1,0 +1,1 @@
+"""Benchmarks of silos of node graphs."""
