@@ -118,7 +118,7 @@ def form_of_network(training: NodeTrainer) -> NodeForm | None:
     model = training.model
     if not isinstance(model, UniFilter):
         return None
-    own = {name: value.detach().cpu().numpy() for name, value in model.named_parameters()}
+    own = model.arrays_at_rest()
     outwards, biases = own["predictive.weight"], own["predictive.bias"]
     if len(biases) == 1:  # of two classes the first has the score 0
         outwards, biases = np.concatenate([np.zeros_like(outwards), outwards]), np.concatenate([np.zeros(1), biases])

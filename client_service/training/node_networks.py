@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,13 @@ from torch import Tensor
 
 from client_service.data.node_graphs import TRAIN, NodeShard
 from client_service.models.nodes.sage import SAGE, build_sage
-from client_service.models.nodes.unifilter import SIDES, UniFilter, build_unifilter, measure_signature
+from client_service.models.nodes.unifilter import (
+    SIDES,
+    MaskedUniFilter,
+    UniFilter,
+    build_unifilter,
+    measure_signature,
+)
 from client_service.training.trainer import Int64, Trainer
 from shared.errors import SettingsError
 from shared.method.graph import Float64
@@ -22,6 +29,7 @@ from shared.strategies.local_client import PLAIN, Objective
 NodeNetwork = UniFilter | SAGE
 NETWORKS: dict[str, Callable[[NodeShard, MethodSettings], NodeNetwork]] = {
     "unifilter": build_unifilter,
+    "masked_unifilter": partial(build_unifilter, kind=MaskedUniFilter),
     "sage": build_sage,
 }
 

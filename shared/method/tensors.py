@@ -294,13 +294,15 @@ class ExchangeableTensors:
 
     starts_at_filter: the model has a base path that can begin at a low-pass filter (`start` = exact), so that its MLPs
     begin with nothing to add to it. task: what its data are, interactions of users with items, sessions, or graphs of
-    nodes. item_start: where the rows of its items begin, where the settings do not say it.
+    nodes. item_start: where the rows of its items begin, where the settings do not say it. whole_batch: with the usual
+    batch size a local epoch is one step, on all examples.
     """
 
     tensors: Callable[[MethodSettings], tuple[Tensor, ...]]
     starts_at_filter: bool = False
     task: str = "items"
     item_start: str = RANDOM_START
+    whole_batch: bool = False
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -325,7 +327,8 @@ EXCHANGES: dict[str, ExchangeableTensors] = {
     "metapath": ExchangeableTensors(attended_specification),
     "srgnn": ExchangeableTensors(session_specification, task="sessions"),
     "tagnn": ExchangeableTensors(target_attentive_specification, task="sessions"),
-    "unifilter": ExchangeableTensors(unifilter_specification, task="nodes"),
-    "sage": ExchangeableTensors(sage_specification, task="nodes"),
+    "unifilter": ExchangeableTensors(unifilter_specification, task="nodes", whole_batch=True),
+    "masked_unifilter": ExchangeableTensors(unifilter_specification, task="nodes", whole_batch=True),
+    "sage": ExchangeableTensors(sage_specification, task="nodes", whole_batch=True),
     "node_ridge": ExchangeableTensors(nothing_exchanged, task="nodes"),
 }

@@ -12,9 +12,13 @@ from typing import Any
 
 from pydantic import Field
 
+from shared.errors import SettingsError
 from shared.method.settings import MethodSettings
+from shared.method.tensors import EXCHANGES
 from shared.strategies.local_client import Objective
 from shared.strategies.strategy import OwnSettings, Strategy, all_exchanged, fit_plain, read_own
+
+LEAST_STEPS = 2
 
 
 class FedProxSettings(OwnSettings):
@@ -34,7 +38,14 @@ class ProximalPenalty:
 
 
 def fedprox(method: MethodSettings) -> Strategy:
-    """Whatever the model can exchange is averaged, of an encoder both MLPs; no scalar leaves."""
+    """Whatever the model can exchange is averaged, of an encoder both MLPs; no scalar leaves.
+
+    SettingsError where a round would be one step: the penalty's gradient is 0 where training begins, so that it would
+    be FedAvg.
+    """
     settings = read_own(FedProxSettings, method)
+    if EXCHANGES[method.model].whole_batch and method.local_epochs < LEAST_STEPS:
+        words = f"expected {LEAST_STEPS} or more with fedprox and {method.model}, because one step is fedavg's"
+        raise SettingsError(f"local_epochs: {words}, got {method.local_epochs}")
     fit = partial(fit_plain, objectives=(Objective(penalty=ProximalPenalty(settings.mu)),))
     return Strategy("fedprox", shared=all_exchanged(method), fit=fit, settings=settings)

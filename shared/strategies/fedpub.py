@@ -16,14 +16,18 @@ import numpy as np
 from shared.method.graph import Float64
 from shared.method.parameters import Arrays, Float32, Parameters, State, Update
 from shared.method.settings import MethodSettings
+from shared.method.tensors import EXCHANGES
 from shared.strategies.aggregation import mean_of_updates
 from shared.strategies.local_client import Objective
-from shared.strategies.strategy import Strategy, both_mlps, fit_plain
+from shared.strategies.strategy import Strategy, fit_plain
 
 BLOCKS, BLOCK_NODES, EDGE_PROBABILITY = 5, 100, 0.1  # of the proxy graph: communities without an edge between them
 PROXY_SEED = 0
 SCALE = 10.0  # how sharply similar clients are preferred to others
 SPARSE, NEAR = 1e-3, 1e-3  # weights of the two penalties
+MASKED = {"unifilter": "masked_unifilter"}
+"""The model of a run -> the same with masks; every other has both MLPs."""
+FILTER = "filter.weight"
 
 
 def masks_and_distance(own: Mapping[str, Any], received: Mapping[str, Any]) -> Any:
@@ -65,6 +69,37 @@ def _normalise(adjacency: Float64) -> Float64:
 
 
 def functional_embedding(arrays: Arrays) -> Float64:
+    """What a client's model makes of the proxy graph, mean over its nodes, (d,)."""
+    return filter_embedding(arrays) if FILTER in arrays else pooling_embedding(arrays)
+
+
+def filter_embedding(arrays: Arrays) -> Float64:
+    """What a client's UniFilter makes of the proxy graph in its hidden layer, mean over nodes, (d,)."""
+    # Paper: the client runs its model; here: the aggregator does, and on powers of the proxy's propagation alone,
+    # because bases at an angle depend on a silo's labels. The hidden layer, as in the released code: the output has one
+    # number for two classes, whose cosines are 1 or -1.
+    weight, bias = (np.asarray(arrays[f"hidden.{name}"], dtype=np.float32) for name in ("weight", "bias"))
+    coefficients = np.asarray(arrays[FILTER], dtype=np.float32)
+    powers = proxy_powers(weight.shape[1], len(coefficients) - 1)
+    filtered = np.tensordot(coefficients, powers, axes=1)
+    embedding: Float64 = np.maximum(filtered @ weight.T + bias, 0.0).mean(axis=0, dtype=np.float64)
+    return embedding
+
+
+@lru_cache(maxsize=2)
+def proxy_powers(features: int, order: int) -> Float32:
+    """P^k x of the proxy graph's nodes for k = 0 to K, x standard normal, (K + 1, n, F)."""
+    generator = np.random.default_rng(PROXY_SEED)
+    propagation = _normalise(proxy_graph(generator)).astype(np.float32)
+    powers = [generator.standard_normal((len(propagation), features)).astype(np.float32)]
+    for _ in range(order):
+        powers.append(propagation @ powers[-1])
+    stacked = np.stack(powers)
+    stacked.flags.writeable = False
+    return stacked
+
+
+def pooling_embedding(arrays: Arrays) -> Float64:
     """What a client's pooling MLP makes of the proxy graph, mean over its nodes, (d,)."""
     # Paper: the client runs its masked encoder and sends the result too; here: the aggregator runs the weights that it
     # has, without their masks, so that nothing more than these leaves a client.
@@ -110,8 +145,8 @@ def own_mean(state: State, update: Update | None) -> Parameters:
 
 
 def fedpub(method: MethodSettings) -> Strategy:
-    """Both MLPs are sent without their masks; no scalar leaves."""
-    del method
+    """Both MLPs, or of nodes all of UniFilter, are sent without their masks; no scalar leaves."""
     fit = partial(fit_plain, objectives=(Objective(penalty=masks_and_distance),))
-    combine = combine_by_similarity
-    return Strategy("fedpub", shared=both_mlps, fit=fit, combine=combine, answer=own_mean, model="masked")
+    model = MASKED.get(method.model, "masked")
+    shared = EXCHANGES[model].names.__contains__
+    return Strategy("fedpub", shared=shared, fit=fit, combine=combine_by_similarity, answer=own_mean, model=model)

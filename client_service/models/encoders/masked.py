@@ -46,10 +46,11 @@ class MaskedModel(Model):
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Weights under the names that others know, masks as "mask.<name of the weight>"."""
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            yield _unmasked_name(name), parameter
+            yield unmasked_name(name), parameter
 
 
-def _unmasked_name(name: str) -> str:
+def unmasked_name(name: str) -> str:
+    """A parameter's name as others know it: that of a model without masks, or "mask." before it."""
     if name.endswith(MASK):
         return f"mask.{name.removesuffix(MASK)}.weight"
     return f"{name.removesuffix(WEIGHT)}.weight" if name.endswith(WEIGHT) else name

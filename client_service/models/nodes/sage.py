@@ -71,12 +71,10 @@ def mean_of_neighbours(adjacency: sparse.csr_array) -> Tensor:
     scaled = sparse.csr_array(
         sparse.diags_array(np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)) @ adjacency
     )
-    found: Tensor = torch.sparse_csr_tensor(
-        torch.from_numpy(scaled.indptr.astype(np.int64)),
-        torch.from_numpy(scaled.indices.astype(np.int64)),
-        torch.from_numpy(scaled.data.astype(np.float32)),
-        size=scaled.shape,
-    )
+    listed = sparse.coo_array(scaled)
+    entries = torch.from_numpy(np.stack([listed.row, listed.col]).astype(np.int64))
+    values = torch.from_numpy(listed.data.astype(np.float32))
+    found: Tensor = torch.sparse_coo_tensor(entries, values, size=scaled.shape, check_invariants=True).coalesce()
     return found
 
 

@@ -6,11 +6,15 @@ F features, K order, h width, o outputs: one for two classes, c for more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from client_service.data.node_graphs import TRAIN, NodeShard
+from client_service.models.encoders.masked import WeightMask, unmasked_name
 from client_service.models.nodes.spectral_bases import (
     UNKNOWN_HOMOPHILY,
     SpectralBases,
@@ -102,6 +106,14 @@ class UniFilter(nn.Module):
         return logits
 
     @torch.no_grad()
+    def arrays_at_rest(self) -> dict[str, Float32]:
+        """Coefficients and layers as they answer, by the names under which they are exchanged."""
+        values: dict[str, Tensor] = {"filter.weight": self.filter.weight}
+        for name, layer in (("hidden", self.hidden), ("predictive", self.predictive)):
+            values |= {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
+        return {name: value.detach().cpu().numpy() for name, value in values.items()}
+
+    @torch.no_grad()
     def label_new_nodes(self, powers: Float64) -> Tensor:
         """Logits of nodes that were not in the graph, by their rows of P^k x, (K + 1, m, F) -> (m, o)."""
         weight = self.filter.weight.detach().cpu().double().numpy()
@@ -111,13 +123,29 @@ class UniFilter(nn.Module):
         return self.label_filtered(torch.from_numpy(filtered.astype(np.float32)).to(device))
 
 
-def build_unifilter(shard: NodeShard, method: MethodSettings) -> UniFilter:
+class MaskedUniFilter(UniFilter):
+    """UniFilter whose two layers are seen through private masks (FED-PUB): weight * mask, entry by entry."""
+
+    def __init__(self, bases: SpectralBases, width: int, outputs: int, dropout: float = 0.0) -> None:
+        super().__init__(bases, width, outputs, dropout)
+        for layer in (self.hidden, self.predictive):
+            parametrize.register_parametrization(layer, "weight", WeightMask(layer.weight.detach()))
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Weights under the names that others know, masks as "mask.<name of the weight>"."""
+        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
+            yield unmasked_name(name), parameter
+
+
+def build_unifilter(shard: NodeShard, method: MethodSettings, kind: type[UniFilter] = UniFilter) -> UniFilter:
     """A UniFilter of the shard's graph. Slow on large graphs."""
     nodes = method.nodes
     bases = mixed_bases(
         propagation_matrix(shard.adjacency), shard.features, nodes.order, training_homophily(shard), nodes.tau
     )
-    return UniFilter(bases, method.width, count_outputs(method), nodes.dropout)
+    return kind(bases, method.width, count_outputs(method), nodes.dropout)
 
 
 def training_homophily(shard: NodeShard) -> float:

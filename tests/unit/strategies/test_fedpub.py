@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from shared.method.parameters import Float32, State, Update
-from shared.method.settings import MethodSettings
-from shared.method.tensors import initial_parameters, mlp_specification
+from shared.method.settings import MethodSettings, NodeSettings
+from shared.method.tensors import initial_parameters, mlp_specification, unifilter_specification
 from shared.strategies.fedpub import (
     PROXY_SEED,
     fedpub,
     functional_embedding,
     proxy_graph,
     proxy_layers,
+    proxy_powers,
     weights,
 )
 
@@ -108,3 +109,32 @@ def test_one_that_misses_a_round_keeps_the_mean_made_for_it_last() -> None:
     kept: Float32 = FEDPUB.personalise(second, updates[1]).arrays[BIAS]
     assert kept.tolist() == FEDPUB.personalise(first, updates[1]).arrays[BIAS].tolist()
     assert second.own["a"][BIAS].tolist() == [7.0, 0.0] and set(second.latest) == {"a", "b"}
+
+
+NODES = MethodSettings(width=8, model="unifilter", nodes=NodeSettings(features=5, classes=2, order=3))
+
+
+def node_update(client: str, seed: int) -> Update:
+    return Update(client, initial_parameters(unifilter_specification(NODES), seed, exact=False), {})
+
+
+def test_of_nodes_all_of_unifilter_is_compared_by_its_hidden_layer_on_powers_of_the_proxy() -> None:
+    strategy = fedpub(NODES)
+    assert strategy.model == "masked_unifilter"
+    arrays = node_update("ada", 1).arrays
+    found = functional_embedding(arrays)
+    powers = proxy_powers(5, 3).astype(np.float64)
+    filtered = sum(arrays["filter.weight"][k] * powers[k] for k in range(4))
+    expected = np.maximum(filtered @ arrays["hidden.weight"].T + arrays["hidden.bias"], 0).mean(axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert found.shape == (8,)
+
+
+def test_of_nodes_the_nearer_client_weighs_more() -> None:
+    ada, cyd = node_update("ada", 1), node_update("cyd", 3)
+    near = {name: value * np.float32(1.01) for name, value in ada.arrays.items()}
+    state = State(node_update("", 9).arrays)
+    found = fedpub(NODES).aggregate(state, [ada, Update("bob", near, {}), cyd])
+    name = "predictive.weight"
+    own = found.own["ada"][name]
+    assert np.abs(own - ada.arrays[name]).sum() < np.abs(own - cyd.arrays[name]).sum()

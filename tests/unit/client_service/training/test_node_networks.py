@@ -14,7 +14,7 @@ from scipy import sparse
 from client_service.data.node_graphs import NodeShard, build_adjacency
 from client_service.models.nodes.spectral_bases import propagation_matrix
 from client_service.models.nodes.unifilter import UniFilter, lead_direction, measure_signature
-from client_service.training.node_networks import NodeNetworkTrainer, label_probabilities
+from client_service.training.node_networks import NETWORKS, NodeNetworkTrainer, label_probabilities
 from client_service.training.training_state import RoundContext
 from shared.errors import SettingsError
 from shared.method.parameters import digest
@@ -59,7 +59,7 @@ def train_rounds(trainer: NodeNetworkTrainer, rounds: int) -> None:
         trainer.train()
 
 
-MODELS = [name for name, one in EXCHANGES.items() if one.task == "nodes"]
+MODELS = list(NETWORKS)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -68,7 +68,9 @@ def test_a_network_exchanges_all_its_parameters_and_learns(model: str, classes: 
     shard = draw_shard(classes=classes)
     trainer = NodeNetworkTrainer(shard, settings_of(shard, model), CPU)
     declared = {tensor.name: tensor.shape for tensor in EXCHANGES[model].tensors(trainer.method)}
-    assert {name: tuple(value.shape) for name, value in trainer.model.named_parameters()} == declared
+    own = {name: tuple(value.shape) for name, value in trainer.model.named_parameters()}
+    assert {name: shape for name, shape in own.items() if not name.startswith("mask.")} == declared
+    assert set(trainer.arrays()) == set(declared)
     train_rounds(trainer, 40)
     found = label_probabilities(trainer.model)
     assert found.shape == (60, classes)
