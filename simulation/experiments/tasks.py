@@ -247,13 +247,18 @@ class NodeTask(SimulatedTask):
     def fit_method(self, method: MethodSettings, shards: Sequence[Path]) -> MethodSettings:
         """The settings with the numbers of features and classes, which all silos share. SettingsError for others."""
         from client_service.data.node_files import load_node_shard
-        from shared.method.settings import validate_settings
+        from shared.method.settings import BasisSettings, validate_settings
+        from shared.sums.node_directions import DIRECTIONS, NODE_DIRECTIONS
 
         found = [load_node_shard(path) for path in shards]
         if len({shard.columns_digest for shard in found}) > 1:
             raise SettingsError("nodes: expected the same columns of features and classes in all shards, got others")
         sizes = {"features": len(found[0].feature_names), "classes": len(found[0].classes)}
-        changed = method.model_copy(update={"nodes": method.nodes.model_copy(update=sizes)})
+        nodes = method.nodes.model_copy(update=sizes)
+        changed = method.model_copy(update={"nodes": nodes})
+        if method.basis.kind == GRAM and nodes.projected:  # wide features are projected to directions of all silos
+            directions = {DIRECTIONS: BasisSettings(kind=NODE_DIRECTIONS.name)}
+            changed = changed.model_copy(update={"sums": {**directions, **method.sums}})
         return validate_settings(type(method), changed.model_dump())
 
     def measure_bounds(self, experiment: Experiment, *, shown: bool) -> Bounds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from client_service.federation.messages import QualityOut, RoundQuality
 from client_service.federation.run_records import quality_warnings
 from shared.protocol.schemas import RunHistoryOut
 from shared.strategies import build_strategy
+from shared.strategies.agreement import declare_federation
+from shared.sums import find_sum, list_sums, method_of_part
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import Outcome
 from simulation.experiments.floors import NO_BOUNDS, START, Bounds, ByName
@@ -37,6 +40,7 @@ def build_report(
     trained = {name: _trained_rounds(quality) for name, quality in qualities.items()}
     task = task_named(experiment.task)
     labels, late = task.labels, {path.name for path in experiment.late}
+    silos = _silo_figures(qualities, bounds, labels, labels[task.primary].key, late)
     own = _both_means([(quality.test or {}, quality.test_users) for quality in qualities.values()], labels)
     return {
         "task": experiment.task,
@@ -49,7 +53,9 @@ def build_report(
         "user_mean": own[USER_MEAN],
         "together": own[USER_MEAN],
         **_bounding_figures(bounds, labels),
-        "silos": _silo_figures(qualities, bounds, labels, labels[task.primary].key, late),
+        "silos": silos,
+        "gain": _mean_gain(silos),
+        "bytes_of_sums": _sum_bytes(experiment),
         "clients": [_client_figures(name, quality, outcome.history) for name, quality in sorted(qualities.items())],
         "bytes_up": {name: [entry.bytes_up for entry in rounds] for name, rounds in trained.items()},
         "bytes_down": {name: [entry.bytes_down for entry in rounds] for name, rounds in trained.items()},
@@ -79,16 +85,42 @@ def _bounding_figures(bounds: Bounds, labels: Labels) -> dict[str, Any]:
 def _silo_figures(
     qualities: Mapping[str, QualityOut], bounds: Bounds, labels: Labels, primary: str, late: Collection[str]
 ) -> list[dict[str, Any]]:
-    """What each silo has alone and what it serves after the run: where a mean gains, a silo may lose."""
+    """What each silo has alone and what it serves after the run: where a mean gains, a silo may lose. gain: in the
+    measure by which the silo's test data are judged, with its 95 % interval, where the silo has judged it.
+    """
     found: list[dict[str, Any]] = []
     for name, quality in sorted(qualities.items()):
         alone = _labelled_figures(bounds.floors.get(name, {}).get(START), labels) or {}
         together = (quality.test or {}) if quality.test_users else {}
-        before, after = alone.get(primary), together.get(primary)
+        compared = quality.comparison
+        measure = primary if compared is None or compared.measure not in together else compared.measure
+        before, after = alone.get(measure), together.get(measure)
         ratio = None if not before or after is None else after / before
         row = {"client": name, "users": quality.test_users, "alone": alone, "together": together, "ratio": ratio}
+        if compared is not None and compared.groups:
+            row |= {"measure": measure, "gain": compared.groups[0].gain.model_dump()}
         found.append(row | ({"late": True} if name in late else {}))
     return found
+
+
+def _mean_gain(silos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The mean of the silos' gains with its 95 % interval: their test data are different ones. None of no silo."""
+    gains = [silo["gain"] for silo in silos if silo.get("gain")]
+    if not gains:
+        return None
+    mean = sum(gain["mean"] for gain in gains) / len(gains)
+    half = math.sqrt(sum(((gain["high"] - gain["low"]) / 2) ** 2 for gain in gains)) / len(gains)
+    measure = next(silo["measure"] for silo in silos if silo.get("gain"))
+    return {"measure": measure, "mean": mean, "low": mean - half, "high": mean + half, "silos": len(gains)}
+
+
+def _sum_bytes(experiment: Experiment) -> dict[str, int]:
+    """What a silo sends for each sum of the run, masked or not, by part."""
+    method = experiment.agreed_method
+    declared = declare_federation(build_strategy(experiment.strategy, method), method, secure=experiment.secure).sums
+    rounds = {part: find_sum(method_of_part(method, part)).rounds(one) for part, one in list_sums(method).items()}
+    sizes = {part: sum(math.prod(spec.shape) for spec in one.uploaded) for part, one in declared.items()}
+    return {part: 4 * size * rounds.get(part, 1) for part, size in sizes.items()}
 
 
 def _floor_names(bounds: Bounds) -> tuple[str, ...]:

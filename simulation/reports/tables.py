@@ -118,12 +118,16 @@ def _loses(report: Mapping[str, Any], keys: list[str]) -> bool:
 def _quality_notes(report: Mapping[str, Any], keys: list[str]) -> list[str]:
     """The figures that stand beside the table's, and what is to be known of single clients."""
     start, joined = report.get("untrained"), partial(_join_figures, keys=keys)
-    notes = (
-        [] if start is None else [f"LPSFed before any training, client mean: {joined(floor_means(start, CLIENT_MEAN))}"]
-    )
+    own = "LPSFed before any training" if report["strategy"] == "lpsfed" else "Alone"
+    notes = [] if start is None else [f"{own}, client mean: {joined(floor_means(start, CLIENT_MEAN))}"]
     known = [(said, report[name]) for name, said in BESIDE.items() if report.get(name) is not None]
     if len(known) > 1:
         notes.append(f"User mean: {', '.join(f'{said} {joined(figures)}' for said, figures in known)}")
+    if (gain := report.get("gain")) is not None:
+        interval = f"[{gain['low']:+.4f}, {gain['high']:+.4f}]"
+        notes.append(
+            f"Gain of {count_noun(gain['silos'], 'silo')}, {gain['measure']}: {gain['mean']:+.4f} {interval} (95 %)"
+        )
     if any(client.get("few_test_users") for client in report["clients"]):
         notes.append(f"{FEW_SIGN} {FEW_WORDS}: its figures are mostly chance")
     return [*notes, *report.get("notes", ())]
