@@ -1,4 +1,4 @@
-"""Answers frequent reads of applications before the framework does: lists, baskets, similar items, next items.
+"""Answers frequent reads of applications before the framework does: lists, baskets, similar items, next items, labels.
 
 An answer has status 200 and the bytes that the route itself would write. Every other request goes on to the framework
 unchanged: a request in an unusual spelling, one to be refused, and one that cannot be answered.
@@ -28,6 +28,7 @@ from client_service.http.answering import Answering
 from client_service.http.authentication import CallerKeys
 from client_service.runtime.logs import LOGGER
 from client_service.serving.messages import NextIn, RecommendationsIn
+from client_service.serving.node_messages import LabelsIn
 from client_service.serving.ranking import Listed, ListRequest, PlacedItem
 from client_service.serving.recommender import Recommender
 from shared.errors import FederationError, UnavailableError
@@ -48,9 +49,9 @@ from shared.web.middleware import (
 from shared.web.plain_requests import Headers
 
 LISTS, SIMILAR = "/v1/users/{user}/recommendations", "/v1/items/{item}/similar"
-BASKETS, NEXT = "/v1/recommendations", "/v1/next"
+BASKETS, NEXT, LABELS = "/v1/recommendations", "/v1/next", "/v1/labels"
 READS: Final = ((LISTS, b"/v1/users/", b"/recommendations"), (SIMILAR, b"/v1/items/", b"/similar"))
-POSTS: Final = {BASKETS.encode(): BASKETS, NEXT.encode(): NEXT}
+POSTS: Final = {route.encode(): route for route in (BASKETS, NEXT, LABELS)}
 OK: Final = 200
 DEFAULT_K: Final = 20  # items of a list, where the request names no number
 LONGEST_ID: Final = 512
@@ -188,7 +189,7 @@ class FastPath:
             if target.route is LISTS and (body := self._look_up(target)) is not None:
                 return body
             with bind_request_id(identity):
-                if target.route in (BASKETS, NEXT):
+                if target.route in (BASKETS, NEXT, LABELS):
                     return await self._answer_message(target, receive)
                 return await self._answer_read(target)
         except (FederationError, ValidationError):
@@ -223,6 +224,9 @@ class FastPath:
         if target.route is NEXT:
             visits = await self._service.answer_visits(NextIn.model_validate_json(content))
             return visits.model_dump_json(exclude_none=True).encode()
+        if target.route is LABELS:
+            labels = await self._service.answer_nodes(LabelsIn.model_validate_json(content))
+            return labels.model_dump_json(exclude_none=True).encode()
         message = RecommendationsIn.model_validate_json(content)
         if message.basket is None:
             return None

@@ -17,25 +17,32 @@ import httpx
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from fastapi import FastAPI
 
 from client_service.__main__ import server_settings
 from client_service.app import create_app
 from client_service.data.interaction_files import write_shard
+from client_service.federation.training_run import TrainingRun
 from client_service.http.fast_path import FastPath
 from client_service.http.server_app import create_server
 from client_service.settings import ClientSettings
+from client_service.tasks import task_named
+from client_service.tasks.task import RunContext
+from shared.method.parameters import Parameters
 from shared.protocol.signing.enrolment import kept_pair
 from shared.web.middleware import Buckets, FrontedApp
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.kept import keep_first_model
 from tests.support.new_items import write_shop
+from tests.support.nodes import node_silo
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import small_client
 from tests.support.visits import session_silo
 
+CPU = torch.device("cpu")
 APPLICATION, OPERATOR = "application-key-of-the-tests-0123", "operator-key-of-the-tests-01234567"
 KEYS: dict[str, Any] = {"application_key": APPLICATION, "operator_key": OPERATOR}
 UNCHANGED: dict[str, Any] = {"refresh_seconds": None, "refresh_interactions": None}  # by no refresh
@@ -214,6 +221,19 @@ BASKET_BODIES: tuple[Any, ...] = (
         '{"basket":["item-00"],"k":3,"k":2}',
         '{"basket":["é"]}',
     ),
+)
+LABELS = "/v1/labels"
+LABEL_BODIES: tuple[Any, ...] = (
+    {"nodes": ["node-0001"]},
+    {"nodes": ["node-0001", " node-0002"]},
+    {"nodes": [{"features": [0.5, 0, -1, 2], "neighbours": [{"node": "node-0003"}, {"node": "mystery"}]}]},
+    {"nodes": [{"node": "new", "features": {"column-2": 1.5}}, {"node": "node-0004", "neighbours": []}]},
+    *({"nodes": ["mystery"]}, {"nodes": []}, {"nodes": [{}]}, {"nodes": [{"node": "mystery"}]}, {}, "{", "null"),
+    *({"nodes": [{"features": [1.0]}]}, {"nodes": [{"features": {"mystery": 1}}]}, {"nodes": ["node-0001"] * 60}),
+    {"nodes": [{"features": [1e10, 0, 0, 0]}]},
+    {"nodes": [{"node": "node-0001", "neighbours": [{"node": "node-0001", "weight": 0}]}]},
+    '{"nodes": [{"features": [NaN, 0, 0, 0]}]}',
+    {"nodes": [f"node-{number % 60:04d}" for number in range(1001)]},
 )
 NEXT_BODIES: tuple[Any, ...] = (
     *({"session": ["0"]}, {"session": ["0", "1", "mystery"], "k": 3}, {"sessions": [["0"], ["mystery"]], "k": 2}, {}),
@@ -713,6 +733,34 @@ def test_next_items(pair_of: Callable[..., Pair], tmp_path: Path, lines: Lines) 
         require_same(found, request, lines)
     before = found[2][0]
     assert found[0].ask(post(NEXT, NEXT_BODIES[0])).startswith(b"HTTP/1.1 200") and found[2][0] == before + 1
+
+
+def keep_closed_form(settings: ClientSettings) -> ClientSettings:
+    """Keeps the model that a run would begin with."""
+    task, folder = task_named(settings.task), settings.models_directory
+    shard = task.read(settings)
+    run = TrainingRun(
+        RunContext(settings.name, "run-1", 0, settings.method, folder), task, shard, task.answer(shard), CPU
+    )
+    run.begin(Parameters({}), 0)
+    return settings
+
+
+@pytest.mark.parametrize("modelled", [False, True])
+def test_labels_of_nodes(pair_of: Callable[..., Pair], tmp_path: Path, lines: Lines, modelled: bool) -> None:
+    given = [node_silo(tmp_path / name, **KEYS) for name in ("a", "b")]
+    found = pair_of(*(map(keep_closed_form, given) if modelled else given))
+    for silo in found[:2] if modelled else ():
+        until = time.monotonic() + LONGEST_SECONDS
+        while b'"version"' not in silo.ask(get("/v1/model")):
+            assert time.monotonic() < until
+    lines.take()
+    for body in LABEL_BODIES:
+        require_same(found, post(LABELS, body), lines)
+    for request in (get(USERS), post(BASKETS, SMALL_BODY), post(NEXT, NEXT_BODIES[0]), get(SIMILAR), get(LABELS)):
+        require_same(found, request, lines)
+    before = found[2][0]
+    assert found[0].ask(post(LABELS, LABEL_BODIES[0])).startswith(b"HTTP/1.1 200") and found[2][0] == before + 1
 
 
 def test_a_user_by_another_spelling_of_the_id_is_that_user_with_all_that_came_later(

@@ -89,7 +89,9 @@ def test_a_node_that_has_not_changed_joins_as_it_is() -> None:
     for row in range(len(shard.node_ids)):
         edges = shard.adjacency[[row]].tocoo()
         rows, weights = edges.coords[1], edges.data.astype(np.float64)
-        around = Neighbourhood(stored[rows].astype(np.float32), shard.degrees[rows].astype(np.float64), weights, weights)
+        around = Neighbourhood(
+            stored[rows].astype(np.float32), shard.degrees[rows].astype(np.float64), weights, weights
+        )
         joined = join_node(stored[row, 0], around, stored[row].astype(np.float32), float(shard.degrees[row]))
         np.testing.assert_allclose(joined.powers, stored[row], atol=2e-6)
         np.testing.assert_allclose(joined.parts.sum(axis=0), joined.powers[1:], atol=1e-9)
