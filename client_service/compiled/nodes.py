@@ -115,6 +115,12 @@ class Neighbourhood(NamedTuple):
     before: Float64
 
 
+def inverse_roots(degrees: NDArray[np.floating]) -> Float64:
+    """Computes d^-1/2; 0 where d is 0."""
+    wide = np.asarray(degrees, dtype=np.float64)
+    return np.divide(1.0, np.sqrt(wide), out=np.zeros_like(wide), where=wide > 0)
+
+
 class JoinedNode(NamedTuple):
     """P^k x of a node, (J + 1, d), and each neighbour's part of that for k > 0, (m, J, d)."""
 
@@ -154,8 +160,8 @@ def join_node(features: Float64, found: Neighbourhood, own: Float32 | None = Non
 class CompiledNodeModel:
     """Compiled model of a node graph.
 
-    powers: P^k x of each node, (n, J + 1, d). probabilities: of each node's classes, (n, c). projection: of features to
-    d columns, (q, d); None where they are taken as they are.
+    powers: P^k x of each node, (n, J + 1, d). probabilities: of each node's classes, (n, c). projection: of features of
+    length 1 to d columns, (q, d); None where they are taken as they are.
     """
 
     def __init__(self, head: NodeModelHead, arrays: Arrays, nodes: CompiledNodes) -> None:
@@ -169,6 +175,9 @@ class CompiledNodeModel:
         entered = head.width if self.projection is None else self.projection.shape[0]
         if entered != nodes.head.features:
             raise ValueError(f"{nodes.head.features:,} features, got {entered:,}")
+        roots = inverse_roots(nodes.degrees)
+        self._giving: Float64 = arrays.get("giving", roots)
+        self._receiving: Float64 = arrays.get("receiving", roots[:, None])
         self.scorer = NodeScorer(arrays, head.hops, head.width, classes)
 
     @property
@@ -181,10 +190,24 @@ class CompiledNodeModel:
         """Returns the time when the model was kept on the disk, UTC, ISO 8601."""
         return self.head.kept_at
 
+    def known_node(self, row: int, neighbours: Int64, weights: Float64) -> JoinedNode:
+        """Returns P^k x of a node of the graph, and each neighbour's part of that."""
+        shares = weights * self._giving[neighbours]
+        received = shares[:, None] * self._receiving[row]  # (m, J), or (m, 1) where all hops have one rate
+        parts = received[:, :, None] * self.powers[neighbours, :-1]
+        return JoinedNode(self.powers[row].astype(np.float64), parts)
+
+    def neighbourhood(self, neighbours: Int64, weights: Float64, before: Float64) -> Neighbourhood:
+        """Collects what is stored of neighbours. weights, before: of the edges now, and in the graph."""
+        giving = self._giving[neighbours].astype(np.float64)
+        degrees = np.divide(1.0, giving**2, out=np.zeros_like(giving), where=giving > 0)
+        return Neighbourhood(self.powers[neighbours], degrees, weights, before)
+
     def project(self, columns: Int64, values: Float64) -> Float64:
         """Projects the features of a node, given by columns and values, to (d,)."""
         if self.projection is not None:
-            found: Float64 = values @ self.projection[columns].astype(np.float64)
+            length = float(np.linalg.norm(values))
+            found: Float64 = (values / (length or 1.0)) @ self.projection[columns].astype(np.float64)
             return found
         row = np.zeros(self.head.width)
         row[columns] = values

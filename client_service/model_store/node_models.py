@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from client_service.data.node_graphs import VALID, NodeShard
 from client_service.evaluation.node_measures import NODE_LABELS, measure_nodes
 from client_service.model_store.model_server import FrozenModel
+from client_service.models.nodes.calibration import Calibration, calibrate
 from client_service.models.nodes.closed_form import ALONE, NodeModel
-from client_service.models.nodes.spectral_bases import propagate_features, propagation_matrix
+from client_service.models.nodes.spectral_bases import inverse_roots, propagate_features, propagation_matrix
 from client_service.models.nodes.unifilter import UniFilter
-from client_service.training.node_networks import label_probabilities
 from client_service.training.node_trainer import ClosedForm, NodeTrainer, propagate_all
 from shared.method.graph import Float64
 from shared.method.parameters import Float32
@@ -70,10 +70,11 @@ def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
     chosen, answers = closed, describe_closed(training.closed.model)
     form = None
     if training.has_network:
-        network = label_probabilities(training.model)
+        calibration = calibrate_network(training)
+        network = calibration.probabilities(training.class_scores()).astype(np.float64)
         if _judge(shard, network, valid) > _judge(shard, closed, valid):
             chosen, answers = network, f"network {training.kind}"
-            form = form_of_network(training)
+            form = form_of_network(training, calibration)
     name = measure_nodes(alone[valid], shard.labels[valid]).primary
     joining = Joining(
         NODE_LABELS[name].title, len(valid), _judge(shard, alone, valid), _judge(shard, chosen, valid), answers
@@ -98,22 +99,48 @@ def form_of_closed(shard: NodeShard, closed: ClosedForm) -> NodeForm:
     """Lays a closed form out as arrays of `NodeScorer`, with the powers that it needs."""
     model, spec = closed.model, closed.spec
     powers, classes = propagate_all(shard, closed), model.weights.shape[1]
-    whole = np.zeros((spec.width, classes))
-    whole[model.columns] = model.weights
-    count, places = powers.shape[1], list(spec.powers)
+    count, places, whole = powers.shape[1], list(spec.powers), model.weights.astype(np.float64)
     linear = np.zeros((count, spec.block, classes))
-    linear[places] = whole[1 : 1 + spec.block * len(places)].reshape(len(places), spec.block, classes)
-    arrays: dict[str, NDArray[Any]] = {"bias": whole[0], "linear": linear}
+    linear[places] = model.linear
+    arrays: dict[str, NDArray[Any]] = {
+        "bias": whole[0],
+        "linear": linear,
+        "calibration": _lay_out(model.calibration, classes),
+    }
     if spec.random and whole[-spec.random :].any():
+        drawn = spec.random_weights[1:].T.reshape(spec.random, -1, spec.block)
         inwards = np.zeros((spec.random, count, spec.block))
-        inwards[:, places] = spec.random_weights[1:].T.reshape(spec.random, len(places), spec.block)
+        inwards[:, places] = drawn / len(places) if spec.directions else drawn
         arrays |= {"layer-0-weight": inwards.reshape(spec.random, -1), "layer-0-bias": spec.random_weights[0]}
         arrays |= {"layer-1-weight": whole[-spec.random :].T, "layer-1-bias": np.zeros(classes)}
-    arrays["calibration"] = np.stack([np.full(classes, model.temperature), np.zeros(classes)])
-    return NodeForm(powers, closed.projection, arrays)
+    return NodeForm(powers, closed.projection, arrays | _border_rates(shard, count - 1))
 
 
-def form_of_network(training: NodeTrainer) -> NodeForm | None:
+def _border_rates(shard: NodeShard, hops: int) -> dict[str, NDArray[Any]]:
+    """By which a neighbour gives (n,), and a node receives at each hop (n, J), as `propagate_nodes` has it.
+
+    Nothing where no border sums are known: then both follow from the degrees.
+    """
+    borders, foreign = shard.borders, shard.foreign
+    if borders is None or foreign is None:
+        return {}
+    own, beyond = shard.degrees.astype(np.float64), foreign.degrees.astype(np.float64)
+    summed = inverse_roots(own + beyond * borders.counts / np.maximum(foreign.counts, 1))
+    received = [summed if hop < len(borders.sums) else inverse_roots(own) for hop in range(hops)]
+    return {"giving": inverse_roots(own + beyond), "receiving": np.stack(received, axis=1)}
+
+
+def _lay_out(calibration: Calibration, classes: int) -> NDArray[np.float64]:
+    return np.stack([np.full(classes, calibration.scale), np.array(calibration.offsets or (0.0,) * classes)])
+
+
+def calibrate_network(training: NodeTrainer) -> Calibration:
+    """Fits the network's probabilities to validation nodes."""
+    shard, valid = training.shard, training.shard.nodes_of(VALID)
+    return calibrate(training.class_scores()[valid].astype(np.float32), shard.labels[valid])
+
+
+def form_of_network(training: NodeTrainer, calibration: Calibration) -> NodeForm | None:
     """Lays a network out as arrays of `NodeScorer`; None of one that is no function of powers P^k x."""
     model = training.model
     if not isinstance(model, UniFilter):
@@ -129,7 +156,7 @@ def form_of_network(training: NodeTrainer) -> NodeForm | None:
         "layer-1-weight": outwards,
         "layer-1-bias": biases,
         "bias": np.zeros(len(biases)),
-        "calibration": np.stack([np.ones(len(biases)), np.zeros(len(biases))]),
+        "calibration": _lay_out(calibration, len(biases)),
     }
     propagation, order = propagation_matrix(training.shard.adjacency), len(own["filter.weight"]) - 1
     steps = propagate_features(propagation, training.shard.features, order)

@@ -16,7 +16,6 @@ from client_service.compiled.nodes import (
     Float64,
     Int64,
     JoinedNode,
-    Neighbourhood,
     join_node,
     open_node_model,
     open_nodes,
@@ -172,6 +171,8 @@ class NodeLabels(ModelServer):
     def _join(self, served: CompiledNodeModel, asked: AskedNode) -> JoinedNode:
         """Computes P^k x of a node, and each neighbour's part of it."""
         rows, row = asked.neighbours, asked.row
+        if row is not None and not asked.changed:
+            return served.known_node(row, rows, asked.weights)
         before = np.zeros(len(rows))
         if row is not None:
             known, weights = self._nodes.edges.row(row)
@@ -183,7 +184,7 @@ class NodeLabels(ModelServer):
             own = served.project(*asked.features)
         else:
             own = served.powers[row, 0].astype(np.float64)
-        around = Neighbourhood(served.powers[rows], self._nodes.degrees[rows].astype(np.float64), asked.weights, before)
+        around = served.neighbourhood(rows, asked.weights, before)
         if row is None:
             return join_node(own, around)
         return join_node(own, around, served.powers[row], float(self._nodes.degrees[row]))

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import nn
 
 from client_service.data.node_graphs import TRAIN, NodeShard
@@ -14,6 +15,7 @@ from client_service.models.nodes.closed_form import (
     DesignSpec,
     NodeModel,
     complete_design,
+    count_directions,
     fit_nodes,
     propagated_blocks,
     spec_of_settings,
@@ -38,10 +40,10 @@ def sizes_of(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
     return whole
 
 
-def find_own_directions(shard: NodeShard, count: int) -> Float64:
-    """Computes orthonormal directions (q, count) of most of the shard's features, by one step from drawn ones."""
-    drawn = np.random.default_rng(SEED).standard_normal((shard.features.shape[1], count))
-    found: Float64 = np.linalg.qr(shard.features.T @ (shard.features @ drawn))[0]
+def find_own_directions(shard: NodeShard, spec: DesignSpec) -> Float64:
+    """Computes orthonormal directions (q, r) of the shard's own features, as sums of all silos would choose them."""
+    drawn = np.random.default_rng(SEED).standard_normal((spec.features, spec.directions))
+    found: Float64 = np.linalg.qr(count_directions(shard, max(spec.powers), drawn))[0]
     return found
 
 
@@ -89,7 +91,7 @@ class NodeTrainer(NodeNetworkTrainer):
     def alone(self) -> ClosedForm:
         """The closed form of the silo's own nodes. Slow."""
         spec = spec_of_settings(self.sizes)
-        return self._fit(find_own_directions(self.shard, spec.directions) if spec.directions else None)
+        return self._fit(find_own_directions(self.shard, spec) if spec.directions else None)
 
     @cached_property
     def closed(self) -> ClosedForm:
@@ -97,6 +99,15 @@ class NodeTrainer(NodeNetworkTrainer):
         if self.summed is None:
             return self.alone
         return self._fit(self.summed.find_projection(self.sizes), self.summed)
+
+    @torch.no_grad()
+    def class_scores(self) -> Float64:
+        """The network's scores of all nodes and classes, (n, c): of two classes the first has 0."""
+        self.model.eval()
+        logits = self.model().double().cpu()
+        scores = torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
+        found: Float64 = scores.numpy()
+        return found
 
     def build_model(self) -> NodeNetwork:
         """The network, or a module without parameters."""

@@ -1,0 +1,106 @@
+"""How soon does a silo label a node? Nodes posted to a real client over HTTP, one request after the other.
+
+python -m benchmarks.speed.node_labels GRAPH [--asked 2000] [--neighbours 20]
+
+GRAPH: a file or folder that `lpsfed simulate --task nodes` reads; all of it is one silo, with its own closed form.
+Times are of the whole request, in milliseconds, as the caller sees them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+
+from benchmarks.common import render_table
+from benchmarks.speed.next_item import describe_times
+from benchmarks.speed.served_process import RequestConnection, open_connection, write_request
+from client_service.data.node_files import save_node_shard
+from client_service.data.node_graphs import NodeShard
+from shared.method.settings import method_settings
+from simulation.experiments.experiment import Experiment
+from simulation.experiments.federation import conduct_run
+from simulation.experiments.in_process import fail_when_stuck
+from simulation.experiments.processes import choose_addresses, connect_services, start_services
+from simulation.graphs.read import read_graph
+from simulation.graphs.source import GraphRules, brings_split, split_own_graph
+
+BATCH = 100
+
+
+def draw_new(shard: NodeShard, neighbours: int, rng: np.random.Generator) -> dict[str, Any]:
+    """A node that the silo does not have: the features of one that it has, and drawn neighbours."""
+    row, ids = int(rng.integers(len(shard.node_ids))), shard.node_ids
+    around = rng.choice(len(ids), min(neighbours, len(ids)), replace=False)
+    features = shard.features[[row]].toarray()[0].tolist()
+    return {"features": features, "neighbours": [{"node": ids[int(one)]} for one in around]}
+
+
+def time_requests(line: RequestConnection, key: str, bodies: Sequence[dict[str, Any]]) -> list[float]:
+    """Milliseconds of each."""
+    times = []
+    for body in bodies:
+        request = write_request("POST", "/v1/labels", key, body)
+        began = time.perf_counter()
+        line.ask(request)
+        times.append(1000 * (time.perf_counter() - began))
+    return times
+
+
+def measure(shard: NodeShard, asked: int, neighbours: int) -> list[tuple[str, ...]]:
+    """Rows of the table: known nodes, the one with most neighbours, new nodes, and batches."""
+    rng, ids = np.random.default_rng(0), shard.node_ids
+    with tempfile.TemporaryDirectory() as place:
+        save_node_shard(Path(place) / "silo", replace(shard, name="silo"))
+        sizes = {"nodes.features": len(shard.feature_names), "nodes.classes": len(shard.classes)}
+        method = method_settings(model="node_ridge", **sizes)
+        experiment = Experiment((Path(place) / "silo",), Path(place) / "run", method, "fedavg", "nodes", rounds=1)
+        places = choose_addresses(experiment)
+        with start_services(experiment, places) as children:
+
+            async def train() -> None:
+                async with connect_services(experiment, places, children) as federation:
+                    await conduct_run(federation, experiment.run_request(), fail_when_stuck(lambda _: None))
+
+            anyio.run(train)
+            known = [{"nodes": [ids[int(row)]]} for row in rng.integers(len(ids), size=asked)]
+            busiest = ids[int(np.diff(shard.adjacency.indptr).argmax())]
+            new = [{"nodes": [draw_new(shard, neighbours, rng)]} for _ in range(asked)]
+            many = [
+                {"nodes": [ids[int(row)] for row in rng.integers(len(ids), size=BATCH)]} for _ in range(asked // BATCH)
+            ]
+            kinds = {
+                "a known node": known,
+                "the node with most neighbours": [{"nodes": [busiest]}] * asked,
+                f"a new node with {neighbours} neighbours": new,
+                f"{BATCH} known nodes": many or [{"nodes": list(ids[:BATCH])}],
+            }
+            with open_connection(places.clients["silo"]) as line:
+                time_requests(line, experiment.application_key, known[:20])
+                return [
+                    describe_times(kind, time_requests(line, experiment.application_key, bodies))
+                    for kind, bodies in kinds.items()
+                ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graph", type=Path)
+    parser.add_argument("--asked", type=int, default=2000)
+    parser.add_argument("--neighbours", type=int, default=20)
+    arguments = parser.parse_args()
+    graph = read_graph(arguments.graph)
+    shard = graph if brings_split(graph) else split_own_graph(graph, "silo", GraphRules())
+    rows = measure(shard, arguments.asked, arguments.neighbours)
+    print(render_table((f"{len(shard.node_ids):,} nodes, {shard.edges:,} edges", "p50 ms", "p99 ms"), rows))
+
+
+if __name__ == "__main__":
+    main()
