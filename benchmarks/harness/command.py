@@ -94,12 +94,25 @@ DOCS = ROOT.parent / "docs"
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `python -m benchmarks`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the paper's tables again.")
-    parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify; guard; cold")
+    parser.add_argument("what", nargs="?", help=f"{', '.join(table_names())}; report; verify; guard; cold; nodes")
     parser.add_argument(
-        "folder", nargs="?", type=Path, help="of verify: the folder with the public data sets; of cold: one"
+        "folder",
+        nargs="?",
+        type=Path,
+        help="of verify: the folder with the public data sets; of cold: one; of nodes: a graph",
     )
     parser.add_argument("--draws", type=int, default=3, help="of cold: how often items are hidden")
-    parser.add_argument("--json", action="store_true", help="of cold: print JSON")
+    parser.add_argument("--json", action="store_true", help="of cold and nodes: print JSON")
+    parser.add_argument("--method", action="append", default=[], help="of nodes: what is measured; may be repeated")
+    parser.add_argument("--parts", type=int, default=10, help="of nodes: silos into which the graph is cut")
+    parser.add_argument("--cut", help="of nodes: metis, growth, random or overlapping")
+    parser.add_argument("--seeds", type=int, default=3, help="of nodes: draws of cut and splits")
+    parser.add_argument("--first-seed", type=int, default=0, help="of nodes: the first of these seeds")
+    parser.add_argument("--shares", default="20/40/40", help="of nodes: percentages of the splits")
+    parser.add_argument("--official", action="store_true", help="of nodes: the splits of the data, in one place")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=NUMBER", help="of nodes: a setting of nodes"
+    )
     parser.add_argument("--encoder", default="svd", help="of cold: the items' features, as of `lpsfed encode`")
     parser.add_argument("--width", type=int, default=64, help="of cold: of these features")
     parser.add_argument("--write", action="store_true", help="of guard: commit what is found instead of judging by it")
@@ -146,11 +159,12 @@ def _run_command(given: argparse.Namespace) -> int:
         return guard(write=given.write)
     if given.what == "cold":
         return _run_cold(given)
+    if given.what == "nodes":
+        return _run_nodes(given)
     if given.all == bool(given.what) or given.what not in (None, *table_names()):
         named = "" if given.what is None else f", got {given.what!r}"
-        raise SettingsError(
-            f"benchmark: expected one of {', '.join(table_names())}, report, verify, guard, cold, or --all{named}"
-        )
+        others = "report, verify, guard, cold, nodes, or --all"
+        raise SettingsError(f"benchmark: expected one of {', '.join(table_names())}, {others}{named}")
     jobs = (2 if given.quick else 1) if given.jobs is None else given.jobs
     if jobs < 1:
         raise SettingsError(f"--jobs: expected at least 1, got {jobs}")
@@ -167,6 +181,29 @@ def _run_cold(given: argparse.Namespace) -> int:
     if given.folder is None or given.draws < 1:
         raise SettingsError(f"cold: expected a data set and at least 1 draw, got {given.folder} and {given.draws}")
     run_cold(given.folder, given.draws, given.encoder, given.width, as_json=given.json)
+    return 0
+
+
+def _run_nodes(given: argparse.Namespace) -> int:
+    from benchmarks.nodes.run import NodeBenchmark, read_shares, run_nodes
+
+    if given.folder is None or given.seeds < 1 or given.parts < 1:
+        words = "nodes: expected a graph, at least 1 seed and at least 1 part"
+        raise SettingsError(f"{words}, got {given.folder}, {given.seeds} and {given.parts}")
+    changes = dict(pair.split("=", 1) for pair in given.set if "=" in pair)
+    wanted = NodeBenchmark(
+        str(given.folder),
+        tuple(given.method or ("gram",)),
+        given.parts,
+        given.seeds,
+        given.first_seed,
+        read_shares(given.shares),
+        given.cut,
+        given.official,
+        changes,
+        given.data,
+    )
+    run_nodes(wanted, as_json=given.json)
     return 0
 
 

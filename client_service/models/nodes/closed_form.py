@@ -27,6 +27,7 @@ from shared.method.settings import NodeSettings
 Int64 = NDArray[np.int64]
 STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-10, 3))  # of the ridge, a mean eigenvalue
 OWN_WEIGHTS = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # multiples of a silo's own Gram matrix beside the sum of all
+LEAST_SCALE = 1e-12  # of a column's squares
 ALONE = float("inf")
 NEAR = 0.1  # over the square root of the validation nodes: candidates whose measure is less below the best are as good
 USUAL_NODES = 20  # validation nodes that the usual choice, made without any, weighs as much as
@@ -142,6 +143,16 @@ def count_directions(shard: NodeShard, hops: int, drawn: Float64) -> Float64:
     return found
 
 
+def find_own_projection(shard: NodeShard, spec: DesignSpec) -> Float64 | None:
+    """Computes the projection of features by a shard's own directions, (q, r); None where none is projected."""
+    if not spec.directions:
+        return None
+    drawn = np.random.default_rng([spec.seed, spec.features, spec.directions])
+    products = count_directions(shard, max(spec.powers), drawn.standard_normal((spec.features, spec.directions)))
+    projection: Float64 = np.linalg.qr(products)[0]
+    return projection
+
+
 def complete_design(blocks: dict[int, Float32], spec: DesignSpec) -> Float32:
     """Puts the constant before blocks of rows, power -> (m, block), and their ReLU features behind: (m, D)."""
     rows = [blocks[power] for power in spec.powers]
@@ -219,8 +230,9 @@ class Ridge:
 
     @property
     def scale(self) -> float:
-        """The mean eigenvalue, by which strengths are comparable."""
-        return max(float(self.values.mean()), np.finfo(np.float64).tiny) if len(self.values) else 1.0
+        """The mean eigenvalue, by which strengths are comparable; 1 where no column differs between nodes."""
+        mean = float(self.values.mean()) if len(self.values) else 0.0
+        return mean if mean > LEAST_SCALE else 1.0
 
     def solve(self, strength: float) -> Float64:
         """Weights (D, c) that minimise |Y - Phi W|^2 + strength scale |W|^2; the constant, column 0, is free."""

@@ -1,0 +1,95 @@
+"""Node graphs of the benchmark: where their files are, with which settings, and one drawn cut into silos."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness.data import VARIABLE, data_folder
+from client_service.data.node_graphs import UNLABELLED, Int64, NodeShard
+from shared.errors import SettingsError
+from shared.method.settings import MethodSettings, NodeSettings, method_settings
+from simulation.graphs.cut import cut_graph, divide_graph
+from simulation.graphs.read import read_graph
+
+BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
+SETTINGS: Mapping[str, Mapping[str, Any]] = {"minesweeper": {"random_features": 0}}
+"""What differs from the settings' defaults, chosen by validation on seeds from 100: less than 10 kB a silo."""
+
+
+@dataclass(frozen=True)
+class DividedGraph:
+    """One draw of a benchmark: silos of one graph, and the graph itself with the silos' splits.
+
+    rows: of each silo's nodes in the whole graph. kept: the share of edges inside silos. seed: of cut and splits.
+    """
+
+    name: str
+    whole: NodeShard
+    silos: tuple[NodeShard, ...]
+    rows: tuple[Int64, ...]
+    method: MethodSettings
+    seed: int
+    cut: str = "none"
+    kept: float = 1.0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def nodes(self) -> NodeSettings:
+        """The settings of nodes, with the graph's sizes."""
+        return self.method.nodes
+
+
+def locate_graph_file(name: str, data: str | None) -> Path:
+    """Finds a graph by its path, or by its name in the folder of data sets. SettingsError where there is none."""
+    if Path(name).exists():
+        return Path(name)
+    folder = data_folder(data) or BESIDE
+    found = sorted(folder.glob(f"*/{name}.npz")) or sorted(folder.glob(f"*/{name}_filtered.npz"))
+    if not found:
+        raise SettingsError(
+            f"nodes: expected the file of a graph or the name of one in --data ({VARIABLE}), got {name!r}, and none"
+            f" in {folder}"
+        )
+    return found[0]
+
+
+def settings_of(graph: NodeShard, changes: Mapping[str, Any]) -> MethodSettings:
+    """The settings of a graph, with its sizes."""
+    known = next((SETTINGS[name] for name in SETTINGS if graph.name.startswith(name)), {})
+    sizes = {"features": graph.features.shape[1], "classes": len(graph.classes)}
+    nodes = NodeSettings.model_validate({**sizes, **known, **changes})
+    return method_settings().model_copy(update={"nodes": nodes})
+
+
+def divide_by_seed(
+    path: Path,
+    parts: int,
+    seed: int,
+    *,
+    shares: tuple[float, float, float],
+    cut: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> DividedGraph:
+    """Reads a graph, cuts it into silos and draws the splits within each by one seed."""
+    graph = read_graph(path)
+    method = settings_of(graph, changes or {})
+    found = cut_graph(graph, parts, seed, cut)
+    silos = divide_graph(graph, found, split_seed=seed, shares=shares)
+    splits = np.full(len(graph.node_ids), UNLABELLED, np.int8)
+    for silo, rows in zip(silos, found.nodes, strict=True):
+        splits[rows] = silo.splits
+    return DividedGraph(
+        graph.name, graph.with_splits(splits), tuple(silos), found.nodes, method, seed, found.method, found.kept
+    )
+
+
+def take_official(path: Path, number: int, changes: Mapping[str, Any] | None = None) -> DividedGraph:
+    """Reads a graph with one of the splits that come with it, as one silo."""
+    graph = read_graph(path, official=number)
+    rows = np.arange(len(graph.node_ids))
+    return DividedGraph(graph.name, graph, (graph,), (rows,), settings_of(graph, changes or {}), number)

@@ -1,0 +1,174 @@
+"""Measures silos of node graphs, alone, together and in one place: `python -m benchmarks nodes cora --method gram`.
+
+Cut and splits are drawn by each seed. All that is chosen is chosen by validation nodes; test nodes are read once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.common import render_table
+from benchmarks.nodes.cuts import DividedGraph, divide_by_seed, locate_graph_file, take_official
+from benchmarks.nodes.figures import Tested, compare_scores, describe_scores, spread, take_tested
+from benchmarks.nodes.methods import METHODS, NodeMethod, SiloScores, run_alone, run_centralised
+from client_service.models.nodes.measures import primary_name
+from shared.errors import SettingsError
+from simulation.experiments.node_floors import count_majority, propagate_labels
+from simulation.progress import tell_progress
+
+OFFICIAL_SPLITS = 10
+SHARES = (0.2, 0.4, 0.4)
+
+
+@dataclass(frozen=True)
+class NodeBenchmark:
+    """What is measured. seeds: so many, from `first`. official: the splits that come with the data, as one silo."""
+
+    name: str
+    methods: tuple[str, ...] = ("gram",)
+    parts: int = 10
+    seeds: int = 3
+    first: int = 0
+    shares: tuple[float, float, float] = SHARES
+    cut: str | None = None
+    official: bool = False
+    changes: Mapping[str, Any] | None = None
+    data: str | None = None
+
+
+def read_shares(text: str) -> tuple[float, float, float]:
+    """Reads `20/40/40`. SettingsError for what is no such division."""
+    try:
+        found = tuple(float(part) / 100 for part in text.split("/"))
+    except ValueError:
+        found = ()
+    if len(found) != 3 or min(found) < 0 or abs(sum(found) - 1) > 1e-6:
+        raise SettingsError(f"--shares: expected three percentages such as 20/40/40, got {text!r}")
+    return found
+
+
+def find_methods(names: Sequence[str]) -> list[NodeMethod]:
+    """Looks methods up. SettingsError for one that there is not."""
+    if unknown := [name for name in names if name not in METHODS]:
+        raise SettingsError(f"--method: expected some of {', '.join(METHODS)}, got {unknown[0]!r}")
+    return [METHODS[name] for name in names]
+
+
+def run_floor_of(floor: Any) -> Any:
+    """A floor of each silo as a method."""
+    return lambda given: SiloScores(tuple(floor(silo).astype("float32") for silo in given.silos))
+
+
+ALWAYS = {
+    "alone": run_alone,
+    "centralised": run_centralised,
+    "label_propagation": run_floor_of(propagate_labels),
+    "popular_class": run_floor_of(count_majority),
+}
+
+
+def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
+    """Measures all draws. Returns the document: a record for each method with what stands beside it."""
+    methods, path = find_methods(given.methods), locate_graph_file(given.name, given.data)
+    rows: dict[str, list[tuple[dict[str, Any], Tested, SiloScores, float]]] = {}
+    alones: dict[str, list[Tested]] = {}
+    classes, draws = 0, list[DividedGraph]()
+    for seed in range(OFFICIAL_SPLITS) if given.official else range(given.first, given.first + given.seeds):
+        divided = (
+            take_official(path, seed, given.changes)
+            if given.official
+            else divide_by_seed(path, given.parts, seed, shares=given.shares, cut=given.cut, changes=given.changes)
+        )
+        classes = len(divided.whole.classes)
+        draws.append(divided)
+        runs = {**ALWAYS, **{one.name: one.together for one in methods if not given.official}}
+        for name, run in runs.items():
+            begun = time.process_time()
+            found = run(divided)
+            line = describe_scores(divided, found)
+            rows.setdefault(name, []).append((line, take_tested(divided, found), found, time.process_time() - begun))
+            tell_progress(f"{divided.name}, seed {seed}, {name}: {line['mean']:.4f}")
+        for one in methods:
+            if one.alone is not None and not given.official:
+                alones.setdefault(one.name, []).append(take_tested(divided, one.alone(divided)))
+    return {
+        "data": draws[0].name,
+        "measure": primary_name(classes),
+        "parts": len(draws[0].silos),
+        "seeds": [one.seed for one in draws],
+        "shares": "official" if given.official else list(given.shares),
+        "cut": draws[0].cut,
+        "kept_edges": spread([one.kept for one in draws]),
+        "settings": draws[0].nodes.model_dump(
+            include={"hops", "directions", "random_features", *(given.changes or {})}
+        ),
+        **{name: _describe_row(rows[name]) for name in ALWAYS},
+        "methods": {one.name: _describe_method(one, rows, alones) for one in methods if not given.official},
+    }
+
+
+def _describe_row(lines: Sequence[tuple[dict[str, Any], Tested, SiloScores, float]]) -> dict[str, Any]:
+    described = [line for line, _, _, _ in lines]
+    return {
+        **spread([line["mean"] for line in described]),
+        **{
+            name: spread([line[name] for line in described])
+            for name in ("by_nodes", "accuracy", "auc", "calibration_error")
+        },
+        "cpu_seconds": spread([seconds for _, _, _, seconds in lines])["mean"],
+        "draws": described,
+    }
+
+
+def _describe_method(one: NodeMethod, rows: Mapping[str, Any], alones: Mapping[str, list[Tested]]) -> dict[str, Any]:
+    own = [tested for _, tested, _, _ in rows[one.name]]
+    alone = alones.get(one.name, [tested for _, tested, _, _ in rows["alone"]])
+    found: dict[str, Any] = {
+        "title": one.title,
+        "together": _describe_row(rows[one.name]),
+        "bytes_up": spread([scores.bytes_up for _, _, scores, _ in rows[one.name]]),
+        "over_alone": compare_scores(list(zip(own, alone, strict=True))),
+    }
+    more = [scores.more for _, _, scores, _ in rows[one.name] if scores.more.keys() - {"choices"}]
+    return {**found, **({"more": more} if more else {})}
+
+
+def render_benchmark(document: Mapping[str, Any]) -> str:
+    """Renders the figures as a table."""
+    lines = [
+        [name.replace("_", " "), _format_spread(document[name]), _format_spread(document[name]["by_nodes"]), "", "", ""]
+        for name in ("popular_class", "label_propagation", "alone", "centralised")
+    ]
+    for name, one in document["methods"].items():
+        over, (low, high) = one["over_alone"], one["over_alone"]["interval"]
+        lines.append(
+            [
+                name,
+                _format_spread(one["together"]),
+                _format_spread(one["together"]["by_nodes"]),
+                f"{over['gain']:+.4f} ({low:+.4f} to {high:+.4f})",
+                f"{over['harmed']} of {over['silos']}, worst {over['worst']:+.3f}",
+                f"{one['bytes_up']['mean'] / 1000:,.1f} kB",
+            ]
+        )
+    head = ("", f"{document['measure']}, mean over silos", "over nodes", "over alone", "silos below alone", "up a silo")
+    kept = f"{document['kept_edges']['mean']:.1%} of edges kept"
+    about = (
+        f"{document['data']}: {document['parts']} silos, cut: {document['cut']}, {kept}, splits {document['shares']},"
+        f" seeds {document['seeds']}"
+    )
+    return "\n".join([about, "", render_table(head, lines)])
+
+
+def _format_spread(one: Mapping[str, float]) -> str:
+    return f"{one['mean']:.4f} ± {one['deviation']:.4f}"
+
+
+def run_nodes(given: NodeBenchmark, *, as_json: bool) -> None:
+    """Measures and prints."""
+    document = measure_benchmark(given)
+    print(json.dumps(document, indent=1) if as_json else render_benchmark(document))
