@@ -29,7 +29,7 @@ from aggregator_service.rounds.conductor import Conductor
 from aggregator_service.rounds.history import run_for_client, run_histories, run_history
 from aggregator_service.rounds.members import Members, Presence, Quarantines, require_same
 from aggregator_service.rounds.metrics import AggregatorMetrics
-from aggregator_service.rounds.run import Run
+from aggregator_service.rounds.run import Run, load_run
 from aggregator_service.rounds.secure_intake import Intake
 from aggregator_service.rounds.secure_run import Pledge
 from aggregator_service.rounds.uploads import Address, Uploads
@@ -335,6 +335,10 @@ class Coordinator:
         """Reads the history of a run; that of the kept list of common items has their number."""
         archive = self.federation.archive
         found, listed = run_history(archive, name), newest_list(archive.database)
+        with archive.database.reading() as connection:
+            run = load_run(connection, name)
+        if run is not None and (weights := computation.describe_collaboration(archive, run)) is not None:
+            found = found.model_copy(update={"collaboration": weights})
         if found.sum is None or listed is None or listed.name != name:
             return found
         common = count_listed(archive, listed).items

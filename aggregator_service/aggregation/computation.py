@@ -13,11 +13,11 @@ from aggregator_service.aggregation.bodies import Body, pack_state, prepare_body
 from aggregator_service.rounds.run import Run
 from aggregator_service.storage.locations import Archive
 from aggregator_service.storage.records import StoredState, StoredUpdate
-from aggregator_service.storage.run_store import last_update, stored_state, stored_update, stored_updates
+from aggregator_service.storage.run_store import last_update, stored_state, stored_states, stored_update, stored_updates
 from shared.errors import DamagedError, NotFoundError, ProtocolError, SettingsError
 from shared.method.declaration import TRAINING
 from shared.method.parameters import Parameters, Scalars, State, Update
-from shared.protocol.schemas import RunIn
+from shared.protocol.schemas import CollaborationOut, RunIn
 from shared.protocol.secure import server
 from shared.protocol.secure.common import digest_start
 from shared.protocol.secure.server import SecureRound
@@ -126,6 +126,28 @@ def _state_of_sum(archive: Archive, run: Run, exchange: SecureRound) -> State:
     vectors = {client: StoredArrays(path) for client, path in paths.items()}
     before = _state_before(archive, run)
     return archive.strategy(run.request).advance(before, centre_of_sum(exchange, before, vectors))
+
+
+def describe_collaboration(archive: Archive, run: Run) -> CollaborationOut | None:
+    """Who learns from whom after the run's last aggregated round; None where all get the same, or it is not kept."""
+    if (recall := archive.strategy(run.request).collaboration) is None:
+        return None
+    with archive.database.reading() as connection:
+        kept = [one for one in stored_states(connection, run.name) if one.blob is not None]
+    if not kept:
+        return None
+    last = max(kept, key=lambda one: one.round)
+    try:
+        found = recall(load_state(archive, run, last.round).memory)
+    except (DamagedError, NotFoundError, FileNotFoundError):
+        return None
+    if found is None:
+        return None
+    low, high = (tuple(round(float(value), 1) for value in side) for side in found.columns)
+    weights = tuple(tuple(round(float(value), 4) for value in row) for row in found.overall)
+    return CollaborationOut(
+        round=last.round, clients=found.clients, weights=weights, columns_low=low, columns_high=high
+    )
 
 
 def starting_body(archive: Archive, run: Run) -> Body:

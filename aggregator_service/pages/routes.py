@@ -16,6 +16,7 @@ from aggregator_service.coordinator import Coordinator
 from aggregator_service.http.authentication import Service, operator_at_browser, operator_at_form
 from aggregator_service.http.routes import RunPath
 from aggregator_service.pages.client_grid import LEGEND, RunWatch, Sightings, build_grid
+from aggregator_service.pages.collaboration import draw_heat_map
 from aggregator_service.pages.curves import constant_scalars, curves
 from aggregator_service.pages.forms import FIELDS, errors_by_field, form_guard, read_form, read_start, start_form
 from aggregator_service.pages.overview import standing
@@ -108,6 +109,7 @@ def render_page(seen: FederationView) -> str:
         run=run,
         grid=build_grid(watch, seen.joined, seen.registered, seen.at),
         legend=LEGEND,
+        heat=None if run is None else draw_heat_map(run.collaboration),
         rounds=() if watch is None else rounds(watch),
         members=() if run is None else clients(run),
         quarantined=seen.quarantined[:SHOWN_CLIENTS],

@@ -349,6 +349,16 @@ class SummedOut(Message):
     )
 
 
+class CollaborationOut(Message):
+    """Who learns from whom, where each client gets a mixture of its own."""
+
+    round: int = Field(description="after which these are the weights")
+    clients: tuple[ClientName, ...] = Field(description="in the order of rows and columns")
+    weights: tuple[tuple[float, ...], ...] = Field(description="of each client, how much it gets of each other")
+    columns_low: tuple[float, ...] = Field(description="1 / sum r^2 of each order: features that tell likeness")
+    columns_high: tuple[float, ...] = Field(description="1 / sum s^2 of each order: features that tell unlikeness")
+
+
 class RunHistoryOut(Message):
     """Operator's view of a run."""
 
@@ -366,3 +376,8 @@ class RunHistoryOut(Message):
     enrolled: tuple[ClientName, ...] = Field((), description="clients that take part")
     missing: tuple[ClientName, ...] = Field((), description="registered and not there, or whose update is not in")
     rounds: tuple[RoundOut, ...] = Field((), description="its rounds, the first one first; a list of runs has none")
+    collaboration: CollaborationOut | None = Field(
+        None,
+        description="who learns from whom, where each client gets a mixture of its own",
+        exclude_if=lambda found: found is None,
+    )

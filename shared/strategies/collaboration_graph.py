@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from shared.method.graph import Float64
+from shared.method.parameters import Array, Arrays
 
 LEAST_SPREAD = 1e-12  # of the widest column's spread; a column with less is the same for all
 Terms = Literal["both", "low", "high"]
@@ -153,3 +154,38 @@ def project_on_simplex(rows: Float64, total: float = 1.0) -> Float64:
     sums = found.sum(axis=1, keepdims=True)
     scaled: Float64 = found * np.where(sums > 0, total / np.where(sums > 0, sums, 1.0), 1.0)
     return scaled
+
+
+ROW = "weights."
+"""What the names of W's rows in a state's memory begin with, before the client's: (K, M), M in the order of names."""
+COLUMNS = "effective_columns"
+"""In the memory: 1 / sum r^2 and 1 / sum s^2 of each order, (2, K)."""
+
+
+@dataclass(frozen=True)
+class Collaboration:
+    """W of each order (K, M, M), for clients in the order of their names, and its effective columns (2, K)."""
+
+    clients: tuple[str, ...]
+    weights: Float64
+    columns: Float64
+
+    @property
+    def overall(self) -> Float64:
+        """The mean over orders: by what all but the filter is mixed, (M, M)."""
+        mean: Float64 = self.weights.mean(axis=0)
+        return mean
+
+    def remember(self) -> dict[str, Array]:
+        """As the state's memory holds it: a row for each client."""
+        rows = {ROW + name: self.weights[:, place].astype(np.float32) for place, name in enumerate(self.clients)}
+        return {**rows, COLUMNS: self.columns.astype(np.float32)}
+
+
+def recall_collaboration(memory: Arrays) -> Collaboration | None:
+    """W of the round before, from the state's memory; None before the first."""
+    clients = tuple(sorted(name.removeprefix(ROW) for name in memory if name.startswith(ROW)))
+    if not clients:
+        return None
+    rows = [np.asarray(memory[ROW + name], dtype=np.float64) for name in clients]
+    return Collaboration(clients, np.stack(rows, axis=1), np.asarray(memory[COLUMNS], dtype=np.float64))

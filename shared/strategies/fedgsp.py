@@ -7,7 +7,7 @@ appendix, section III. Shapes: M clients, K order of the filter, F features.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -16,11 +16,19 @@ from pydantic import Field
 
 from shared.method.declaration import TensorSpec
 from shared.method.graph import Float64
-from shared.method.parameters import Array, Arrays, Float32, Parameters, State, Update
+from shared.method.parameters import Float32, Parameters, State, Update
 from shared.method.settings import MethodSettings
 from shared.method.tensors import EXCHANGES
 from shared.strategies.aggregation import mean_of_updates
-from shared.strategies.collaboration_graph import CollaborationStep, GraphRule, Terms, advance_weights, carry_weights
+from shared.strategies.collaboration_graph import (
+    Collaboration,
+    CollaborationStep,
+    GraphRule,
+    Terms,
+    advance_weights,
+    carry_weights,
+    recall_collaboration,
+)
 from shared.strategies.fedpub import own_mean
 from shared.strategies.local_client import FitInput, LocalClient
 from shared.strategies.strategy import OwnSettings, Strategy, read_own
@@ -28,10 +36,6 @@ from shared.strategies.strategy import OwnSettings, Strategy, read_own
 MODEL, FILTER = "unifilter", "filter.weight"
 LOW, HIGH = "signature.low", "signature.high"
 MEASURES = {LOW: "signature_low", HIGH: "signature_high"}
-ROW = "weights."
-"""What the names of W's rows in the state's memory begin with, before the client's: (K, M), M in the order of names."""
-COLUMNS = "effective_columns"
-"""In the memory: 1 / sum r^2 and 1 / sum s^2 of each order, (2, K)."""
 
 
 class FedGSPSettings(OwnSettings):
@@ -65,35 +69,6 @@ def fit_with_signatures(client: LocalClient, received: FitInput, *, method: Meth
     shape = (method.nodes.order, method.nodes.features)
     reports = {n: np.array(client.measure(by), dtype=np.float32).reshape(shape) for n, by in MEASURES.items()}
     return Parameters({**arrays, **reports})
-
-
-@dataclass(frozen=True)
-class Collaboration:
-    """W of each order (K, M, M), for clients in the order of their names, and its effective columns (2, K)."""
-
-    clients: tuple[str, ...]
-    weights: Float64
-    columns: Float64
-
-    @property
-    def overall(self) -> Float64:
-        """The mean over orders: by what all but the filter is mixed, (M, M)."""
-        mean: Float64 = self.weights.mean(axis=0)
-        return mean
-
-    def remember(self) -> dict[str, Array]:
-        """As the state's memory holds it: a row for each client."""
-        rows = {ROW + name: self.weights[:, place].astype(np.float32) for place, name in enumerate(self.clients)}
-        return {**rows, COLUMNS: self.columns.astype(np.float32)}
-
-
-def recall_collaboration(memory: Arrays) -> Collaboration | None:
-    """W of the round before, from the state's memory; None before the first."""
-    clients = tuple(sorted(name.removeprefix(ROW) for name in memory if name.startswith(ROW)))
-    if not clients:
-        return None
-    rows = [np.asarray(memory[ROW + name], dtype=np.float64) for name in clients]
-    return Collaboration(clients, np.stack(rows, axis=1), np.asarray(memory[COLUMNS], dtype=np.float64))
 
 
 def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Collaboration:
@@ -153,6 +128,7 @@ def fedgsp(method: MethodSettings) -> Strategy:
         combine=partial(combine_by_spectra, rule=settings.rule),
         step=keep_memory,
         answer=own_mean,
+        collaboration=recall_collaboration,
         model=MODEL,
         settings=settings,
     )

@@ -15,6 +15,7 @@ from shared.method.parameters import STORED, Array, Arrays, Parameters, Scalars,
 from shared.method.settings import MethodSettings, Server, validate_settings
 from shared.method.tensors import EXCHANGES, ITEM_TABLE, ExchangeableTensors, Range, Ranges, Tensor, initial_parameters
 from shared.strategies.aggregation import Mixing, mean_of_updates
+from shared.strategies.collaboration_graph import Collaboration
 from shared.strategies.local_client import PLAIN, FitInput, FitResult, LocalClient, Objective
 
 
@@ -98,7 +99,8 @@ class Strategy:
     of the client, "" the one that the settings name. settings: its own ones. own_tensors: what it exchanges in place of
     a model's tensors, where it trains none. enough_rounds: after so many nothing changes any more; None: it trains.
     sums_alone: no run trains, and nothing but sums leaves; a silo makes its model of the sums once they are there.
-    tells: what of the shard goes up besides: "features", as statistics of them, or "counts" of examples.
+    collaboration: who learns from whom, by the state's memory, where each client gets a mixture of its own that the
+    operator is shown. tells: what of the shard goes up besides: "features", as statistics, or "counts" of examples.
     """
 
     name: str
@@ -120,6 +122,7 @@ class Strategy:
     own_tensors: Callable[[MethodSettings], tuple[Tensor, ...]] | None = None
     enough_rounds: int | None = None
     sums_alone: bool = False
+    collaboration: Callable[[Arrays], Collaboration | None] | None = None
     tells: frozenset[str] = frozenset()
 
     def exchange(self, method: MethodSettings) -> ExchangeableTensors:

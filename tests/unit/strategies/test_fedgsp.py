@@ -19,8 +19,8 @@ from shared.method.tensors import initial_parameters
 from shared.protocol.wire import encode, open_parameters
 from shared.strategies import build_strategy
 from shared.strategies.agreement import secure_declaration
-from shared.strategies.collaboration_graph import begin_weights
-from shared.strategies.fedgsp import FILTER, HIGH, LOW, ROW, recall_collaboration
+from shared.strategies.collaboration_graph import ROW, begin_weights, recall_collaboration
+from shared.strategies.fedgsp import FILTER, HIGH, LOW
 from shared.strategies.strategy import Strategy
 
 NODES = NodeSettings(features=4, classes=2, order=3)

@@ -1,0 +1,66 @@
+"""Heat map of who learns from whom, where each client gets a mixture of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.protocol.schemas import CollaborationOut
+
+SHOWN, SHADES = 30, 10
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """One weight: as it is written, and its shade from 0 to SHADES of the largest weight that is shown."""
+
+    value: str
+    shade: int
+
+
+@dataclass(frozen=True)
+class HeatRow:
+    """What one client gets of each."""
+
+    client: str
+    cells: tuple[HeatCell, ...]
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """W of the clients that a page holds. notes: what it follows from. more: how many clients are not shown."""
+
+    round: int
+    clients: tuple[str, ...]
+    rows: tuple[HeatRow, ...]
+    notes: tuple[str, ...]
+    more: int
+
+
+def draw_heat_map(found: CollaborationOut | None) -> HeatMap | None:
+    """The weights of the first clients by name; None where all get the same."""
+    if found is None:
+        return None
+    shown = found.clients[:SHOWN]
+    rows = [row[: len(shown)] for row in found.weights[: len(shown)]]
+    most = max((value for row in rows for value in row), default=0.0) or 1.0
+    return HeatMap(
+        found.round,
+        shown,
+        tuple(
+            HeatRow(client, tuple(HeatCell(f"{value:.2f}", round(SHADES * value / most)) for value in row))
+            for client, row in zip(shown, rows, strict=True)
+        ),
+        (
+            f"Likeness at low frequencies is told by {_describe(found.columns_low)} features.",
+            f"Unlikeness at high ones by {_describe(found.columns_high)}.",
+        ),
+        len(found.clients) - len(shown),
+    )
+
+
+def _describe(columns: tuple[float, ...]) -> str:
+    """The least and the most over orders."""
+    if not columns:
+        return "no"
+    least, most = min(columns), max(columns)
+    return f"{least:,.1f}" if f"{least:.1f}" == f"{most:.1f}" else f"{least:,.1f} to {most:,.1f}"
