@@ -25,9 +25,9 @@ from client_service.secure_rounds.masking import Masking
 from client_service.serving.model_server import ModelServer
 from client_service.settings import ClientSettings
 from client_service.sums.common_items import CommonItems, require_list
-from client_service.sums.registry import SILO_SUMS, find_silo_sum
+from client_service.sums.registry import find_silo_sum
 from client_service.sums.silo_sum import Statistics, SummedDigests
-from client_service.sums.storage import FOLDER, load_basis, load_basis_head, run_secret
+from client_service.sums.storage import FOLDER, run_secret
 from client_service.tasks.task import RunContext, Task, TaskShard
 from client_service.training.training_state import RoundContext
 from shared.errors import PrivacyError
@@ -37,7 +37,7 @@ from shared.method.settings import MethodSettings
 from shared.strategies import build_strategy
 from shared.strategies.agreement import settle_similarity
 from shared.strategies.strategy import Strategy
-from shared.sums import find_sum, list_sums, method_of_part
+from shared.sums import find_sum, method_of_part
 from shared.sums.sum import EMPTY_PART_DIGEST
 
 
@@ -184,18 +184,6 @@ def open_basis_run(
     if chosen.complete is not None:
         more["secret"] = run_secret(folder, place.run, federation)
     return BasisRun(place, numbers, folder, clients, summed, **more)
-
-
-def complete_shard(settings: ClientSettings, shard: TaskShard, federation: str) -> TaskShard:
-    """The shard with what the newest sums tell of it, such as those of its nodes' neighbours in other silos. Slow."""
-    folder = basis_folder(settings)
-    for part, basis in list_sums(settings.method).items():
-        complete = SILO_SUMS[basis.kind].complete
-        head = None if complete is None else load_basis_head(folder, part)
-        if complete is None or head is None or (found := load_basis(folder, head.digest)) is None:
-            continue
-        shard = complete(found, shard, run_secret(folder, head.run, federation))
-    return shard
 
 
 class ClientRun(Protocol):

@@ -15,7 +15,6 @@ from client_service.federation.client_run import (
     Silo,
     agree_method,
     basis_folder,
-    complete_shard,
     open_basis_run,
     place_run,
 )
@@ -28,7 +27,7 @@ from client_service.sums.common_items import CommonItems
 from client_service.sums.content import ContentStatistics, find_agreed_features
 from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import Statistics
-from client_service.sums.storage import load_basis, load_basis_head
+from client_service.sums.storage import complete_shard, load_basis, load_basis_head
 from client_service.tasks.task import RunContext, TaskShard
 from shared.errors import ProtocolError
 from shared.method.declaration import TRAINING, Declaration, Part
@@ -128,8 +127,8 @@ class RunOpening:
 
     async def _completed_shard(self) -> TaskShard:
         """The shard with what earlier sums tell of it."""
-        silo = self._silo
-        return await self._in_worker(complete_shard, silo.settings, silo.shard, silo.federation)
+        settings, shard = self._silo.settings, self._silo.shard
+        return cast(TaskShard, await self._in_worker(complete_shard, self._basis_folder, settings.method, shard))
 
     async def _content(self, state: RunOut) -> ContentStatistics | None:
         """Finds the kept content sums of a run, or makes them from its sums.

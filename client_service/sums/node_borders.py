@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from client_service.data.foreign_edges import BorderSums
 from client_service.data.id_columns import normalise_ids
 from client_service.data.node_graphs import NodeShard
+from client_service.models.nodes.closed_form import unit_rows
 from client_service.models.nodes.spectral_bases import inverse_roots, propagate_nodes
 from client_service.sums.silo_sum import FIXED_BYTES, Arrays, SiloSum, Statistics, SummedDigests, SumRound, Sums
 from shared.errors import ProtocolError
@@ -181,7 +182,8 @@ def _add_neighbours(grid: UInt32, shard: NodeShard, at: SumRound, claims: UInt32
 def _propagate_own(shard: NodeShard, at: SumRound) -> Float64:
     """P^h X of the own nodes for round h + 2, with the sums of the rounds before."""
     hops = at.number - 2
-    product: Float64 = shard.features.toarray().astype(np.float64)
+    features = unit_rows(shard.features) if at.method.nodes.projected else shard.features
+    product: Float64 = features.toarray().astype(np.float64)
     if hops == 0:
         return product
     tables = np.stack([at.sums[number][TABLE] for number in range(2, at.number)])

@@ -11,6 +11,7 @@ import secrets
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -23,7 +24,9 @@ from shared.errors import DataError
 from shared.files import PRIVATE, load_message, replace_file, write_new
 from shared.message import Message
 from shared.method.declaration import Part
+from shared.method.settings import MethodSettings
 from shared.protocol.schemas import RunName
+from shared.sums import list_sums
 from shared.sums.sum import BASIS
 
 FOLDER = "basis"  # beside that of the models
@@ -42,6 +45,19 @@ def run_secret(folder: Path, run: str, federation: str) -> bytes:
     if len(kept) != SECRET_BYTES:
         raise DataError(f"{folder / SECRET}: expected {SECRET_BYTES} random bytes, got {len(kept)}: remove the file")
     return hmac.digest(kept, f"sums of {run} of {federation}".encode(), hashlib.sha256)
+
+
+def complete_shard(folder: Path, method: MethodSettings, shard: Any) -> Any:
+    """The shard with what the newest sums of the federation's parts tell of it, such as its nodes' neighbours. Slow.
+
+    folder: where sums are kept. method: the silo's settings.
+    """
+    for part, basis in list_sums(method).items():
+        complete = SILO_SUMS[basis.kind].complete
+        head = None if complete is None else load_basis_head(folder, part)
+        if complete is not None and head is not None and (found := load_basis(folder, head.digest)) is not None:
+            shard = complete(found, shard, run_secret(folder, head.run, found.described()["federation"]))
+    return shard
 
 
 class BasisHead(Message):

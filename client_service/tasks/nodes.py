@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,6 +21,7 @@ from client_service.runtime.interruption import Interrupt
 from client_service.serving.node_labels import NodeLabels
 from client_service.settings import ClientSettings
 from client_service.sums.node_gram import SummedGram
+from client_service.sums.storage import FOLDER, complete_shard
 from client_service.tasks.page_texts import NODES as NOUNS
 from client_service.tasks.page_texts import try_node
 from client_service.tasks.task import ModelStart, RunContext, Task
@@ -29,10 +30,13 @@ from shared.method.declaration import Counts
 
 
 def load_nodes(settings: ClientSettings) -> NodeShard:
-    """The shard of a client's settings. DataError for files of no use, SettingsError for other sizes than all share."""
+    """The shard of a client's settings, with what sums tell of its nodes' neighbours in other silos.
+
+    DataError for files of no use, SettingsError for other sizes than all share.
+    """
     shard = replace(load_node_shard(settings.shard), name=settings.name)
     sizes_of(shard, settings.method.nodes)
-    return shard
+    return cast(NodeShard, complete_shard(settings.state_directory / FOLDER, settings.method, shard))
 
 
 def count_nodes(shard: NodeShard) -> Counts:

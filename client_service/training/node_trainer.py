@@ -89,16 +89,15 @@ class NodeTrainer(NodeNetworkTrainer):
 
     @cached_property
     def alone(self) -> ClosedForm:
-        """The closed form of the silo's own nodes. Slow."""
-        spec = spec_of_settings(self.sizes)
-        return self._fit(find_own_directions(self.shard, spec) if spec.directions else None)
+        """The closed form of the silo's own nodes and edges. Slow."""
+        return self._fit_alone(replace(self.shard, borders=None))
 
     @cached_property
     def closed(self) -> ClosedForm:
         """The closed form that answers: with the sums of all silos where they are made. Slow."""
         if self.summed is None:
-            return self.alone
-        return self._fit(self.summed.find_projection(self.sizes), self.summed)
+            return self.alone if self.shard.borders is None else self._fit_alone(self.shard)
+        return self._fit(self.shard, self.summed.find_projection(self.sizes), self.summed)
 
     @torch.no_grad()
     def class_scores(self) -> Float64:
@@ -123,11 +122,15 @@ class NodeTrainer(NodeNetworkTrainer):
     def parameter_groups(self, only: str) -> list[dict[str, Any]]:
         return super().parameter_groups(only) if self.has_network else []
 
-    def _fit(self, projection: Float64 | None, summed: SummedGram | None = None) -> ClosedForm:
+    def _fit_alone(self, shard: NodeShard) -> ClosedForm:
         spec = spec_of_settings(self.sizes)
-        design = complete_design(propagated_blocks(self.shard, spec, projection), spec)
-        pooled = None if summed is None else summed.pool(self.shard, design)
-        return ClosedForm(fit_nodes(self.shard, design, spec, pooled), spec, design, projection)
+        return self._fit(shard, find_own_directions(shard, spec) if spec.directions else None)
+
+    def _fit(self, shard: NodeShard, projection: Float64 | None, summed: SummedGram | None = None) -> ClosedForm:
+        spec = spec_of_settings(self.sizes)
+        design = complete_design(propagated_blocks(shard, spec, projection), spec)
+        pooled = None if summed is None else summed.pool(shard, design)
+        return ClosedForm(fit_nodes(shard, design, spec, pooled), spec, design, projection)
 
     def _closed_loss(self) -> float:
         """The closed form's cross entropy over training nodes; 0 without one."""
