@@ -1,6 +1,6 @@
 """A moment of a run -> a process that ends there by SIGKILL, once: patched into a service before it starts.
 
-Each moment is one place in the services' own code, in round `ROUND` and at `CLIENT`. Who dies there is either the
+Each moment is one place in the services' own code, in the plan's round and at `CLIENT`. Who dies there is either the
 process that has come to it or another one; a file says that it has happened, so that the next process passes by.
 What is patched is imported where it is patched: whoever forks the services has not imported all of it.
 """
@@ -30,11 +30,13 @@ EARLY_SECONDS = 0.5  # in which an answer that does not wait for its commit woul
 
 @dataclass(frozen=True)
 class Plan:
-    """Who dies, in which moment. `folder`: where each process says its id, and the death that it has happened."""
+    """Who dies, in which moment and round. `folder`: where each process says its id, and the death that it has
+    happened."""
 
     moment: str
     victim: str
     folder: Path
+    round: int = ROUND
 
     @property
     def place(self) -> str:
@@ -90,7 +92,7 @@ def before_upload(plan: Plan) -> None:
     real = Aggregator.upload
 
     async def upload(aggregator: Aggregator, run: str, number: int, body: bytes) -> Any:
-        if number == ROUND:
+        if number == plan.round:
             plan.strike()
         return await real(aggregator, run, number, body)
 
@@ -120,7 +122,7 @@ def mid_upload(plan: Plan) -> None:
         plan.strike()
 
     async def handle(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-        if request.method == "PUT" and f"/rounds/{ROUND}/" in request.url.path and not plan.marker.exists():
+        if request.method == "PUT" and f"/rounds/{plan.round}/" in request.url.path and not plan.marker.exists():
             request.stream = Halved(await request.aread(), strike)
         return await real(transport, request)
 
@@ -134,7 +136,7 @@ def before_commit(plan: Plan) -> None:
     real = run_document.save_run
 
     def save_run(database: Any, run: Any, **what: Any) -> None:
-        if run.round == ROUND and CLIENT in run.receipts and not plan.marker.exists():
+        if run.round == plan.round and CLIENT in run.receipts and not plan.marker.exists():
             time.sleep(EARLY_SECONDS)
             plan.strike()
         real(database, run, **what)
@@ -144,12 +146,14 @@ def before_commit(plan: Plan) -> None:
 
 def update_committed(plan: Plan) -> None:
     """The round's last update, whosever it is, and that it closes the round are durable, and nobody has heard of it."""
-    after_first_commit(lambda run: (run.round, run.phase) == (ROUND, "aggregated"), plan.strike)
+    after_first_commit(lambda run: (run.round, run.phase) == (plan.round, "aggregated"), plan.strike)
 
 
 def state_committed(plan: Plan) -> None:
-    """The new state and the round that it opens are durable, and nobody has heard of it."""
-    after_first_commit(lambda run: (run.round, run.phase) == (ROUND + 1, "open"), plan.strike)
+    """The new state and the round that it opens, or the run's end, are durable, and nobody has heard of it."""
+    after_first_commit(
+        lambda run: (run.round, run.phase) in ((plan.round + 1, "open"), (plan.round, "finished")), plan.strike
+    )
 
 
 def aggregating(plan: Plan) -> None:
@@ -163,7 +167,7 @@ def aggregating(plan: Plan) -> None:
         return packed(state)
 
     def aggregate(archive: Any, run: Any) -> Any:
-        computation.pack_state = struck if run.round == ROUND else packed
+        computation.pack_state = struck if run.round == plan.round else packed
         return real(archive, run)
 
     computation.aggregate_round = aggregate
@@ -185,7 +189,7 @@ def writing_a_state(plan: Plan) -> None:
         plan.strike()
 
     def aggregate(archive: Any, run: Any) -> Any:
-        if run.round == ROUND:
+        if run.round == plan.round:
             Spool.write = half  # type: ignore[method-assign]
         return real(archive, run)
 
@@ -203,7 +207,7 @@ def writing_a_checkpoint(plan: Plan) -> None:
         real(path, arrays, metadata)
         if not path.name.startswith(f".{NAME}.") or metadata is None:
             return
-        if json.loads(metadata["head"])["round"] == ROUND and not plan.marker.exists():
+        if json.loads(metadata["head"])["round"] == plan.round and not plan.marker.exists():
             os.truncate(path, path.stat().st_size // 2)
             plan.strike()
 
@@ -242,7 +246,7 @@ def distributing(plan: Plan) -> None:
 
     def create_app(settings: Any) -> FastAPI:
         app = real(settings)
-        app.add_middleware(Cutting, path=f"/rounds/{ROUND}/clients/{CLIENT}/personalized", plan=plan)
+        app.add_middleware(Cutting, path=f"/rounds/{plan.round}/clients/{CLIENT}/personalized", plan=plan)
         return app
 
     service.create_app = create_app
@@ -263,7 +267,7 @@ def training(plan: Plan) -> None:
         check(interrupt)
 
     def fitted(part: TrainingRun, strategy: Any, moment: Any, received: Any) -> Any:
-        if moment.round == ROUND:
+        if moment.round == plan.round:
             Interrupt.check = looked  # type: ignore[method-assign]
         return fit(part, strategy, moment, received)
 

@@ -1,4 +1,4 @@
-"""SIGKILL of either side in any moment of a basis run, and a supervisor's restart: all silos end with the same basis.
+"""SIGKILL of either side in any moment of a run that sums, and a supervisor's restart: all silos end with one sum.
 
 As test_kill_matrix, of the rounds that come before training: real processes, sockets and files.
 """
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from client_service.data.node_files import save_node_shard
 from client_service.sums.storage import load_basis_head
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, method_settings
 from simulation.experiments.experiment import Experiment
+from tests.support.nodes import small_graph
 from tests.system.faults.federation import LONGEST_SECONDS
 from tests.system.faults.points import AGGREGATOR, CLIENT, MOMENTS, Plan
 from tests.system.faults.supervised import LOOK_SECONDS, Supervised, supervised
@@ -27,8 +29,11 @@ pytestmark = [pytest.mark.anyio, pytest.mark.processes]
 ALWAYS = ("after upload, before commit", AGGREGATOR)  # the others are for `make faults`
 IN_TRAINING = {("while training", AGGREGATOR), ("while training", CLIENT), ("while writing a blob", CLIENT)}
 """Moments that a basis run has not."""
+ROUNDS = {"items": 2, "nodes": 1}
+"""The round that is hit: iterated sums of items have three, Gram sums of nodes one."""
 CELLS = [
-    pytest.param(moment, victim, marks=() if (moment, victim) == ALWAYS else pytest.mark.slow)
+    pytest.param(kind, moment, victim, marks=() if (moment, victim) == ALWAYS else pytest.mark.slow)
+    for kind in ROUNDS
     for moment in MOMENTS
     for victim in (AGGREGATOR, CLIENT)
     if (moment, victim) not in IN_TRAINING
@@ -36,12 +41,20 @@ CELLS = [
 
 
 @pytest.fixture
-def described(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[str], Experiment]:
+def described(silos: Silos, small: MethodSettings, tmp_path: Path) -> Callable[[str, str], Experiment]:
     basis = small.basis.model_copy(update={"kind": "iterated", "rank": 5, "rounds": 3})
-    method, shards = small.model_copy(update={"basis": basis}), silos(3)
+    method = small.model_copy(update={"basis": basis})
 
-    def describe(name: str) -> Experiment:
-        return Experiment(shards, tmp_path / name, method, rounds=1, seed=7, device="cpu")
+    def describe(kind: str, name: str) -> Experiment:
+        if kind == "items":
+            return Experiment(silos(3), tmp_path / name, method, rounds=1, seed=7, device="cpu")
+        paths = tuple(tmp_path / "nodes" / f"client-{number}" for number in (1, 2, 3))
+        for seed, path in enumerate(paths):
+            save_node_shard(path, small_graph(seed=seed, name=path.name))
+        sizes = {"nodes.features": 4, "nodes.classes": 2, "nodes.random_features": 6}
+        sums = {"basis.kind": "node_gram", "strategy.train": False, "strategy.send": False}
+        summed = method_settings(model="node_ridge", **sizes, **sums)
+        return Experiment(paths, tmp_path / name, summed, "local", "nodes", rounds=1, seed=7, device="cpu")
 
     return describe
 
@@ -68,13 +81,13 @@ async def live(experiment: Experiment, plan: Plan | None = None) -> tuple[set[st
             return found, [name for name, _ in running.deaths]
 
 
-@pytest.mark.parametrize(("moment", "victim"), CELLS)
-async def test_whoever_is_killed_whenever_all_silos_end_with_the_same_basis(
-    described: Callable[[str], Experiment], moment: str, victim: str
+@pytest.mark.parametrize(("kind", "moment", "victim"), CELLS)
+async def test_whoever_is_killed_whenever_all_silos_end_with_the_same_sum(
+    described: Callable[[str, str], Experiment], kind: str, moment: str, victim: str
 ) -> None:
-    undisturbed, _ = await live(described("undisturbed"))
-    experiment = described("disturbed")
-    plan = Plan(moment, victim, experiment.folder / "supervised")
+    undisturbed, _ = await live(described(kind, "undisturbed"))
+    experiment = described(kind, "disturbed")
+    plan = Plan(moment, victim, experiment.folder / "supervised", ROUNDS[kind])
     assert await live(experiment, plan) == (undisturbed, [victim])
     assert len(undisturbed) == 1
     require_no_remains(experiment)
