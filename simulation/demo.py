@@ -79,12 +79,13 @@ class ListedNewItem:
 def run_demonstration(
     experiment: Experiment, places: Addresses, *, edges_kept: float | None, shown: bool, root: Path, keep: bool = False
 ) -> DemoResult:
-    """Start the services, train in the strict boundary and then, where there is one, with the common basis; report, and
-    ask for one recommendation.
+    """Start the services, train in the strict boundary, unless sums alone are sent, and then, where there is one, with
+    the common basis; report, and ask for one recommendation.
 
     The processes are recorded in `root`, the demos' folder, and in the user's list of demos. `keep`: leave the services
     running. Whatever else ends this process, by SIGKILL too, ends them.
     """
+    from shared.sums import list_sums
     from simulation.engines.study import run_study
     from simulation.experiments.federation import Outcome
     from simulation.experiments.processes import start_services
@@ -109,7 +110,7 @@ def run_demonstration(
         if keep:
             children.keep_running()
     lone = simulated_task(experiment.task).find_lone_shards(experiment.shards)
-    shops = () if len(outcomes) < 2 else shop_gains(outcomes[-1].qualities, lone)
+    shops = () if not list_sums(experiment.method) else shop_gains(outcomes[-1].qualities, lone)
     return DemoResult(report, ways, ledgers, url, example, *keys, places, answer, shops, new)
 
 
@@ -132,12 +133,15 @@ async def _conduct_over_loopback(
     experiment: Experiment, places: Addresses, children: Children, observe: Observe
 ) -> list[Outcome]:
     """The outcome of each training run."""
+    from shared.strategies import build_strategy
     from shared.sums import list_sums
-    from simulation.experiments.federation import conduct_run
+    from simulation.experiments.federation import Outcome, conduct_run
     from simulation.experiments.processes import connect_services
 
     async with connect_services(experiment, places, children) as federation:
-        outcomes = [await conduct_run(federation, experiment.strict_request(), observe)]
+        outcomes = list[Outcome]()
+        if not build_strategy(experiment.strategy, experiment.method).sums_alone:
+            outcomes.append(await conduct_run(federation, experiment.strict_request(), observe))
         if list_sums(experiment.method):
             outcomes.append(await conduct_run(federation, experiment.run_request(), observe))
     return outcomes
@@ -146,15 +150,18 @@ async def _conduct_over_loopback(
 def _compare_ways(
     experiment: Experiment, report: dict[str, Any], outcomes: list[Outcome], ledgers: Ledgers
 ) -> tuple[Way, ...]:
-    from simulation.reports.joining_value import COMMON, CONTENT, STRICT, TRANSITIONS, federated_way, own_ways
+    from shared.sums import list_sums
+    from simulation.reports.joining_value import COMMON, CONTENT, GRAM, STRICT, TRANSITIONS, federated_way, own_ways
 
     declaration, ways = experiment.make_aggregator_settings().declaration(), own_ways(report)
     strict = STRICT if experiment.strategy == "lpsfed" else f"{experiment.strategy}, no other exchange"
-    summed = COMMON if experiment.method.basis.kind != "transitions" else TRANSITIONS
-    summed = CONTENT if experiment.method.sums else summed
-    for name, outcome in zip((strict, summed), outcomes, strict=False):
+    named = {"transitions": TRANSITIONS, "node_gram": GRAM}
+    summed = named.get(experiment.method.basis.kind, CONTENT if experiment.method.sums else COMMON)
+    alone = len(outcomes) == 1 and bool(list_sums(experiment.method))
+    for name, outcome in zip((summed,) if alone else (strict, summed), outcomes, strict=False):
         asked = outcome.history.request
-        runs = tuple(run for run in (asked.content, asked.basis, outcome.history.run) if run is not None)
+        told = (asked.over, asked.content, asked.basis, outcome.history.run)
+        runs = tuple(run for run in told if run is not None)
         results = tuple(outcome.qualities.values())
         ways.append(federated_way(name, results, runs, ledgers, declaration))
     return tuple(ways)

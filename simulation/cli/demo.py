@@ -52,9 +52,9 @@ def demo(
     """Partition, start aggregator and clients as processes, train, report, and answer a request.
 
     It trains without sums and then with sums of the silos' data, in secure mode, which takes three clients; fewer have
-    no sums. With --task sessions these are sums of transitions, unless --common-basis is off.
+    no sums. With --task sessions these are sums of transitions, with --task nodes Gram sums, unless --common-basis is
+    off.
     """
-    from shared.method.settings import method_settings
     from shared.protocol.secure.messages import FEWEST_CLIENTS
     from simulation.demo import stop_demos
     from simulation.experiments.experiment import Experiment
@@ -70,19 +70,20 @@ def demo(
     doing = simulated_task(task.value)
     if clients < FEWEST_CLIENTS:
         common_basis = options.ItemBasisKind.off
-    summed = doing.sums if doing.sums == "transitions" and common_basis.value != "off" else common_basis.value
+    own_sums = doing.sums != "exact" and common_basis is not options.ItemBasisKind.off
+    summed = doing.sums if own_sums else common_basis.value
     changes = options.method_changes(None, options.BasisFlags(options.BasisKind(summed), rank, basis_rounds))
     taught = doing.taught if data is None else {}
     how = None if data in (None, CHAIN, SHOPS) or task is not options.TaskName.items else options.Method.users
-    method_settings(doing.preset, **taught, **changes)  # refuses flags before data are read
+    doing.choose_method(None, doing.strategy, {**taught, **changes})  # refuses flags before data are read
     cut = options.choose_cut(data or SHOPS, task, clients, options.DivisionFlags(how, split=split), file)
     shards = doing.cut(data or doing.generated, cut, fresh / "shards")
     more = {} if common_basis is options.ItemBasisKind.off else doing.declare_content(shards.paths)
-    method = method_settings(doing.preset, **taught, **changes, **more)
+    method, _ = doing.choose_method(None, doing.strategy, {**taught, **changes, **more})
     experiment = Experiment(
         shards.paths,
         fresh,
-        method,
+        doing.fit_method(method, shards.paths),
         doing.strategy,
         doing.name,
         rounds=rounds,
@@ -187,7 +188,7 @@ def _print_end(seen: DemoResult, task: options.TaskName, *, keep: bool) -> None:
     for name, (url, file) in pages.items():
         sys.stdout.write(f"  {name:<10} {url}/    {file}\n")
     body = "" if seen.example.body is None else f" --json '{json.dumps(seen.example.body)}'"
-    OUT.print("\nThey go on serving until `lpsfed demo --stop`. To ask for a recommendation:\n")
+    OUT.print(f"\nThey go on serving until `lpsfed demo --stop`. To ask for {seen.example.asks}:\n")
     asking = f'curl -H "Authorization: Bearer $(cat {seen.key_file})"'
     sys.stdout.write(f"{asking}{body} '{seen.url}'\n")
     if seen.new is not None:

@@ -111,6 +111,7 @@ class BasisKind(StrEnum):
     exact = "exact"
     iterated = "iterated"
     transitions = "transitions"
+    node_gram = "node_gram"
 
 
 class ItemBasisKind(StrEnum):

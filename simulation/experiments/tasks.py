@@ -29,11 +29,12 @@ LIST_LENGTH, ASKED_USERS = 10, 20  # items of a list with a place for a new one;
 @dataclass(frozen=True)
 class Example:
     """A request to a silo. path: with its query; body: of a POST, None for a GET. said: what the answer is for.
-    choose: the list in the answer."""
+    choose: the list in the answer. asks: what is asked for, in words."""
 
     path: str
     said: str
     body: dict[str, Any] | None = None
+    asks: str = "a recommendation"
     choose: Callable[[dict[str, Any]], dict[str, Any]] = field(default=lambda answer: answer)
 
 
@@ -203,7 +204,7 @@ class SessionTask(SimulatedTask):
         clicks, starts = sessions.split_sessions(TEST if (sessions.splits == TEST).any() else TRAIN)
         session = tuple(sessions.item_ids[row] for row in clicks[: max(1, starts[1] - 1)])
         body = NextIn(session=session, k=SHOWN).model_dump(include={"session", "k"}, mode="json")
-        return Example("/v1/next", f"After {', '.join(session)}", body, lambda answer: answer["results"][0])
+        return Example("/v1/next", f"After {', '.join(session)}", body, choose=lambda answer: answer["results"][0])
 
     def digest(self, shard: Path) -> str:
         from client_service.data.session_files import load_session_shard
@@ -221,6 +222,7 @@ class NodeTask(SimulatedTask):
 
     name = "nodes"
     generated = "rings"  # simulation.graphs.source.RINGS
+    taught: ClassVar = {"nodes.random_features": 0}  # validation would not take them, and the sums are a tenth
     strategy = "local"
     preset = "nodes"
     sums = GRAM
@@ -274,7 +276,9 @@ class NodeTask(SimulatedTask):
         graph = load_node_shard(shard)
         nodes = next((rows for split in (UNLABELLED, TEST) if len(rows := graph.nodes_of(split))), graph.nodes_of(0))
         node = graph.node_ids[max(nodes, key=graph.degrees.__getitem__)]
-        return Example("/v1/labels", f"Label of {node}", {"nodes": [node]}, lambda answer: answer["results"][0])
+        return Example(
+            "/v1/labels", f"Label of {node}", {"nodes": [node]}, "a label", lambda answer: answer["results"][0]
+        )
 
     def digest(self, shard: Path) -> str:
         from client_service.data.node_files import load_node_shard

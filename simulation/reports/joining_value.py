@@ -16,6 +16,7 @@ from simulation.reports.report import floor_means
 
 ALONE, STRICT, COMMON = "alone", "LPSFed, strict boundary", "with the common basis"
 CONTENT, TRANSITIONS = "with common basis and text", "with transitions of all silos"
+GRAM = "with Gram sums of all silos"
 RunResult = QualityOut | EarlierRun
 Ledgers = Mapping[str, Sequence[Mapping[str, Any]]]
 

@@ -32,7 +32,11 @@ BESIDE = {
 
 def worth_table(ways: Sequence[Way]) -> Table:
     """What joining was worth: each way's figures at the user mean, and beside them what left a client for it."""
-    keys = [key for key in ("ndcg@20", "recall@20", "hr@20", "mrr@20") if all(key in way.figures for way in ways)]
+    keys = [
+        key
+        for key in ("ndcg@20", "recall@20", "hr@20", "mrr@20", "auc", "accuracy")
+        if all(key in way.figures for way in ways)
+    ]
     table = figure_table("What joining is worth, test data, user mean", "", *keys, "bytes a client")
     for way in ways:
         figures = ("-" if (figure := way.figures[key]) is None else _format_figure(figure) for key in keys)
@@ -42,7 +46,7 @@ def worth_table(ways: Sequence[Way]) -> Table:
 
 def describe_worth(ways: Sequence[Way]) -> str:
     """What joining was worth, in a sentence: the best way in which something crossed, against a silo alone."""
-    keys = [key for key in ("ndcg@20", "mrr@20") if all(way.figures.get(key) is not None for way in ways)]
+    keys = [key for key in ("ndcg@20", "mrr@20", "auc") if all(way.figures.get(key) is not None for way in ways)]
     own, joined = ([way for way in ways if bool(way.bytes) is crossed] for crossed in (False, True))
     if not (keys and own and joined):
         return "What joining was worth: no test data say it."
@@ -55,16 +59,17 @@ def describe_worth(ways: Sequence[Way]) -> str:
     before = next((way for way in own if way.name == ALONE), max(own, key=figure))
     change = f": {figure(best) / figure(before) - 1:+.1%}" if figure(before) else ""
     said = f"{key.upper()} over all users, {_format_figure(figure(best))} {best.name}"
-    said = said.replace("MRR@20 over all users", "MRR@20 over all visits")
+    said = said.replace("MRR@20 over all users", "MRR@20 over all visits").replace("AUC over all users", "AUC")
     return f"What joining was worth: {said}, {_format_figure(figure(before))} {before.name}{change.replace('%', ' %')}."
 
 
 def shop_table(shops: Sequence[ShopGain]) -> Table:
-    """Renders what the last run brought each silo, with the ratio's interval over its users."""
+    """Renders what the last run brought each silo, with the ratio's interval over its users, or its nodes."""
+    nodes = shops[0].measure in ("auc", "accuracy")
     table = figure_table(
-        f"{shops[0].measure.upper()} of each shop, its own test items",
+        f"{shops[0].measure.upper()} of each {'silo, its own test nodes' if nodes else 'shop, its own test items'}",
         "",
-        "users",
+        "nodes" if nodes else "users",
         "alone",
         "together",
         "ratio",

@@ -164,8 +164,20 @@ def partition_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def _label_table(said: str, answer: Mapping[str, Any]) -> Table:
+    table = figure_table(as_one_line(said), "label", "probability")
+    for label, probability in sorted(answer["probabilities"].items(), key=lambda one: -one[1]):
+        table.add_row(as_one_line(label), f"{probability:.3f}")
+    table.add_section()
+    for neighbour in answer.get("neighbours", ()):
+        table.add_row(f"by neighbour {as_one_line(neighbour['node'])}", f"{neighbour['contribution']:+.3f}")
+    return table
+
+
 def answer_table(said: str, answer: Mapping[str, Any]) -> Table:
-    """A list of recommendations."""
+    """A list of recommendations, or the label of a node with the neighbours that weigh most."""
+    if "label" in answer:
+        return _label_table(said, answer)
     reasons = any(item.get("reason") for item in answer["items"])
     table = figure_table(as_one_line(said), "item", "title", "score", *(["reason"] if reasons else []))
     table.columns[1].no_wrap = False

@@ -124,6 +124,30 @@ def test_the_demo_of_sessions_ends_with_a_line_that_asks_what_comes_next(
 
 
 @pytest.mark.processes
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the line is for curl")
+def test_the_demo_of_nodes_ends_with_a_line_that_asks_for_a_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    try:
+        shown = run("demo", "--task", "nodes", "--clients", "3", "--first-port", "0", "--keep").stdout
+        assert "AUC of each silo, its own test nodes" in shown and "with Gram sums of all silos" in shown
+        assert "What joining was worth: AUC, ." in shown
+        [line] = [one for one in shown.splitlines() if one.startswith("curl ")]
+        asked = subprocess.run(
+            ["bash", "-c", f"{line} -s --noproxy '*'"], capture_output=True, check=True, timeout=LONGEST_SECONDS
+        )
+        answer = json.loads(asked.stdout)
+        [found] = answer["results"]
+        assert answer["model"].startswith("run-1.") and found["label"] in ("honest", "fraud")
+        assert found["neighbours"] and "fallback" not in found
+    finally:
+        run("demo", "--stop")
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "--stop"])
 def test_a_demo_that_is_ended_while_it_trains_leaves_no_service_behind(
     how: str, ratings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
