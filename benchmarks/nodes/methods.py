@@ -1,4 +1,4 @@
-"""Methods of the benchmark of node graphs, by name: a new one is a function and a line in METHODS."""
+"""Closed forms as methods of the benchmark of node graphs: a new one is a function and a line in CLOSED_FORMS."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def count_choices(models: list[NodeModel]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-METHODS: Mapping[str, NodeMethod] = {
+CLOSED_FORMS: Mapping[str, NodeMethod] = {
     one.name: one
     for one in (
         NodeMethod("alone", "each silo alone, closed form", run_alone),

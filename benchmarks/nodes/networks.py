@@ -1,56 +1,75 @@
-"""Trains networks of nodes by the product's strategies in one process, without HTTP, and judges them silo by silo."""
+"""Networks of nodes as methods of the benchmark: the product's strategies in one process, without HTTP.
+
+Each silo answers by the round that its own validation prefers. Test nodes choose nothing. Validation on seed 100 chose
+learning rate, tau (1 among them) and dropout: once for methods that train in the silos, for gradients, and for SAGE.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from client_service.data.node_graphs import TEST, VALID, NodeShard
+from benchmarks.nodes.cuts import DividedGraph
+from benchmarks.nodes.methods import NodeMethod, SiloScores
+from client_service.data.node_graphs import VALID, NodeShard
 from client_service.models.nodes.measures import primary_score
 from client_service.training.node_networks import NodeNetworkTrainer, label_probabilities
 from client_service.training.training_state import RoundContext
-from shared.method.parameters import Arrays, State, Update
-from shared.method.settings import MethodSettings
+from shared.method.parameters import Arrays, Float32, State, Update
+from shared.method.settings import MethodSettings, override
 from shared.strategies import build_strategy
+from shared.strategies.collaboration_graph import recall_collaboration
 from shared.strategies.strategy import Strategy
 
 CPU = torch.device("cpu")
+ROUNDS = 100
 
 
 @dataclass
 class SiloRecord:
-    """One silo over the rounds: its best round by its own validation, and what it had there."""
+    """One silo over the rounds: its best round by its own validation, and the scores of all nodes there."""
 
-    name: str
     valid: float = float("-inf")
-    test: float = float("nan")
     round: int = 0
+    scores: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+    def judge(self, trainer: NodeNetworkTrainer, number: int) -> None:
+        """Keep the scores where validation is better than in any round before."""
+        shard, found = trainer.shard, label_probabilities(trainer.model)
+        rows = shard.nodes_of(VALID)
+        valid = primary_score(found[rows], shard.labels[rows], len(shard.classes))
+        if valid > self.valid or self.round == 0:
+            self.valid, self.round, self.scores = valid, number, found.astype(np.float32)
 
 
 @dataclass(frozen=True)
-class NetworkFigures:
-    """valid, test: of each silo at its own best round, in the order of names. bytes_up: of one silo over all rounds."""
+class FederationRecord:
+    """records: of each silo in the order given. bytes_up: of one silo over all rounds, the mean over silos."""
 
-    valid: tuple[float, ...]
-    test: tuple[float, ...]
-    rounds: tuple[int, ...]
-    bytes_up: int
+    records: tuple[SiloRecord, ...]
+    bytes_up: float
     state: State = field(repr=False)
+
+    @property
+    def valid(self) -> float:
+        """Mean over silos of the best round's validation."""
+        return float(np.mean([one.valid for one in self.records]))
 
 
 def train_federation(
     shards: Sequence[NodeShard], method: MethodSettings, strategy: str, rounds: int, seed: int
-) -> NetworkFigures:
-    """All silos train in every round; each is judged after it by what it was given. Test data choose nothing."""
+) -> FederationRecord:
+    """All silos train in every round; each is judged after it by what it was given."""
     built = build_strategy(strategy, method)
     trainers = {one.name: begin_silo(one, built, method, seed) for one in shards}
     state, sent = State(built.start(method, seed)), dict[str, Update]()
     memories: dict[str, Arrays] = {name: {} for name in trainers}
-    records = {name: SiloRecord(name) for name in trainers}
-    uploaded = 0
+    records, uploaded = {name: SiloRecord() for name in trainers}, 0
     for number in range(1, rounds + 1):
         for name, trainer in trainers.items():
             trainer.moment = RoundContext(number, rounds, seed)
@@ -60,15 +79,8 @@ def train_federation(
         state = built.aggregate(state, list(sent.values()))
         for name, trainer in trainers.items():
             trainer.load(built.personalise(state, sent[name]))
-            judge_silo(trainer, records[name], number)
-    found = [records[name] for name in sorted(records)]
-    return NetworkFigures(
-        valid=tuple(one.valid for one in found),
-        test=tuple(one.test for one in found),
-        rounds=tuple(one.round for one in found),
-        bytes_up=uploaded // max(1, len(trainers)),
-        state=state,
-    )
+            records[name].judge(trainer, number)
+    return FederationRecord(tuple(records.values()), uploaded / max(1, len(trainers)), state)
 
 
 def begin_silo(shard: NodeShard, strategy: Strategy, method: MethodSettings, seed: int) -> NodeNetworkTrainer:
@@ -78,13 +90,86 @@ def begin_silo(shard: NodeShard, strategy: Strategy, method: MethodSettings, see
     return trainer
 
 
-def judge_silo(trainer: NodeNetworkTrainer, record: SiloRecord, number: int) -> None:
-    """Keep a silo's figures where its validation is better than in any round before."""
-    shard, found = trainer.shard, label_probabilities(trainer.model)
-    scores = {
-        split: primary_score(found[rows], shard.labels[rows], len(shard.classes))
-        for split in (VALID, TEST)
-        for rows in [shard.nodes_of(split)]
-    }
-    if scores[VALID] > record.valid or record.round == 0:
-        record.valid, record.test, record.round = scores[VALID], scores[TEST], number
+LOCAL: Mapping[str, Mapping[str, Any]] = {
+    "minesweeper": {"nodes.order": 10, "nodes.tau": 0.7, "learning_rate": 0.05},
+    "tolokers": {"nodes.order": 10, "nodes.tau": 1.0, "learning_rate": 0.02},
+    "cora": {"nodes.order": 5, "nodes.tau": 1.0, "learning_rate": 0.01, "nodes.dropout": 0.5},
+    "citeseer": {"nodes.order": 5, "nodes.tau": 1.0, "learning_rate": 0.01, "nodes.dropout": 0.5},
+}
+"""Of methods that train in the silos."""
+GRADIENTS: Mapping[str, Mapping[str, Any]] = {
+    **LOCAL,
+    "minesweeper": {"nodes.order": 10, "nodes.tau": 1.0, "learning_rate": 0.05},
+}
+SAGE: Mapping[str, Any] = {"model": "sage", "layers": 4, "learning_rate": 0.01, "nodes.dropout": 0.2}
+USUAL: Mapping[str, Any] = {"nodes.order": 5, "nodes.tau": 1.0, "learning_rate": 0.01}
+"""Of another graph."""
+
+
+def network_settings(
+    given: DividedGraph, known: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Any]
+) -> MethodSettings:
+    """Settings of the graph's networks, with its sizes and with what the method changes."""
+    chosen = next((known[name] for name in known if given.name.startswith(name)), USUAL)
+    sizes = {"nodes.features": given.nodes.features, "nodes.classes": given.nodes.classes}
+    return override({}, {"model": "unifilter", **sizes, **chosen, **changes})
+
+
+def run_network(
+    given: DividedGraph,
+    strategy: str,
+    changes: Mapping[str, Any],
+    known: Mapping[str, Mapping[str, Any]],
+    rounds: int,
+) -> SiloScores:
+    """Trains a federation of the draw's silos."""
+    method = network_settings(given, known, changes)
+    found = train_federation(given.silos, method, strategy, rounds, given.seed)
+    more: dict[str, Any] = {"valid": found.valid, "rounds": [one.round for one in found.records]}
+    weights = recall_collaboration(found.state.memory)
+    if weights is not None:
+        own = np.diagonal(weights.weights, axis1=1, axis2=2)
+        more["weights"] = {
+            "overall": weights.overall.round(4).tolist(),
+            "own": float(own.mean()),
+            "farthest_from_mean": float(np.abs(weights.weights - 1 / len(weights.clients)).max()),
+            "effective_columns": weights.columns.mean(axis=1).round(1).tolist(),
+        }
+    return SiloScores(tuple(one.scores for one in found.records), found.bytes_up, more)
+
+
+def describe_network(
+    name: str,
+    title: str,
+    strategy: str,
+    changes: Mapping[str, Any] | None = None,
+    known: Mapping[str, Mapping[str, Any]] = LOCAL,
+    rounds: int = ROUNDS,
+) -> NodeMethod:
+    """A method that trains networks."""
+    own = partial(run_network, strategy=strategy, changes=changes or {}, known=known, rounds=rounds)
+    return NodeMethod(name, title, own)
+
+
+NETWORK_METHODS: Mapping[str, NodeMethod] = {
+    one.name: one
+    for one in (
+        describe_network("gradients", "summed gradients, one Adam at the server", "fedsgd", known=GRADIENTS),
+        describe_network("gradients_sage", "summed gradients of SAGE", "fedsgd", SAGE, known={}, rounds=2 * ROUNDS),
+        describe_network("network_alone", "UniFilter of each silo alone", "local"),
+        describe_network("fedavg", "FedAvg of UniFilter", "fedavg"),
+        describe_network("fedprox", "FedProx, two local steps", "fedprox", {"local_epochs": 2}),
+        describe_network("fedper", "FedPer: the predictive layer is private", "fedper"),
+        describe_network("fedpub", "FedPUB: means by functional embeddings, masks", "fedpub"),
+        describe_network("fedgsp", "FedGSP, weights with a floor", "fedgsp"),
+        describe_network(
+            "fedgsp_literal", "FedGSP as printed", "fedgsp", {"strategy.weight_floor": 0.0, "strategy.gamma": 1.0}
+        ),
+        describe_network("fedgsp_own", "FedGSP, half of its own at least", "fedgsp", {"strategy.least_own": 0.5}),
+        describe_network("fedgsp_low", "FedGSP, only R: likeness", "fedgsp", {"strategy.terms": "low"}),
+        describe_network("fedgsp_high", "FedGSP, only S: unlikeness", "fedgsp", {"strategy.terms": "high"}),
+        describe_network("fedgsp_uniform", "FedGSP, uniform r and s", "fedgsp", {"strategy.uniform": True}),
+        describe_network("fedgsp_mean", "FedGSP with W = 1/M", "fedgsp", {"strategy.gamma": 1e12}),
+        describe_network("fedgsp_filter", "coefficients alone are shared", "fedgsp", {"strategy.shares": "filter"}),
+    )
+}
