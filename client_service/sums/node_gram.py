@@ -166,9 +166,10 @@ def warn_of_few_nodes(method: MethodSettings) -> tuple[str, ...]:
     """Warns of what Gram sums tell of few nodes."""
     columns, least = method.nodes.columns, method.basis.least_pairs
     told = (
-        f"the Gram sums are products of nodes' features in {columns:,} columns: from the sum over fewer training nodes"
-        " than columns, all silos together, the nodes' features can be computed but for a rotation; all other silos"
-        " together know this silo's part, and of it the sum of the features of each class",
+        f"the Gram sums are products of nodes' features in {columns:,} columns: from the sum over fewer than"
+        f" {columns**1.5:,.0f} training nodes, all silos together, who knows a node's features and neighbours can tell"
+        f" whether it was counted, and of fewer than {columns:,} nodes the features follow but for a rotation; all"
+        " other silos together know this silo's part, and of it the sum of features of each class",
     )
     if least > 1:
         return told

@@ -225,7 +225,7 @@ class NodeSettings(Message):
         None, gt=0, le=1, description="unifilter: of the filter's coefficients; none: learning_rate"
     )
     fraction_bits: int = Field(
-        30, ge=8, le=44, description="Gram sums are multiples of 2^-this, and below 2^(53 - this) over all silos"
+        32, ge=8, le=44, description="Gram sums are multiples of 2^-this, and below 2^(53 - this) over all silos"
     )
 
     border_least: int = Field(

@@ -200,7 +200,7 @@ def test_features_that_a_sum_has_no_room_for_are_refused_without_their_values() 
         with pytest.raises(ProtocolError, match=f"^({SQUARE}|{RIGHT}): expected values below .* scale the features"):
             add_gram(at_round(large, method, None))
     most = form_of_gram(method.nodes)
-    assert most.limit == 2.0**23 and most.most_silos == 1024
+    assert most.limit == 2.0**21 and most.most_silos == 1024
     values[0, 0] = 1e6
     coarse = settings(fraction_bits=8)
     add_gram(at_round(replace(shard, features=sparse.csr_array(values)), coarse, None))
