@@ -278,14 +278,14 @@ class NodeSettings(Message):
         return tuple(range(self.hops + 1))
 
     @property
-    def drawn(self) -> int:
+    def random_width(self) -> int:
         """Random features that the closed form has: none beside projected ones."""
         return 0 if self.projected else self.random_features
 
     @property
     def columns(self) -> int:
         """D, columns of the closed form's design: a constant, the powers' blocks, the random features."""
-        return 1 + (self.projected or len(self.powers) * self.features) + self.drawn
+        return 1 + (self.projected or len(self.powers) * self.features) + self.random_width
 
 
 Preset = Literal["default", "paper", "sessions", "nodes"]

@@ -90,7 +90,7 @@ class DesignSpec:
 
 def spec_of_settings(nodes: NodeSettings) -> DesignSpec:
     """The design of a federation's settings, whose columns are `nodes.columns`."""
-    return DesignSpec(nodes.features, nodes.powers, nodes.projected, nodes.drawn)
+    return DesignSpec(nodes.features, nodes.powers, nodes.projected, nodes.random_width)
 
 
 def make_design(shard: NodeShard, spec: DesignSpec, projection: Float64 | None = None) -> Float32:
