@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common import render_table
+from benchmarks.nodes.borders import BORDER_METHODS
 from benchmarks.nodes.cuts import DividedGraph, divide_by_seed, locate_graph_file, take_official
 from benchmarks.nodes.figures import Tested, compare_scores, describe_scores, spread, take_tested
 from benchmarks.nodes.methods import CLOSED_FORMS, NodeMethod, SiloScores, run_alone, run_centralised
@@ -21,7 +22,7 @@ from shared.errors import SettingsError
 from simulation.experiments.node_floors import count_majority, propagate_labels
 from simulation.progress import tell_progress
 
-METHODS = {**CLOSED_FORMS, **NETWORK_METHODS}
+METHODS = {**CLOSED_FORMS, **BORDER_METHODS, **NETWORK_METHODS}
 OFFICIAL_SPLITS = 10
 SHARES = (0.2, 0.4, 0.4)
 
