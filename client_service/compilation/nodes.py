@@ -33,11 +33,12 @@ Arrays = dict[str, NDArray[Any]]
 TakeUp = Callable[[ServedNodes], CompiledNodeModel]
 
 
-def publish_nodes(shard: NodeShard, serving: Path) -> tuple[CompiledNodes, TakeUp]:
+def publish_nodes(shard: NodeShard, serving: Path, *, at_once: bool = True) -> tuple[CompiledNodes, TakeUp]:
     """Compiles and publishes a node graph.
 
     Returns the compiled graph, and a function that compiles and publishes each model of it. An already published model
-    of the same graph stays until that function publishes another.
+    of the same graph stays until that function publishes another. at_once: is the graph published before it has a
+    model? Otherwise the graph before it answers until then.
     """
     nodes = open_nodes(save_folder(serving, KIND, *_compile_nodes(shard)))
     here = Publication(task="nodes", shard=nodes.name, shard_digest=shard.digest, lists_digest=shard.lists_digest)
@@ -45,9 +46,10 @@ def publish_nodes(shard: NodeShard, serving: Path) -> tuple[CompiledNodes, TakeU
         before = read_publication(serving)
     except DataError:  # the file is damaged, or of another version
         before = None
-    if before is None or before.shard != here.shard:
-        publish(serving, here)
-    drop_unpublished(serving)
+    if at_once:
+        if before is None or before.shard != here.shard:
+            publish(serving, here)
+        drop_unpublished(serving)
 
     def take_up(served: ServedNodes) -> CompiledNodeModel:
         folder = save_folder(serving, MODEL_KIND, *_compile_model(served, nodes))

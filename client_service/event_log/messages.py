@@ -107,3 +107,56 @@ class ErasedOut(ErasureOut):
     """What erasing a user has done by now."""
 
     interactions: int = Field(ge=0, description="erased from the log", examples=[3])
+
+
+LARGEST, HEAVIEST = 1e9, 1e6  # of a node's features, and of the weight of an edge
+MOST_TOLD, MOST_TOLD_EDGES, MOST_TOLD_FEATURES = 1000, 10_000, 1 << 16
+FeatureValue = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
+FeatureValues = (
+    Annotated[dict[Word, FeatureValue], Field(max_length=MOST_TOLD_FEATURES)]
+    | Annotated[tuple[FeatureValue, ...], Field(max_length=MOST_TOLD_FEATURES)]
+)
+
+
+class EdgeIn(Message):
+    """An edge of a node that is told of."""
+
+    node: StoredId = Field(description="the neighbour, of the silo or not yet", examples=["worker-4"])
+    weight: float = Field(1.0, ge=0, le=HEAVIEST, allow_inf_nan=False, description="of the edge; 0: there is none")
+
+
+class NodeEventIn(Message):
+    """What an application says of a node; what it leaves out stays as it was."""
+
+    node: StoredId = Field(description="its id, of the silo or not yet", examples=["worker-17"])
+    features: FeatureValues | None = Field(
+        None,
+        description="all of them, by their names, where what is not named is 0, or in the shard's order; a new node"
+        " waits in the log until it has some",
+        examples=[{"rejected_rate": 0.2}],
+    )
+    neighbours: tuple[EdgeIn, ...] = Field(
+        (), max_length=MOST_TOLD_EDGES, description="edges that are new or changed; others stay"
+    )
+    label: Text | None = Field(
+        None, description="one of the silo's classes; null, where it is given: it is not known", examples=["banned"]
+    )
+
+
+class NodesIn(Message):
+    """A batch; all of it is on the disk before it is answered, or nothing."""
+
+    nodes: tuple[NodeEventIn, ...] = Field(min_length=1, max_length=MOST_TOLD, description="later ones count")
+
+
+class NodesOut(Message):
+    """What became of a batch."""
+
+    accepted: int = Field(ge=0, description="nodes that are on the disk now")
+    waiting: int = Field(ge=0, examples=[0], description="of these, new ones without features: they wait for them")
+
+
+class ErasedNodeOut(ErasureOut):
+    """What erasing a node has done by now."""
+
+    events: int = Field(ge=0, description="rows of the log that had something of the node", examples=[1])

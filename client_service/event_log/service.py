@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from client_service.data.shard_head import states_other_lists
-from client_service.event_log.database import AbsorbedBatch, ErasureReceipt, LoggedInteraction
+from client_service.event_log.database import ErasureReceipt, LoggedInteraction
+from client_service.event_log.log_store import KEPT_DAYS, LogStore
 from client_service.event_log.messages import (
     FINAL,
     WAITS,
@@ -20,7 +21,7 @@ from client_service.event_log.messages import (
     ItemIn,
 )
 from client_service.event_log.overlay import Overlay
-from client_service.event_log.store import KEPT_DAYS, EventStore
+from client_service.event_log.store import EventStore
 from client_service.runtime.logs import LOGGER
 from client_service.runtime.workers import RequestBatcher
 from shared.errors import ConflictError, DataError, FederationError, NotFoundError, UnavailableError
@@ -32,32 +33,117 @@ def _at(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _say(receipt: ErasureReceipt) -> dict[str, Any]:
+def describe_receipt(receipt: ErasureReceipt) -> dict[str, Any]:
+    """The fields of ErasureOut."""
     done = receipt.done
     times = {"asked_at": _at(receipt.asked), "done_at": None if done is None else _at(done)}
     return {"receipt": receipt.receipt, **times, "remains": WAITS if done is None else FINAL}
 
 
-class EventLog:
+class LogOverlay(Protocol):
+    """What a log changes in answers; see `Overlay`, and `NodeOverlay` of nodes."""
+
+    @property
+    def least_rating(self) -> float: ...
+    @property
+    def shard_digest(self) -> str: ...
+    def follow(self) -> None: ...
+    def begin_anew(self) -> None: ...
+    def attach_store(self, store: Any) -> None: ...
+    def holds(self, one: str) -> bool: ...
+
+
+Changes = TypeVar("Changes", bound=LogOverlay)
+Store = TypeVar("Store", bound=LogStore)
+
+
+class SiloLog(Generic[Store, Changes]):
     """The store and the overlay of one silo, changed together. What is no coroutine waits for the disk: not in an event
     loop.
 
-    folder: of the shard, which another process may have rewritten since it was read.
+    folder: of the shard, which another process may have rewritten since it was read. states_other: has it a shard of
+    another digest by now?
     """
 
-    def __init__(self, store: EventStore, overlay: Overlay, folder: Path) -> None:
-        self.store, self.overlay, self._folder = store, overlay, folder
+    def __init__(self, store: Store, overlay: Changes, folder: Path, states_other: Callable[[Path, str], bool]) -> None:
+        self.store, self.overlay, self._folder, self._states_other = store, overlay, folder, states_other
         self._lock = threading.Lock()
-        self._batches, self._facts = (
-            RequestBatcher(self._take_all, MOST_TOGETHER),
-            RequestBatcher(self._put_all, MOST_TOGETHER),
-        )
         self.on_erasure: Callable[[], None] = lambda: None  # once one waits for a refresh
 
     @property
     def least_rating(self) -> float:
         """A posted interaction with a lower rating is no liking."""
         return self.overlay.least_rating
+
+    def follow(self) -> None:
+        """Takes up what other processes have written to the log."""
+        with self._lock:
+            self.overlay.follow()
+
+    def erase(self, one: str) -> tuple[int, ErasureReceipt]:
+        """A user or a node is unknown from the next answer on, and gone from the log; the rest follows with a refresh.
+
+        How many rows the log had of it, and where the erasure stands.
+        """
+        with self._lock:
+            gone, given = self.store.erasures.erase_user(one, known=self._may_hold(one))
+            self.overlay.begin_anew()
+        self._compact_log()
+        receipt = self.store.erasures.read_receipt(given.receipt) or given
+        if receipt.done is None:
+            self.on_erasure()
+        return gone, receipt
+
+    def _may_hold(self, one: str) -> bool:
+        """Has the shard this user or node? One that was written since answers came from it is not looked into."""
+        if self.overlay.holds(one):
+            return True
+        try:
+            return self._states_other(self._folder, self.overlay.shard_digest)
+        except DataError:
+            return True
+
+    def _compact_log(self) -> None:
+        """Where the disk does not allow it now, a refresh tries again: the erasure stands all the same."""
+        try:
+            self.store.erasures.complete_unmarked()
+        except UnavailableError as error:
+            LOGGER.warning("erasure_not_settled", reason=str(error))
+
+    def read_erasure(self, receipt: str) -> ErasureOut:
+        """NotFoundError for a receipt that was never given, or that was forgotten."""
+        found = self.store.erasures.read_receipt(receipt)
+        if found is None:
+            raise NotFoundError(f"expected the receipt of an erasure of the last {KEPT_DAYS} days, got another")
+        return ErasureOut(**describe_receipt(found))
+
+    def move_to(self, overlay: Changes, publish: Callable[[], None]) -> None:
+        """Answers come from another shard: `publish` puts them in place. Nothing is told meanwhile, and no answer lacks
+        what was told before."""
+        with self._lock:
+            overlay.attach_store(self.store)
+            publish()
+            self.overlay = overlay
+
+    def forget_absorbed(self, handed: Any, shard: str, kept: Sequence[Any]) -> None:
+        """Take out of the log what the shard of this digest has, which answers come from."""
+        with self._lock:
+            self.store.forget_absorbed(handed, shard, kept)
+            self.overlay.begin_anew()
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class EventLog(SiloLog[EventStore, Overlay]):
+    """What applications tell of users and items."""
+
+    def __init__(self, store: EventStore, overlay: Overlay, folder: Path) -> None:
+        super().__init__(store, overlay, folder, states_other_lists)
+        self._batches, self._facts = (
+            RequestBatcher(self._take_all, MOST_TOGETHER),
+            RequestBatcher(self._put_all, MOST_TOGETHER),
+        )
 
     async def take_interactions(self, message: InteractionsIn) -> InteractionsOut:
         """Once this returns they are on the disk, and in the next answer."""
@@ -96,61 +182,10 @@ class EventLog:
                 self.overlay.follow()
             return [facts if isinstance(one, int) else one for (_, facts), one in zip(told, found, strict=True)]
 
-    def follow(self) -> None:
-        """Takes up what other processes have written to the log."""
-        with self._lock:
-            self.overlay.follow()
-
     def erase_user(self, user: str) -> ErasedOut:
-        """The user is unknown from the next answer on, and gone from the log; the rest follows with a refresh."""
-        with self._lock:
-            gone, given = self.store.erasures.erase_user(user, known=self._may_hold(user))
-            self.overlay.begin_anew()
-        self._compact_log()
-        receipt = self.store.erasures.read_receipt(given.receipt) or given
-        if receipt.done is None:
-            self.on_erasure()
-        return ErasedOut(interactions=gone, **_say(receipt))
-
-    def _may_hold(self, user: str) -> bool:
-        """Has the shard this user? One that was written since answers came from it is not looked into."""
-        if self.overlay.holds(user):
-            return True
-        try:
-            return states_other_lists(self._folder, self.overlay.shard_digest)
-        except DataError:
-            return True
-
-    def _compact_log(self) -> None:
-        """Where the disk does not allow it now, a refresh tries again: the erasure stands all the same."""
-        try:
-            self.store.erasures.complete_unmarked()
-        except UnavailableError as error:
-            LOGGER.warning("erasure_not_settled", reason=str(error))
-
-    def read_erasure(self, receipt: str) -> ErasureOut:
-        """NotFoundError for a receipt that was never given, or that was forgotten."""
-        found = self.store.erasures.read_receipt(receipt)
-        if found is None:
-            raise NotFoundError(f"expected the receipt of an erasure of the last {KEPT_DAYS} days, got another")
-        return ErasureOut(**_say(found))
-
-    def move_to(self, overlay: Overlay, publish: Callable[[], None]) -> None:
-        """Answers come from another shard: `publish` puts them in place. Nothing is told meanwhile, and no answer lacks
-        what was told before."""
-        with self._lock:
-            overlay.attach_store(self.store)
-            publish()
-            self.overlay = overlay
-
-    def forget_absorbed(self, handed: AbsorbedBatch, shard: str, kept: list[int]) -> None:
-        """Take out of the log what the shard of this digest has, which answers come from."""
-        with self._lock:
-            self.store.forget_absorbed(handed, shard, kept)
-            self.overlay.begin_anew()
-
-    def close(self) -> None:
-        self.store.close()
+        """The user is unknown from the next answer on."""
+        gone, receipt = self.erase(user)
+        return ErasedOut(interactions=gone, **describe_receipt(receipt))
 
 
 class LogSettings(Protocol):

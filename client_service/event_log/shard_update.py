@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +13,7 @@ from client_service.data.id_columns import match_ids, normalise_ids
 from client_service.data.interactions import Shard, build_shard, with_unmet_items
 from client_service.data.ratings import choose_least_rating
 from client_service.event_log.database import AbsorbedBatch, LogSnapshot
+from client_service.event_log.log_store import Absorbed
 from client_service.event_log.messages import ItemIn
 from client_service.event_log.store import EventStore
 
@@ -122,27 +123,9 @@ def add_items(shard: Shard, items: pl.DataFrame) -> Shard:
 LOG = {"sequence": pl.Int64, "user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float64}
 
 
-@dataclass(frozen=True)
-class Absorbed:
-    """The shard before, and after: the same object where nothing has happened. handed: what there was to absorb.
-
-    kept: sequence numbers of what stays in the log. waiting: likings among these, of items that the catalogue of the
-    federation does not list. dropped: how many of these would have stayed if there was room. forgotten: how many
-    users the shard has no more.
-    """
-
-    before: Shard
-    after: Shard
-    handed: AbsorbedBatch
-    kept: list[int]
-    waiting: int
-    dropped: int
-    forgotten: int
-
-
 def merge_log_into_shard(
     before: Shard, store: EventStore, least_rating: float | None, listed: Collection[str] | None = None
-) -> Absorbed:
+) -> Absorbed[Shard]:
     """The next shard, which is not written. The log stays: see `EventStore.forget_absorbed`.
 
     Erased users go first, so that one who has come back keeps what is later. Of several interactions of a user with an

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,93 +12,14 @@ from pydantic import ValidationError
 
 from client_service.event_log.database import (
     AbsorbedBatch,
-    ErasureReceipt,
     EventDatabase,
     LoggedInteraction,
     LogSnapshot,
     event_mark,
-    mark_of,
 )
+from client_service.event_log.log_store import LogStore, note_absorbed
 from client_service.event_log.messages import InteractionIn, ItemIn, seconds_of
 from shared.errors import ConflictError, DataError, FederationError, TooLargeError
-
-MOST_RECEIPTS = 100_000  # of erasures that are done: some 10 MB
-KEPT_DAYS = 400  # for which a receipt of one that is done is known: whoever reports by the year has it
-BEYOND = "SELECT receipt FROM erasures WHERE done IS NOT NULL ORDER BY done DESC, rowid DESC LIMIT -1 OFFSET ?"
-FORGOTTEN = "done IS NULL AND (mark IS NULL OR mark NOT IN (SELECT mark FROM erased))"
-
-
-class ErasureRegister:
-    """Marks of erased users, and receipts without their ids."""
-
-    def __init__(self, database: EventDatabase) -> None:
-        self._database = database
-
-    def erase_user(self, user: str, *, known: bool) -> tuple[int, ErasureReceipt]:
-        """Take a user's interactions away; how many they were, and a receipt for it all, which is not done yet.
-
-        known: the shard has this user, or may have. He is marked then, and also where what is taken away has been
-        handed to a shard that is being written. A later erasure of the same user is marked anew: a shard that was to
-        forget the earlier one may have taken in what came in between. While the earlier one waits, both have its
-        receipt, so that no more wait than the shard has users.
-        """
-        receipt, now = secrets.token_hex(16), int(time.time())
-        with self._database.transaction() as rows:
-            key, handed = rows.execute("SELECT key, handed FROM place").fetchone()
-            (first,) = rows.execute("SELECT min(sequence) FROM interactions WHERE user = ?", [user]).fetchone()
-            gone = rows.execute("DELETE FROM interactions WHERE user = ?", [user]).rowcount
-            rows.execute(
-                "UPDATE place SET held = held - ?, rewritten = rewritten + 1, loose = max(loose, ?)", [gone, gone > 0]
-            )
-            mark = mark_of(user, key)
-            if known or (first is not None and first <= handed):
-                rows.execute("INSERT OR REPLACE INTO erased SELECT ?, rewritten FROM place", [mark])
-            waits = rows.execute("SELECT 1 FROM erased WHERE mark = ?", [mark]).fetchone() is not None
-            open_one = "SELECT receipt, asked FROM erasures WHERE done IS NULL AND mark = ?"
-            if waits and (same := rows.execute(open_one, [mark]).fetchone()) is not None:
-                receipt, now = same
-            else:
-                rows.execute("INSERT INTO erasures VALUES (?, ?, NULL, ?)", [receipt, now, mark if waits else None])
-        return gone, ErasureReceipt(receipt, now, None)
-
-    def read_receipt(self, receipt: str) -> ErasureReceipt | None:
-        """None for one that this silo has not given, or that it has forgotten."""
-        with self._database.reading() as rows:
-            found = rows.execute("SELECT receipt, asked, done FROM erasures WHERE receipt = ?", [receipt]).fetchone()
-        return None if found is None else ErasureReceipt(*found)
-
-    def are_open(self) -> bool:
-        """Are there some that are not done?"""
-        with self._database.reading() as rows:
-            return rows.execute("SELECT 1 FROM erasures WHERE done IS NULL").fetchone() is not None
-
-    def complete_unmarked(self) -> int:
-        """Compact the log's file: erasures of whom no shard had are done. How many became so. UnavailableError where
-        the file cannot be compacted now."""
-        self._database.compact()
-        with self._database.transaction() as rows:
-            return _complete(rows, "done IS NULL AND mark IS NULL")
-
-    def complete(self) -> int:
-        """Likewise, and no file is left that was computed from what the shard was: erasures of whom the shard has no
-        more are done too."""
-        self._database.compact()
-        with self._database.transaction() as rows:
-            count = _complete(rows, FORGOTTEN)
-            rows.execute("UPDATE place SET loose = 1 WHERE ?", [count])  # of their marks
-        self._database.compact()
-        return count
-
-
-def _complete(rows: Connection, which: str) -> int:
-    """How many are done now. Receipts of those that were done long ago go, and the oldest of very many."""
-    now = int(time.time())
-    count = rows.execute(f"UPDATE erasures SET done = ?, mark = NULL WHERE {which}", [now]).rowcount
-    rows.execute("DELETE FROM erasures WHERE done < ?", [now - KEPT_DAYS * 86_400])
-    if rows.execute("SELECT count(*) FROM erasures").fetchone()[0] > MOST_RECEIPTS:
-        rows.execute(f"DELETE FROM erasures WHERE receipt IN ({BEYOND})", [MOST_RECEIPTS])
-    return count
-
 
 MOST = 1_000_000  # interactions: some 400 MB of memory
 BYTES_OF_INTERACTION = 128  # of both ids; two UUIDs have 72. Times `most`: what all may have together
@@ -113,9 +33,9 @@ REMEMBERED_SECONDS = 30 * 86_400  # for which the id of an event is known again,
 COLUMNS = "sequence, user, item, time, rating"
 
 
-class EventStore:
-    """What was told, on the disk. `most`: interactions that it may hold, items, and ids of events that are known again;
-    `most_item_bytes`: of all items together; `writing` False: for a process that may only read.
+class EventStore(LogStore):
+    """Interactions and facts of items, on the disk. `most`: interactions that it may hold, items, and ids of events
+    that are known again; `most_item_bytes`: of all items together; `writing` False: for a process that may only read.
 
     What is told stays in memory for as long as it is in the log, so that it is bounded in bytes too.
     """
@@ -123,19 +43,15 @@ class EventStore:
     def __init__(
         self, folder: Path, *, most: int = MOST, most_item_bytes: int = MOST_ITEM_BYTES, writing: bool = True
     ) -> None:
-        self._database, self._most = EventDatabase(folder, writing=writing), most
+        super().__init__(folder, _remove_user, writing=writing)
+        self._most = most
         self._most_item_bytes, self._item_bytes = most_item_bytes, _KeptSum(ITEM_BYTES, "items", "changed")
         self._id_bytes = _KeptSum(ID_BYTES, "interactions", "last")
-        self.path, self.erasures = self._database.path, ErasureRegister(self._database)
-        self.change_number = self._database.change_number  # a function: its result differs after every write
 
     @property
     def room_to_keep(self) -> int:
         """How many interactions may stay once a shard has absorbed the log: the rest is for those that come."""
         return self._most // 2
-
-    def close(self) -> None:
-        self._database.close()
 
     def append(self, interactions: Sequence[InteractionIn]) -> list[LoggedInteraction]:
         """Those whose event id is new, durable; ConflictError where the log would hold too many."""
@@ -190,12 +106,6 @@ class EventStore:
             (changed,) = rows.execute("SELECT changed FROM place").fetchone()
             return changed, self._read_items(rows, after)
 
-    def count_changes(self) -> tuple[int, int]:
-        """`rewritten` and `changed`: see `LogSnapshot`."""
-        with self._database.reading() as rows:
-            rewritten, changed = rows.execute("SELECT rewritten, changed FROM place").fetchone()
-            return rewritten, changed
-
     def hand_over(self) -> AbsorbedBatch:
         """All that a shard is to absorb. From now on it may have it: who is erased then is erased from it too."""
         with self._database.transaction() as rows:
@@ -212,17 +122,10 @@ class EventStore:
             rows.execute("DELETE FROM kept")
             rows.executemany("INSERT INTO kept VALUES (?)", ((number,) for number in kept))
             rows.execute("DELETE FROM interactions WHERE sequence <= ? AND sequence NOT IN kept", [upto])
-            forgotten = [handed.told.rewritten]
-            (last,) = rows.execute("SELECT max(number) FROM erased WHERE number <= ?", forgotten).fetchone()
-            rows.execute("DELETE FROM erased WHERE number <= ?", forgotten)
             rows.execute("DELETE FROM accepted WHERE at < ?", [oldest])
             rows.execute("DELETE FROM accepted WHERE sequence <= (SELECT last FROM place) - ?", [self._most])
-            rows.execute(
-                "UPDATE place SET held = (SELECT count(*) FROM interactions), looked = max(looked, ?), shard = ?, "
-                "handed = iif(handed <= ?, 0, handed), forgotten = coalesce(?, forgotten), rewritten = rewritten + 1, "
-                "absorbed = absorbed + 1, loose = 1",
-                [upto, shard, upto, last],
-            )
+            rows.execute("UPDATE place SET held = (SELECT count(*) FROM interactions)")
+            note_absorbed(rows, upto, handed.told.rewritten, shard)
 
     def put_item(self, item: str, facts: ItemIn) -> int:
         """Replace what is known of an item; how often items were told of by now. ConflictError for one item more, or
@@ -261,25 +164,6 @@ class EventStore:
             some = f"SELECT count(*) FROM (SELECT 1 FROM interactions WHERE {liked} LIMIT ?)"
             (found,) = rows.execute(some, [least_rating, count]).fetchone()
             return bool(found >= count)
-
-    def note_stale(self, *shards: str) -> None:
-        """What was computed from these contents of the shard, by their digests, is to be removed."""
-        with self._database.transaction() as rows:
-            rows.executemany("INSERT OR IGNORE INTO stale VALUES (?)", ([shard] for shard in shards))
-
-    def read_stale(self) -> tuple[str, ...]:
-        """Digests of shards of which something may be left."""
-        with self._database.reading() as rows:
-            return tuple(shard for (shard,) in rows.execute("SELECT shard FROM stale"))
-
-    def forget_stale(self, shards: Iterable[str]) -> None:
-        """Nothing of these is left."""
-        with self._database.transaction() as rows:
-            rows.executemany("DELETE FROM stale WHERE shard = ?", ([shard] for shard in shards))
-
-    def compact(self) -> None:
-        """No file holds what was taken away, once this returns. UnavailableError where the disk does not allow it."""
-        self._database.compact()
 
     def _read_told(self, rows: Connection, changed: int = -1) -> LogSnapshot:
         marks = frozenset(mark for (mark,) in rows.execute("SELECT mark FROM erased"))
@@ -369,3 +253,12 @@ def _without_known(rows: Connection, interactions: Iterable[InteractionIn], key:
 
 def _seconds(one: InteractionIn, now: float) -> int:
     return int(now) if one.time is None else seconds_of(one.time)
+
+
+def _remove_user(rows: Connection, user: str) -> tuple[int, bool]:
+    """Deletes a user's interactions; how many they were, and have some been handed to a shard?"""
+    (handed,) = rows.execute("SELECT handed FROM place").fetchone()
+    (first,) = rows.execute("SELECT min(sequence) FROM interactions WHERE user = ?", [user]).fetchone()
+    gone = rows.execute("DELETE FROM interactions WHERE user = ?", [user]).rowcount
+    rows.execute("UPDATE place SET held = held - ?", [gone])
+    return gone, first is not None and first <= handed

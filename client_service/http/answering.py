@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Response
@@ -15,7 +15,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from client_service.compiled.publication import REFRESH, parse_version
-from client_service.event_log.service import EventLog
+from client_service.event_log.node_log import NodeLog
+from client_service.event_log.service import EventLog, SiloLog
 from client_service.metrics import RequestMetrics
 from client_service.runtime.workers import RequestBatcher
 from client_service.serving.messages import (
@@ -116,7 +117,7 @@ class Answering:
     def __init__(self, task: str) -> None:
         self._task_name = task
         self._answers: ModelServer | None = None
-        self._feedback: EventLog | None = None
+        self._feedback: SiloLog[Any, Any] | None = None
         self._following: asyncio.Task[None] | None = None
         self._list_threads = CapacityLimiter(THREADS)
         self.baskets = RequestBatcher(self._recommend_baskets)
@@ -138,13 +139,27 @@ class Answering:
         return self.answers
 
     @property
-    def feedback(self) -> EventLog:
-        """ConflictError in a silo that applications tell nothing."""
+    def log(self) -> SiloLog[Any, Any]:
+        """What applications tell. ConflictError in a silo that they tell nothing."""
         if self._feedback is None and self._answers is not None:
-            raise ConflictError(f"expected a silo that takes events of users, got one of task {self._task_name!r}")
+            raise ConflictError(f"expected a silo that takes events, got one of task {self._task_name!r}")
         if self._feedback is None:
             raise UnavailableError(self.unready_reason)
         return self._feedback
+
+    @property
+    def feedback(self) -> EventLog:
+        """What applications tell of users and items. ConflictError in a silo of another task."""
+        if self._answers is None or isinstance(self._feedback, EventLog):
+            return cast(EventLog, self.log)
+        raise ConflictError(f"expected a silo that takes events of users, got one of task {self._task_name!r}")
+
+    @property
+    def node_log(self) -> NodeLog:
+        """What applications tell of nodes. ConflictError in a silo of another task."""
+        if self._answers is None or isinstance(self._feedback, NodeLog):
+            return cast(NodeLog, self.log)
+        raise ConflictError(f"expected a silo that takes events of nodes, got one of task {self._task_name!r}")
 
     def describe_model(self) -> ModelOut:
         """The model that answers now, in an application's words."""

@@ -1,4 +1,4 @@
-"""HTTP -> what applications tell of users and items."""
+"""HTTP -> what applications tell of users and items, and of nodes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from fastapi.concurrency import run_in_threadpool
 
 from client_service.event_log.messages import (
     RECEIPT,
+    ErasedNodeOut,
     ErasedOut,
     ErasureOut,
     InteractionsIn,
     InteractionsOut,
     ItemIn,
+    NodesIn,
+    NodesOut,
     StoredId,
 )
 from client_service.http.authentication import COMMON, ForApplications, Service
@@ -21,9 +24,10 @@ from shared.web.routes import JSON
 
 router = APIRouter(tags=["feedback"], route_class=ForApplications, **COMMON)
 UserPath = Annotated[StoredId, Path(description="the user's id", examples=["4711"])]
+NodePath = Annotated[StoredId, Path(description="the node's id", examples=["worker-17"])]
 ItemPath = Annotated[StoredId, Path(description="the item's id, of the catalogue or not yet", examples=["boots"])]
 ReceiptPath = Annotated[
-    str, Path(pattern="^[0-9a-f]{32}$", description="what erasing a user was answered", examples=[RECEIPT])
+    str, Path(pattern="^[0-9a-f]{32}$", description="what erasing a user or a node was answered", examples=[RECEIPT])
 ]
 NOTHING_KNOWN: dict[int | str, dict[str, Any]] = {
     200: {
@@ -62,7 +66,24 @@ async def erase_user(user: UserPath, service: Service) -> ErasedOut:
     return await run_in_threadpool(service.feedback.erase_user, user)
 
 
+@router.post("/nodes")
+async def post_nodes(message: NodesIn, service: Service) -> NodesOut:
+    """Stores what is said of nodes: features, edges and labels.
+
+    It is on the disk before this answer, and in the next labels of this process. Other servers follow within a second.
+    A node and its neighbours see it at once; nodes further away, and the model, with the next refresh.
+    """
+    return await service.node_log.take_nodes(message)
+
+
+@router.delete("/nodes/{node}")
+async def erase_node(node: NodePath, service: Service) -> ErasedNodeOut:
+    """The node is unknown from the next answer on, with its features, edges and label; shard, caches, checkpoints and
+    model follow with a refresh that begins by itself. The receipt tells when that is done."""
+    return await run_in_threadpool(service.node_log.erase_node, node)
+
+
 @router.get("/erasures/{receipt}")
 async def read_erasure(receipt: ReceiptPath, service: Service) -> ErasureOut:
     """Where an erasure stands."""
-    return await run_in_threadpool(service.feedback.read_erasure, receipt)
+    return await run_in_threadpool(service.log.read_erasure, receipt)

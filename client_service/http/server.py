@@ -6,16 +6,18 @@ Answers come from the files that the trainer publishes on the disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import SecretStr
 
 from client_service.compiled.arrays import release_pages
 from client_service.compiled.publication import SERVING, Publication, read_publication
-from client_service.event_log.service import EventLog, open_log
+from client_service.event_log.node_log import open_node_log
+from client_service.event_log.service import SiloLog, open_log
 from client_service.http.answering import Answering
 from client_service.http.authentication import CallerKeys
 from client_service.http.trainer_proxy import TrainerProxy
@@ -42,12 +44,6 @@ UNREADABLE_FILES = (
 METRICS_SECONDS = 5.0  # limit on fetching the trainer's series
 ALIVE_SECONDS = 30.0  # between two liveness checks of the trainer, and the limit of each
 SILENT_LOOKS = 10  # failed checks in a row, after which the trainer is killed and another one started
-
-
-WITHOUT_EVENTS: Mapping[str, Callable[[Path, Publication], ModelServer]] = {
-    "sessions": open_next_items,
-    "nodes": open_node_labels,
-}
 
 
 class ServerSettings(Listening):
@@ -153,7 +149,7 @@ class Server(Answering):
                 silent = 0
                 trainer.kill()
 
-    def _follow_log(self, log: EventLog) -> bool:
+    def _follow_log(self, log: SiloLog[Any, Any]) -> bool:
         """Reads events that other processes have written to the log.
 
         False: the log cannot be read.
@@ -195,24 +191,31 @@ class Server(Answering):
         """
         before = self._answers
         if before is not None and self._published is not None and found.shard == self._published.shard:
-            if isinstance(before, (NextItems, NodeLabels)):
+            if isinstance(before, NextItems | NodeLabels):
                 return before.take_up(self._serving, found)
             assert isinstance(before, Recommender)
             other = before.with_model(self._serving, found)
             other.set_fallback(before)
             self._answers = other
             return
-        if (open_answers := WITHOUT_EVENTS.get(found.task)) is not None:
-            self._answers = open_answers(self._serving, found)
+        if found.task == "sessions":
+            self._answers = open_next_items(self._serving, found)
             return
+        if found.task == "nodes":
+            labels = open_node_labels(self._serving, found)
+            return self._follow_with(labels, labels.overlay, partial(open_node_log, nodes=labels.nodes))
         new = open_recommender(self._serving, found, self.settings.least_rating)
         if isinstance(before, Recommender):
             new.set_fallback(before)
+        self._follow_with(new, new.overlay, open_log)
+
+    def _follow_with(self, new: ModelServer, overlay: Any, open_one: Callable[..., SiloLog[Any, Any]]) -> None:
+        """Lets new answers follow the log, and answer."""
         if self._feedback is None:
-            self._feedback = open_log(self.settings, new.overlay)
+            self._feedback = open_one(self.settings, overlay)
             self._answers = new
         else:
-            self._feedback.move_to(new.overlay, lambda: setattr(self, "_answers", new))
+            self._feedback.move_to(overlay, lambda: setattr(self, "_answers", new))
 
     @property
     def hindrance(self) -> str | None:

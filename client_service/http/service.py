@@ -41,7 +41,7 @@ from client_service.runtime.workers import TrainingWorker
 from client_service.secure_rounds.masking import Masking, open_masking
 from client_service.secure_rounds.members import KnownMembers, open_members
 from client_service.secure_rounds.round_memory import RoundMemory
-from client_service.serving.recommender import Recommender
+from client_service.serving.model_server import ModelServer
 from client_service.settings import ClientSettings
 from client_service.sums.storage import basis_time, load_basis_head
 from client_service.tasks import task_named
@@ -94,7 +94,7 @@ class ClientService(Answering):
     @property
     def refresher(self) -> RefreshScheduler:
         """ConflictError in a silo that applications tell nothing: its shard has nothing to absorb."""
-        if self._refresher is None and self.feedback:
+        if self._refresher is None and self.log:
             raise UnavailableError("the client is reading its shard")
         assert self._refresher is not None
         return self._refresher
@@ -277,7 +277,7 @@ class ClientService(Answering):
 
         def change(silo: Silo) -> RebuildResult:
             begins()
-            return rebuild_silo(silo, self.feedback, self._publish)
+            return rebuild_silo(silo, self.log, self._publish)
 
         return await agent.change_silo(change)
 
@@ -288,8 +288,8 @@ class ClientService(Answering):
             raise UnavailableError("the client is reading its shard")
         return self._agent.silo
 
-    def _publish(self, recommender: Recommender) -> None:
-        self._answers = recommender
+    def _publish(self, answers: ModelServer) -> None:
+        self._answers = answers
 
     def _silo(self, shard: TaskShard, interrupt: Interrupt, records: OpenRecords, masking: Masking | None) -> Silo:
         settings, policy = self.settings, self.settings.policy

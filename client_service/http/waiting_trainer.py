@@ -21,8 +21,9 @@ import anyio
 
 from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
+from client_service.event_log.log_store import LogStore
+from client_service.event_log.node_log import open_node_store
 from client_service.event_log.service import open_store
-from client_service.event_log.store import EventStore
 from client_service.federation.run_poll import AgentStatus, RunPoll, make_transport, open_link
 from client_service.metrics import ClientMetrics, CountedSeries
 from client_service.refresh.scheduler import RefreshScheduler, SchedulerState
@@ -106,7 +107,7 @@ class _WatchedLog:
     Nothing is answered here, so that nothing else of the log is read.
     """
 
-    def __init__(self, store: EventStore, least_rating: float) -> None:
+    def __init__(self, store: LogStore, least_rating: float) -> None:
         self.store, self.least_rating = store, least_rating
         self.on_erasure: Callable[[], None] = lambda: None  # nobody asks this process for one
 
@@ -161,7 +162,7 @@ class WaitingTrainer:
         jobs: list[Coroutine[Any, Any, None]] = []
         store = None
         if handover.refresh is not None and handover.least_rating is not None:
-            store = open_store(settings)
+            store = open_node_store(settings) if settings.task == "nodes" else open_store(settings)
             log = _WatchedLog(store, handover.least_rating)
             self._scheduler = RefreshScheduler(settings, log, self._begin_refresh, handover.refresh)
             jobs.append(self._scheduler.follow())

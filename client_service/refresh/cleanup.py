@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from client_service.event_log.store import EventStore
+from client_service.event_log.log_store import LogStore
 from client_service.federation.checkpoint import delete_checkpoint
 from client_service.federation.run_records import QUALITY, SPECTRA
 from client_service.model_store.model_files import load_head
@@ -25,7 +25,7 @@ FIGURES = frozenset({QUALITY, SPECTRA, NUMBERS})
 SHORT = 16
 
 
-def delete_outdated_files(settings: ClientSettings, store: EventStore, shard: str, *, erased: bool) -> None:
+def delete_outdated_files(settings: ClientSettings, store: LogStore, shard: str, *, erased: bool) -> None:
     """Remove what is left of earlier contents of the shard, of which the store knows. `shard`: the digest of the
     present one, whose model is kept. To be called before lists by it are computed; done again, it does nothing."""
     stale = store.read_stale()

@@ -10,10 +10,8 @@ from typing import Any
 import torch
 
 from client_service.compiled.publication import REFRESH
-from client_service.data.interaction_files import hold_shard, save_shard
-from client_service.data.interactions import Shard
-from client_service.event_log.service import EventLog
-from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
+from client_service.event_log.log_store import Absorbed
+from client_service.event_log.service import SiloLog
 from client_service.federation.best_model import as_kept, find_model
 from client_service.federation.client_run import RebuildResult, RefreshResult, Silo, basis_folder
 from client_service.model_store.model_files import ModelHead, load_head, load_rows, load_tensors
@@ -24,11 +22,10 @@ from client_service.refresh.cleanup import delete_outdated_files
 from client_service.runtime.interruption import Interrupt, Interrupted
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.runtime.memory import return_free_memory
-from client_service.serving.recommender import Recommender
+from client_service.serving.model_server import ModelServer
 from client_service.settings import ClientSettings
 from client_service.sums.storage import load_basis
-from client_service.tasks.items import list_shard, listed_items, open_recommender
-from client_service.tasks.task import RunContext, Task, TaskShard, Training
+from client_service.tasks.task import EventIntake, RunContext, Task, TaskShard, Training
 from shared.errors import DataError, FederationError
 
 CHANGED = 0.1  # share of the training pairs by which their number may differ before validation chooses anew
@@ -96,7 +93,7 @@ class ModelRenewal:
         of_shard = {"shard": shard.digest, "text": self.task.text_digest(shard)}
         fresh = {**of_shard, "run": REFRESH, "number": 0, "values": {}, "carried": False}
         head = before.model_copy(update={**fresh, "round": next_number(folder)})
-        if before.start is None:
+        if before.start is None and not self.task.fits_at_start:
             yield self._carry(before, self._rebuild(head), head)
             return
         anew = erased or text_changed or abs(pairs - before.chosen_for) > CHANGED * before.chosen_for
@@ -157,30 +154,36 @@ class ModelRenewal:
         return RenewedModel(best.served, best.head.model_copy(update={"relevance": relevance}))
 
 
-Publish = Callable[[Recommender], None]
+Publish = Callable[[ModelServer], None]
 
 
-def rebuild_silo(silo: Silo, feedback: EventLog, publish: Publish) -> RebuildResult:
+def rebuild_silo(silo: Silo, feedback: SiloLog[Any, Any], publish: Publish) -> RebuildResult:
     """Absorb the log, compute the model of the new shard, write both, and answer by them. Slow.
 
     DataError, and nothing is changed, where the shard cannot be written or nobody would be left in it.
     """
-    settings = silo.settings
-    with hold_shard(settings.shard) as before:
-        absorbed = merge_log_into_shard(before, feedback.store, settings.least_rating, listed_items(settings))
-        shard = list_shard(settings, absorbed.after)
+    settings, events = silo.settings, _events_of(silo)
+    with events.hold(settings.shard) as before:
+        absorbed = events.merge(settings, before, feedback.store)
+        shard = events.place(settings, absorbed.after)
         after_it, before_it = ((one.lists_digest, silo.task.text_digest(one)) for one in (shard, silo.shard))
         moves = after_it != before_it
         if moves:
             with silo.answers.changing:
                 after = _renew_silo(silo, shard, absorbed, feedback, publish)
         else:
-            _write(settings, absorbed)
+            _write(silo, absorbed)
             after = silo
     return RebuildResult(after, partial(_finish, after, feedback, absorbed, changed=moves))
 
 
-def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: EventLog, publish: Publish) -> Silo:
+def _events_of(silo: Silo) -> EventIntake[Any]:
+    events = silo.task.events
+    assert events is not None, "only a silo that takes events is refreshed"
+    return events
+
+
+def _renew_silo(silo: Silo, shard: Any, absorbed: Absorbed[Any], feedback: SiloLog[Any, Any], publish: Publish) -> Silo:
     """Until answers move they come from what is in memory. A model of the shard is there already where an earlier
     refresh was cut off; who has changed the shard beside this process may have erased somebody."""
     settings, known = silo.settings, silo.shard.digest
@@ -191,7 +194,7 @@ def _renew_silo(silo: Silo, shard: Shard, absorbed: Absorbed, feedback: EventLog
     everything = settings.fit_everything
     served = find_model(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
     renewed = _renew_model(renewal, erased=erased) if served is None else None
-    _write(settings, absorbed)
+    _write(silo, absorbed)
     if renewed is not None:
         served = renewal.keep(renewed)
     delete_outdated_files(settings, feedback.store, shard.digest, erased=erased)
@@ -212,12 +215,12 @@ def _renew_model(renewal: ModelRenewal, *, erased: bool) -> RenewedModel | None:
         return None
 
 
-def _write(settings: ClientSettings, absorbed: Absorbed) -> None:
+def _write(silo: Silo, absorbed: Absorbed[Any]) -> None:
     if absorbed.after is not absorbed.before:
-        save_shard(settings.shard, absorbed.after)
+        _events_of(silo).save(silo.settings.shard, absorbed.after)
 
 
-def _finish(silo: Silo, feedback: EventLog, absorbed: Absorbed, *, changed: bool) -> RefreshResult:
+def _finish(silo: Silo, feedback: SiloLog[Any, Any], absorbed: Absorbed[Any], *, changed: bool) -> RefreshResult:
     digest, store = silo.shard.digest, feedback.store
     feedback.forget_absorbed(absorbed.handed, silo.shard.lists_digest, absorbed.kept)
     delete_outdated_files(silo.settings, store, digest, erased=store.erasures.are_open())
@@ -227,18 +230,20 @@ def _finish(silo: Silo, feedback: EventLog, absorbed: Absorbed, *, changed: bool
     return RefreshResult(changed, version, erased, absorbed.waiting, absorbed.dropped)
 
 
-def _move_silo(silo: Silo, shard: Shard, served: FrozenModel | None, feedback: EventLog, publish: Publish) -> Silo:
+def _move_silo(
+    silo: Silo, shard: Any, served: FrozenModel | None, feedback: SiloLog[Any, Any], publish: Publish
+) -> Silo:
     """What can fail comes before answers move."""
     settings, old = silo.settings, silo.answers
-    new, publisher = open_recommender(settings, shard)
+    new, overlay, failure = _events_of(silo).reopen(settings, shard)
     new.changing = old.changing
     if silo.guard is not None:
         silo.guard.take_up(shard.digest)
     new.served = served
-    if publisher.failure is not None:
+    if (wrong := failure()) is not None:
         # The server would still answer from data that the shard has erased: the refresh is tried again.
-        raise publisher.failure
+        raise wrong
     old.close()  # its lists stay in memory, and no more of them are written
-    feedback.move_to(new.overlay, lambda: publish(new))
+    feedback.move_to(overlay, lambda: publish(new))
     return_free_memory()
     return replace(silo, shard=shard, answers=new, anchors=silo.anchors.of_shard(shard.digest))

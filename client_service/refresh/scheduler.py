@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
-from client_service.event_log.store import EventStore
+from client_service.event_log.log_store import LogStore
 from client_service.runtime.logs import LOGGER, describe_failure, describe_place
 from client_service.settings import ClientSettings
 from shared.errors import ConflictError
@@ -56,7 +56,7 @@ class FollowedLog(Protocol):
     on_erasure: Callable[[], None]
 
     @property
-    def store(self) -> EventStore: ...
+    def store(self) -> LogStore: ...
     @property
     def least_rating(self) -> float: ...
     def follow(self) -> None: ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from client_service.boundary.anchors import NAME as ANCHORS
 from client_service.boundary.ledger import LEDGER
 from client_service.boundary.ledger_heads import HeadedLedger, LedgerHeads
-from client_service.event_log.store import EventStore
+from client_service.event_log.log_store import LogStore
 from client_service.federation.best_model import find_model
 from client_service.model_store.model_files import load_head
 from client_service.model_store.model_server import FrozenModel
@@ -67,7 +67,7 @@ def open_records(settings: ClientSettings, key: PrivateKey, shard: TaskShard) ->
     return OpenRecords(ledger, anchors, rounds, guard, basis_guard)
 
 
-def take_up_stored(renewal: ModelRenewal, store: EventStore | None) -> FrozenModel | None:
+def take_up_stored(renewal: ModelRenewal, store: LogStore | None) -> FrozenModel | None:
     """The kept model, or for a shard that has changed the one that follows from it. Slow.
 
     A damaged model is no reason to stay away, nor one that needs more memory than there is, nor a disk that is full

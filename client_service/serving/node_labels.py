@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 
 from client_service.compiled.nodes import (
-    NO_LABEL,
     CompiledNodeModel,
     CompiledNodes,
     Float64,
     Int64,
     JoinedNode,
+    Neighbourhood,
     join_node,
     open_node_model,
     open_nodes,
 )
 from client_service.compiled.publication import Publication
+from client_service.event_log.node_overlay import NodeOverlay
 from client_service.serving.model_server import ModelServer
 from client_service.serving.node_messages import (
     LABEL_SCORE,
@@ -42,14 +43,16 @@ from shared.words import count_noun
 class AskedNode:
     """A node of a request. row: in the graph, None for a new one. name: its id, where one was given.
 
-    neighbours: rows and weights of its edges. changed: has it other features or edges than in the graph? features: x
-    of the node, projected by the model that answers; None as in the graph. unknown: neighbours that the graph has not.
+    neighbours: rows and weights of its edges to nodes of the graph; later: ids and weights of those to nodes that came
+    since. changed: has it other features or edges than in the graph? features: columns and values, None as in the
+    graph. unknown: neighbours of the request that the silo has not.
     """
 
     row: int | None
     name: str | None
     neighbours: Int64
     weights: Float64
+    later: Mapping[str, float]
     changed: bool
     features: tuple[Int64, Float64] | None = None
     unknown: int = 0
@@ -69,6 +72,7 @@ class NodeLabels(ModelServer):
         take_up: compiles a model that is assigned to `served`; None: an assigned model answers as it is.
         """
         super().__init__()
+        self.overlay = NodeOverlay(nodes)
         self._nodes, self._take_up = nodes, take_up
         self._served: CompiledNodeModel | None = None
 
@@ -91,8 +95,13 @@ class NodeLabels(ModelServer):
 
     @property
     def known_users(self) -> int:
-        """How many nodes the silo has."""
-        return self._nodes.head.nodes
+        """How many nodes the silo has, but for those that came since its graph was compiled."""
+        return self.overlay.known_nodes
+
+    @property
+    def nodes(self) -> CompiledNodes:
+        """The graph that answers."""
+        return self._nodes
 
     @property
     def shown_items(self) -> int:
@@ -109,13 +118,12 @@ class NodeLabels(ModelServer):
 
         NotFoundError for unknown ids, ProtocolError for features that the silo does not have; neither quotes any.
         """
+        self.overlay.follow()
         served, nodes = self.served, [self._read(one) for one in asked.nodes]
         missing = sum(one is None for one in nodes)
         if missing:
-            words = (
-                f"expected ids of nodes of the silo, or features of new ones, got {count_noun(missing, 'unknown id')}"
-            )
-            raise NotFoundError(f"{words} of {count_noun(len(nodes), 'node')}")
+            words = "expected ids of nodes of the silo, or features of new ones"
+            raise NotFoundError(f"{words}, got {count_noun(missing, 'unknown id')} of {count_noun(len(nodes), 'node')}")
         results = tuple(self._label(served, one) for one in nodes if one is not None)
         if served is None:
             return LabelListOut(results=results)
@@ -125,22 +133,46 @@ class NodeLabels(ModelServer):
     def _read(self, asked: str | NodeIn) -> AskedNode | None:
         """Finds a node of the request; None for an unknown id that is not described."""
         described = NodeIn(node=asked) if isinstance(asked, str) else asked
-        row = None if described.node is None else self._nodes.node_ids.row(described.node)
+        name, told = described.node, None if described.node is None else self.overlay.facts(described.node)
+        row = None if name is None else self.overlay.row(name)
         features = None if described.features is None else self._read_features(described.features)
+        changed = features is not None or row is None or self.overlay.is_touched(row)
+        if features is None and told is not None and told.features is not None:
+            features = self._read_features(told.features)
         if row is None and features is None:
             return None
         if described.neighbours is None:
-            neighbours, weights = (np.zeros(0, np.int64), np.zeros(0)) if row is None else self._nodes.edges.row(row)
-            changed = row is None or features is not None
-            return AskedNode(row, described.node, neighbours, weights.astype(np.float64), changed, features)
-        found = {
-            place: one.weight
-            for one in described.neighbours
-            if (place := self._nodes.node_ids.row(one.node)) is not None and place != row
-        }
-        unknown = sum(self._nodes.node_ids.row(one.node) is None for one in described.neighbours)
-        places, weights = np.array(list(found), np.int64), np.array(list(found.values()), np.float64)
-        return AskedNode(row, described.node, places, weights, changed=True, features=features, unknown=unknown)
+            links = {} if name is None else self.overlay.links(name)
+            places, weights, later = self._find_edges(row, links)
+            return AskedNode(row, name, places, weights, later, changed, features)
+        links = {one.node: one.weight for one in described.neighbours if one.node != name}
+        places, weights, later = self._find_edges(None, links)
+        unknown = len(links) - len(places) - len(later)
+        return AskedNode(row, name, places, weights, later, True, features, unknown)
+
+    def _find_edges(self, row: int | None, links: Mapping[str, float]) -> tuple[Int64, Float64, dict[str, float]]:
+        """Finds a node's edges: rows and weights of the graph, and ids and weights of nodes that came since.
+
+        row: whose edges in the graph count, but for those to erased nodes. links: weights that take their places.
+        """
+        edges: dict[int, float] = {}
+        if row is not None:
+            known, weights = self._nodes.edges.row(row)
+            erased = self.overlay.is_erased(known)
+            if erased is None and not links:
+                return known, weights.astype(np.float64), {}
+            kept = slice(None) if erased is None else ~erased
+            edges = dict(zip(known[kept].tolist(), weights[kept].tolist(), strict=True))
+        later: dict[str, float] = {}
+        for other, weight in links.items():
+            place = self.overlay.row(other)
+            if place is not None and place != row:
+                edges[place] = weight
+            elif place is None and weight > 0 and self.overlay.facts(other).features is not None:
+                later[other] = weight
+        found = sorted((place, weight) for place, weight in edges.items() if weight > 0)
+        rows = np.array([place for place, _ in found], dtype=np.int64)
+        return rows, np.array([weight for _, weight in found], dtype=np.float64), later
 
     def _read_features(self, given: Features) -> tuple[Int64, Float64]:
         """Finds the columns and values of features."""
@@ -158,54 +190,77 @@ class NodeLabels(ModelServer):
     def _label(self, served: CompiledNodeModel | None, asked: AskedNode) -> LabelOut:
         if served is None:
             return self._write(asked, self._nodes.shares, "no model yet", ())
-        joined = self._join(served, asked)
-        if asked.row is not None and not asked.changed:
-            chances = served.probabilities[asked.row].astype(np.float64)
-        else:
-            with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
+            joined = self._join(served, asked)
+            if asked.row is not None and not asked.changed:
+                chances = served.probabilities[asked.row].astype(np.float64)
+            else:
                 chances = served.scorer.calibrate(served.scorer.score(joined.powers[None]))[0]
         if not np.isfinite(chances).all():
             return self._write(asked, self._nodes.shares, "the model's scores are no numbers", ())
         return self._write(asked, chances, None, self._weigh(served, asked, joined, int(chances.argmax())))
 
     def _join(self, served: CompiledNodeModel, asked: AskedNode) -> JoinedNode:
-        """Computes P^k x of a node, and each neighbour's part of it."""
+        """Computes P^k x of a node, and each neighbour's part of it: of those in the graph, then of later ones."""
         rows, row = asked.neighbours, asked.row
         if row is not None and not asked.changed:
             return served.known_node(row, rows, asked.weights)
-        before = np.zeros(len(rows))
-        if row is not None:
-            known, weights = self._nodes.edges.row(row)
-            places = np.searchsorted(known, rows)
-            inside = places < len(known)
-            inside[inside] = known[places[inside]] == rows[inside]
-            before[inside] = weights[places[inside]]
+        around = self._look_around(served, row, rows, asked.weights)
+        others = [self._join_later(served, node, weight) for node, weight in asked.later.items()]
+        if others:
+            around = Neighbourhood(*(np.concatenate(parts) for parts in zip(around, *others, strict=True)))
         if asked.features is not None:
             own = served.project(*asked.features)
         else:
             own = served.powers[row, 0].astype(np.float64)
-        around = served.neighbourhood(rows, asked.weights, before)
         if row is None:
             return join_node(own, around)
         return join_node(own, around, served.powers[row], float(self._nodes.degrees[row]))
+
+    def _look_around(self, served: CompiledNodeModel, row: int | None, rows: Int64, weights: Float64) -> Neighbourhood:
+        """Collects what is known of neighbours in the graph, with the features that were told of them since."""
+        before = np.zeros(len(rows))
+        if row is not None:
+            known, own = self._nodes.edges.row(row)
+            places = np.searchsorted(known, rows)
+            inside = places < len(known)
+            inside[inside] = known[places[inside]] == rows[inside]
+            before[inside] = own[places[inside]]
+        found = served.neighbourhood(rows, weights, before)
+        for place, one in enumerate(rows.tolist()):
+            if self.overlay.is_touched(one):
+                told = self.overlay.facts(self._nodes.node_ids[one]).features
+                if told is not None:
+                    found.powers[place, 0] = served.project(*self._read_features(told))
+        return found
+
+    def _join_later(self, served: CompiledNodeModel, node: str, weight: float) -> Neighbourhood:
+        """Computes P^k x of a neighbour that came since, by its own neighbours in the graph."""
+        told, links = self.overlay.facts(node).features, self.overlay.links(node)
+        assert told is not None, "only neighbours with features are joined"
+        rows, weights, _ = self._find_edges(None, links)
+        joined = join_node(served.project(*self._read_features(told)), self._look_around(served, None, rows, weights))
+        degree = np.array([float(weights.sum())])
+        return Neighbourhood(joined.powers[None].astype(np.float32), degree, np.array([weight]), np.zeros(1))
 
     def _weigh(
         self, served: CompiledNodeModel, asked: AskedNode, joined: JoinedNode, column: int
     ) -> tuple[WeighingNeighbourOut, ...]:
         """The neighbours whose parts of the node's powers add most to the score of a class."""
-        if not len(asked.neighbours):
+        if not len(joined.parts):
             return ()
         slopes = served.scorer.slopes(joined.powers, column)
         added = np.tensordot(joined.parts, slopes[1:], axes=2)
         order = np.argsort(-np.abs(added), kind="stable")[:MOST_SHOWN]
-        ids = self._nodes.node_ids
-        return tuple(
-            WeighingNeighbourOut(
-                node=ids[int(asked.neighbours[place])],
-                weight=float(asked.weights[place]),
-                contribution=float(added[place]),
-            )
+        ids, later = self._nodes.node_ids, list(asked.later.items())
+        count = len(asked.neighbours)
+        edges = (
+            (ids[int(asked.neighbours[place])], float(asked.weights[place])) if place < count else later[place - count]
             for place in order.tolist()
+        )
+        return tuple(
+            WeighingNeighbourOut(node=node, weight=weight, contribution=float(added[place]))
+            for (node, weight), place in zip(edges, order.tolist(), strict=True)
         )
 
     def _write(
@@ -215,14 +270,13 @@ class NodeLabels(ModelServer):
         fallback: LabelFallback | None,
         neighbours: Sequence[WeighingNeighbourOut],
     ) -> LabelOut:
-        label = NO_LABEL if asked.row is None else int(self._nodes.labels[asked.row])
         best = int(chances.argmax())
         return LabelOut(
             node=asked.name,
             label=self.classes[best],
             probability=min(1.0, max(0.0, float(chances[best]))),
             probabilities={name: float(chance) for name, chance in zip(self.classes, chances, strict=True)},
-            known_label=None if label == NO_LABEL else self.classes[label],
+            known_label=self.overlay.label(asked.name, asked.row),
             fallback=fallback,
             unknown_neighbours=asked.unknown,
             neighbours=tuple(neighbours),

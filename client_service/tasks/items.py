@@ -15,13 +15,16 @@ from client_service.compilation.item_publisher import ItemPublisher
 from client_service.compilation.shard import compile_in_memory
 from client_service.compiled.model import Relevance
 from client_service.compiled.publication import REFRESH, SERVING
-from client_service.data.interaction_files import load_shard, read_catalogue, with_places
+from client_service.data.interaction_files import hold_shard, load_shard, read_catalogue, save_shard, with_places
 from client_service.data.interactions import Shard
 from client_service.data.item_matches import name_items, read_matches
 from client_service.evaluation.metrics import LABELS, PRIMARY, Measures
 from client_service.evaluation.ranking import on_test, on_validation, validation_users
+from client_service.event_log.log_store import Absorbed
 from client_service.event_log.overlay import Overlay
 from client_service.event_log.service import open_log
+from client_service.event_log.shard_update import merge_log_into_shard
+from client_service.event_log.store import EventStore
 from client_service.joining_value.comparison import compare_with_alone
 from client_service.model_store.model_files import ModelHead, Served, freeze
 from client_service.model_store.refitting import Refit, load_model_basis, load_model_content
@@ -36,6 +39,7 @@ from client_service.tasks.task import (
     ModelStart,
     OpenedTask,
     Refitting,
+    Reopened,
     RunContext,
     Task,
 )
@@ -228,6 +232,17 @@ def open_recommender(settings: ClientSettings, shard: Shard) -> tuple[Recommende
     return recommender, publisher
 
 
+def merge_events(settings: ClientSettings, shard: Shard, store: EventStore) -> Absorbed[Shard]:
+    """The shard with what the log tells, over the items that it may have."""
+    return merge_log_into_shard(shard, store, settings.least_rating, listed_items(settings))
+
+
+def reopen_lists(settings: ClientSettings, shard: Shard) -> Reopened:
+    """Lists of another shard's users, which are published when a model is there."""
+    recommender, publisher = open_recommender(settings, shard)
+    return Reopened(recommender, recommender.overlay, lambda: publisher.failure)
+
+
 def answer_alone(shard: Shard) -> Recommender:
     """Opens a recommender in a silo without a service around it.
 
@@ -260,5 +275,7 @@ ITEMS = Task(
     relate=relate_scores,
     summarise=summarise_items,
     refitting=Refitting(everything=all_pairs, refit=Refit),
-    events=EventIntake(open=open_lists),
+    events=EventIntake(
+        open=open_lists, hold=hold_shard, merge=merge_events, place=list_shard, save=save_shard, reopen=reopen_lists
+    ),
 )

@@ -9,10 +9,15 @@ from typing import Any, cast
 import torch
 
 from client_service.compilation.nodes import compile_nodes_in_memory, publish_nodes
-from client_service.data.node_files import load_node_shard
+from client_service.compiled.publication import SERVING
+from client_service.data.node_files import load_node_shard, save_node_shard
 from client_service.data.node_graphs import TEST, VALID, NodeShard
 from client_service.evaluation.metrics import Measures
 from client_service.evaluation.node_measures import ACCURACY, NODE_LABELS, measure_nodes
+from client_service.event_log.log_store import Absorbed
+from client_service.event_log.node_log import open_node_log
+from client_service.event_log.node_store import NodeStore
+from client_service.event_log.node_update import hold_node_shard, merge_nodes_into_shard
 from client_service.joining_value.node_comparison import compare_nodes
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.node_models import ServedNodes, freeze_nodes
@@ -24,7 +29,7 @@ from client_service.sums.node_gram import SummedGram
 from client_service.sums.storage import FOLDER, complete_shard
 from client_service.tasks.page_texts import NODES as NOUNS
 from client_service.tasks.page_texts import try_node
-from client_service.tasks.task import ModelStart, RunContext, Task
+from client_service.tasks.task import EventIntake, ModelStart, OpenedTask, Reopened, RunContext, Task
 from client_service.training.node_trainer import NodeTrainer, sizes_of
 from shared.method.declaration import Counts
 
@@ -34,7 +39,12 @@ def load_nodes(settings: ClientSettings) -> NodeShard:
 
     DataError for files of no use, SettingsError for other sizes than all share.
     """
-    shard = replace(load_node_shard(settings.shard), name=settings.name)
+    return complete_nodes(settings, load_node_shard(settings.shard))
+
+
+def complete_nodes(settings: ClientSettings, shard: NodeShard) -> NodeShard:
+    """Likewise one that has been read, or that is not written yet."""
+    shard = replace(shard, name=settings.name)
     sizes_of(shard, settings.method.nodes)
     return cast(NodeShard, complete_shard(settings.state_directory / FOLDER, settings.method, shard))
 
@@ -101,6 +111,30 @@ def answer_nodes(shard: NodeShard, serving: Path | None = None) -> NodeLabels:
     return NodeLabels(*(compile_nodes_in_memory(shard) if serving is None else publish_nodes(shard, serving)))
 
 
+def open_nodes(settings: ClientSettings, shard: NodeShard) -> OpenedTask:
+    """Answers beside the models, and the log of what has come since the shard was written."""
+    answers = answer_nodes(shard, settings.state_directory / SERVING)
+    return OpenedTask(answers, open_node_log(settings, answers.overlay, answers.nodes))
+
+
+def merge_events(settings: ClientSettings, shard: NodeShard, store: NodeStore) -> Absorbed[NodeShard]:
+    """The shard with what the log tells."""
+    del settings
+    return merge_nodes_into_shard(shard, store)
+
+
+def reopen_nodes(settings: ClientSettings, shard: NodeShard) -> Reopened:
+    """Answers from another graph, which is published with its first model."""
+    serving = settings.state_directory / SERVING
+    answers = NodeLabels(*publish_nodes(shard, serving, at_once=False))
+
+    def publish_without_model() -> None:
+        if answers.served is None:  # the graph before it, which may hold an erased node, must answer no more
+            publish_nodes(shard, serving)
+
+    return Reopened(answers, answers.overlay, publish_without_model)
+
+
 NODES = Task(
     name="nodes",
     labels=NODE_LABELS,
@@ -117,5 +151,14 @@ NODES = Task(
     try_out=try_node,
     freeze=freeze_nodes,
     summarise=summarise_nodes,
+    events=EventIntake(
+        open=open_nodes,
+        hold=hold_node_shard,
+        merge=merge_events,
+        place=complete_nodes,
+        save=save_node_shard,
+        reopen=reopen_nodes,
+    ),
+    fits_at_start=True,
 )
 """Validation chooses by the area under the curve where there are two classes: see `choose_primary`."""

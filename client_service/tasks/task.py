@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
@@ -16,7 +17,8 @@ from client_service.compiled.model import UNFITTED, Relevance
 from client_service.compiled.publication import SERVING
 from client_service.evaluation.metrics import MeasureLabel, Measures
 from client_service.event_log.database import FOLDER
-from client_service.event_log.service import EventLog
+from client_service.event_log.log_store import Absorbed
+from client_service.event_log.service import SiloLog
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.model_server import FrozenModel
 from client_service.models.initial_filter import Filter
@@ -104,7 +106,16 @@ class OpenedTask(NamedTuple):
     """answers: without a model yet. feedback: None where applications tell a silo of this task nothing."""
 
     answers: ModelServer
-    feedback: EventLog | None
+    feedback: SiloLog[Any, Any] | None
+
+
+class Reopened(NamedTuple):
+    """answers: from another shard, without a model yet. overlay: what the log changes in them. failure: what has gone
+    wrong in publishing them; None: nothing."""
+
+    answers: ModelServer
+    overlay: Any
+    failure: Callable[[], Exception | None]
 
 
 Refitted = Callable[[ModelHead, Mapping[str, Tensor]], Any]
@@ -144,12 +155,19 @@ class Refitting(Generic[S]):
 
 @dataclass(frozen=True)
 class EventIntake(Generic[S]):
-    """How applications' events change answers.
+    """How applications' events change answers, and at a refresh the shard.
 
-    open: who answers, and the log that takes events.
+    open: who answers, and the log that takes events. hold: the shard of a folder, which nobody else changes meanwhile.
+    merge: of a shard and the log's store, the next shard. place: what a run needs of a shard beside its files. save:
+    writes a shard into a folder. reopen: who answers from another shard.
     """
 
     open: Callable[[ClientSettings, S], OpenedTask]
+    hold: Callable[[Path], AbstractContextManager[S]]
+    merge: Callable[[ClientSettings, S, Any], Absorbed[S]]
+    place: Callable[[ClientSettings, S], S]
+    save: Callable[[Path, S], object]
+    reopen: Callable[[ClientSettings, S], Reopened]
 
 
 def freeze_model(version: str, training: Training) -> FrozenModel:
@@ -186,6 +204,7 @@ class Task(Generic[S, T]):
 
     freeze: a copy of the model, under a version, that nothing changes any more and that can answer.
     rows: the ids of a shard's rows, for models with a row for each user or item.
+    fits_at_start: does a model answer well before any training, as closed forms do?
     text_digest: the digest of what is known of a shard's items beside its `digest`; "" where nothing is.
     relate: what the scores of a frozen model mean, by validation data; without it they are taken as they are.
     summarise: the fields of QualityOut that are known when training is over, of the served model and the training.
@@ -212,6 +231,7 @@ class Task(Generic[S, T]):
     refitting: Refitting[S] | None = None
     events: EventIntake[S] | None = None
     publish: Callable[[S, Path], ModelServer] | None = None
+    fits_at_start: bool = False
 
     def read(self, settings: ClientSettings) -> S:
         """Reads the silo's shard. SettingsError for a setting that this task has no use for."""

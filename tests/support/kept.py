@@ -10,7 +10,8 @@ from client_service.compilation.item_publisher import ItemPublisher
 from client_service.compiled.publication import SERVING
 from client_service.data.interaction_files import hold_shard, load_shard, save_shard
 from client_service.data.interactions import Shard
-from client_service.event_log.shard_update import Absorbed, merge_log_into_shard
+from client_service.event_log.log_store import Absorbed
+from client_service.event_log.shard_update import merge_log_into_shard
 from client_service.event_log.store import EventStore
 from client_service.federation.training_run import TrainingRun
 from client_service.model_store.model_files import Served

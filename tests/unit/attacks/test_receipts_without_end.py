@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from client_service.event_log import store
+from client_service.event_log import log_store
 from client_service.event_log.store import EventStore
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EventStore:
-    monkeypatch.setattr(store, "MOST_RECEIPTS", 5)
+    monkeypatch.setattr(log_store, "MOST_RECEIPTS", 5)
     return EventStore(tmp_path)
 
 

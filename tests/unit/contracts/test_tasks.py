@@ -189,7 +189,7 @@ def test_its_answers_open_in_the_client_and_in_a_server(given: Given) -> None:
         answers.close()
     if opened.feedback is not None:
         opened.feedback.close()
-        server.feedback.close()
+        server.log.close()
 
 
 def test_what_it_has_not_is_refused_by_the_name_of_the_setting(given: Given) -> None:

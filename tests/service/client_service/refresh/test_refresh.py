@@ -18,10 +18,11 @@ from client_service.data.interaction_files import change_shard, load_shard
 from client_service.data.interactions import Shard
 from client_service.data.shard_head import stated_digest
 from client_service.event_log.database import EARLIER_NAME, JOURNAL, NAME
+from client_service.event_log.log_store import ErasureRegister
 from client_service.event_log.messages import InteractionIn
 from client_service.event_log.service import EventLog
 from client_service.event_log.shard_update import append_events
-from client_service.event_log.store import ErasureRegister, EventStore
+from client_service.event_log.store import EventStore
 from client_service.federation.checkpoint import FITTED
 from client_service.federation.checkpoint import NAME as TRAINING
 from client_service.http.answering import Answering

@@ -1,0 +1,174 @@
+"""What every log of a silo keeps on the disk: marks and receipts of erasures, and stale shards."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any, Generic, TypeVar
+
+from client_service.event_log.database import ErasureReceipt, EventDatabase, mark_of
+
+S = TypeVar("S")
+MOST_RECEIPTS = 100_000  # of erasures that are done: some 10 MB
+KEPT_DAYS = 400  # for which a receipt of one that is done is known: whoever reports by the year has it
+BEYOND = "SELECT receipt FROM erasures WHERE done IS NOT NULL ORDER BY done DESC, rowid DESC LIMIT -1 OFFSET ?"
+FORGOTTEN = "done IS NULL AND (mark IS NULL OR mark NOT IN (SELECT mark FROM erased))"
+
+
+class ErasureRegister:
+    """Marks of who was erased, and receipts without their ids.
+
+    remove: takes all of an id out of the log's rows; how much it was, and may some of it be in a shard being written?
+    """
+
+    def __init__(self, database: EventDatabase, remove: Callable[[Connection, str], tuple[int, bool]]) -> None:
+        self._database, self._remove = database, remove
+
+    def erase_user(self, user: str, *, known: bool) -> tuple[int, ErasureReceipt]:
+        """Take a user, or a node, away; how many rows it had, and a receipt for it all, which is not done yet.
+
+        known: the shard has this user, or may have. He is marked then, and also where what is taken away has been
+        handed to a shard that is being written. A later erasure of the same user is marked anew: a shard that was to
+        forget the earlier one may have taken in what came in between. While the earlier one waits, both have its
+        receipt, so that no more wait than the shard has users.
+        """
+        receipt, now = secrets.token_hex(16), int(time.time())
+        with self._database.transaction() as rows:
+            (key,) = rows.execute("SELECT key FROM place").fetchone()
+            gone, handed = self._remove(rows, user)
+            rows.execute("UPDATE place SET rewritten = rewritten + 1, loose = max(loose, ?)", [gone > 0])
+            mark = mark_of(user, key)
+            if known or handed:
+                rows.execute("INSERT OR REPLACE INTO erased SELECT ?, rewritten FROM place", [mark])
+            waits = rows.execute("SELECT 1 FROM erased WHERE mark = ?", [mark]).fetchone() is not None
+            open_one = "SELECT receipt, asked FROM erasures WHERE done IS NULL AND mark = ?"
+            if waits and (same := rows.execute(open_one, [mark]).fetchone()) is not None:
+                receipt, now = same
+            else:
+                rows.execute("INSERT INTO erasures VALUES (?, ?, NULL, ?)", [receipt, now, mark if waits else None])
+        return gone, ErasureReceipt(receipt, now, None)
+
+    def read_receipt(self, receipt: str) -> ErasureReceipt | None:
+        """None for one that this silo has not given, or that it has forgotten."""
+        with self._database.reading() as rows:
+            found = rows.execute("SELECT receipt, asked, done FROM erasures WHERE receipt = ?", [receipt]).fetchone()
+        return None if found is None else ErasureReceipt(*found)
+
+    def are_open(self) -> bool:
+        """Are there some that are not done?"""
+        with self._database.reading() as rows:
+            return rows.execute("SELECT 1 FROM erasures WHERE done IS NULL").fetchone() is not None
+
+    def complete_unmarked(self) -> int:
+        """Compact the log's file: erasures of whom no shard had are done. How many became so. UnavailableError where
+        the file cannot be compacted now."""
+        self._database.compact()
+        with self._database.transaction() as rows:
+            return _complete(rows, "done IS NULL AND mark IS NULL")
+
+    def complete(self) -> int:
+        """Likewise, and no file is left that was computed from what the shard was: erasures of whom the shard has no
+        more are done too."""
+        self._database.compact()
+        with self._database.transaction() as rows:
+            count = _complete(rows, FORGOTTEN)
+            rows.execute("UPDATE place SET loose = 1 WHERE ?", [count])  # of their marks
+        self._database.compact()
+        return count
+
+
+def _complete(rows: Connection, which: str) -> int:
+    """How many are done now. Receipts of those that were done long ago go, and the oldest of very many."""
+    now = int(time.time())
+    count = rows.execute(f"UPDATE erasures SET done = ?, mark = NULL WHERE {which}", [now]).rowcount
+    rows.execute("DELETE FROM erasures WHERE done < ?", [now - KEPT_DAYS * 86_400])
+    if rows.execute("SELECT count(*) FROM erasures").fetchone()[0] > MOST_RECEIPTS:
+        rows.execute(f"DELETE FROM erasures WHERE receipt IN ({BEYOND})", [MOST_RECEIPTS])
+    return count
+
+
+@dataclass(frozen=True)
+class Absorbed(Generic[S]):
+    """The shard before, and after: the same object where nothing has happened. handed: what there was to absorb.
+
+    kept: what of it stays in the log, by its sequence number or id. waiting: how much of this waits, for example for
+    items that the federation's catalogue does not list. dropped: how much of these would have stayed if there was room.
+    forgotten: how many users or nodes the shard has no more.
+    """
+
+    before: S
+    after: S
+    handed: Any
+    kept: Sequence[Any]
+    waiting: int
+    dropped: int
+    forgotten: int
+
+
+class LogStore:
+    """What every log of a silo keeps on the disk, whatever is told of: erasures, and shards of which files may be left.
+
+    `writing` False: for a process that may only read.
+    """
+
+    def __init__(
+        self, folder: Path, remove: Callable[[Connection, str], tuple[int, bool]], *, writing: bool = True
+    ) -> None:
+        self._database = EventDatabase(folder, writing=writing)
+        self.path, self.erasures = self._database.path, ErasureRegister(self._database, remove)
+        self.change_number = self._database.change_number  # a function: its result differs after every write
+
+    def close(self) -> None:
+        self._database.close()
+
+    def holds_liked(self, count: int, least_rating: float) -> bool:
+        """Have so many events come since a shard has looked that one would absorb?"""
+        raise NotImplementedError
+
+    def forget_absorbed(self, handed: Any, shard: str, kept: Iterable[Any]) -> None:
+        """Take away what the shard of this digest holds now, or holds no more, but for what is `kept`."""
+        raise NotImplementedError
+
+    def count_changes(self) -> tuple[int, int]:
+        """`rewritten` and `changed`: see `LogSnapshot`."""
+        with self._database.reading() as rows:
+            rewritten, changed = rows.execute("SELECT rewritten, changed FROM place").fetchone()
+            return rewritten, changed
+
+    def note_stale(self, *shards: str) -> None:
+        """What was computed from these contents of the shard, by their digests, is to be removed."""
+        with self._database.transaction() as rows:
+            rows.executemany("INSERT OR IGNORE INTO stale VALUES (?)", ([shard] for shard in shards))
+
+    def read_stale(self) -> tuple[str, ...]:
+        """Digests of shards of which something may be left."""
+        with self._database.reading() as rows:
+            return tuple(shard for (shard,) in rows.execute("SELECT shard FROM stale"))
+
+    def forget_stale(self, shards: Iterable[str]) -> None:
+        """Nothing of these is left."""
+        with self._database.transaction() as rows:
+            rows.executemany("DELETE FROM stale WHERE shard = ?", ([shard] for shard in shards))
+
+    def compact(self) -> None:
+        """No file holds what was taken away, once this returns. UnavailableError where the disk does not allow it."""
+        self._database.compact()
+
+
+def note_absorbed(rows: Connection, upto: int, rewritten: int, shard: str) -> None:
+    """Says that the shard of this digest holds what was handed over.
+
+    upto: the last number of what was. rewritten: what it was then; marks of erasures up to it go.
+    """
+    forgotten = [rewritten]
+    (last,) = rows.execute("SELECT max(number) FROM erased WHERE number <= ?", forgotten).fetchone()
+    rows.execute("DELETE FROM erased WHERE number <= ?", forgotten)
+    rows.execute(
+        "UPDATE place SET looked = max(looked, ?), shard = ?, handed = iif(handed <= ?, 0, handed), "
+        "forgotten = coalesce(?, forgotten), rewritten = rewritten + 1, absorbed = absorbed + 1, loose = 1",
+        [upto, shard, upto, last],
+    )

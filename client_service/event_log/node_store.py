@@ -1,0 +1,193 @@
+"""Posted nodes, edges and labels in the event log's database: of each node what was told of it since the shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from sqlite3 import Connection
+
+from pydantic import Field, ValidationError
+
+from client_service.event_log.database import LogSnapshot
+from client_service.event_log.log_store import LogStore, note_absorbed
+from client_service.event_log.messages import NodeEventIn
+from shared.errors import ConflictError, DataError, FederationError, TooLargeError
+from shared.message import Message
+
+MOST = 1_000_000  # nodes that are told of
+LONGEST_FACTS = 1 << 20  # bytes of what is told of one node
+MOST_BYTES = 256 << 20  # of all nodes together
+TABLE = """
+CREATE TABLE IF NOT EXISTS nodes (node TEXT PRIMARY KEY, facts TEXT NOT NULL, changed INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS nodes_changed ON nodes (changed);
+"""
+
+
+class NodeFacts(Message):
+    """All that was told of one node. neighbours: weights of edges by the other node's id, 0 where there is none.
+
+    features: values by name, none where they are as before. labelled: was a label told, or that there is none?
+    """
+
+    features: dict[str, float] | None = None
+    neighbours: dict[str, float] = Field({})
+    labelled: bool = False
+    label: str | None = None
+
+    def with_event(self, event: NodeEventIn, features: Mapping[str, float] | None) -> NodeFacts:
+        """The facts after an event. features: those of the event by their names."""
+        neighbours = self.neighbours | {edge.node: edge.weight for edge in event.neighbours if edge.node != event.node}
+        told = "label" in event.model_fields_set
+        return NodeFacts(
+            features=self.features if features is None else dict(features),
+            neighbours=neighbours,
+            labelled=self.labelled or told,
+            label=event.label if told else self.label,
+        )
+
+    def without(self, node: str) -> NodeFacts:
+        """The same without the edge to a node."""
+        return self.model_copy(update={"neighbours": {k: w for k, w in self.neighbours.items() if k != node}})
+
+
+Told = tuple[NodeEventIn, Mapping[str, float] | None]
+"""An event, and its features by their names."""
+
+
+@dataclass(frozen=True)
+class HandedNodes:
+    """What a shard is to absorb: all facts, and what was known of erasures then. `upto`: the last change by then."""
+
+    facts: dict[str, NodeFacts]
+    told: LogSnapshot
+    upto: int
+
+
+class NodeStore(LogStore):
+    """What was told of nodes, on the disk. `most`: nodes that it may hold; `most_bytes`: of what is told of them."""
+
+    def __init__(self, folder: Path, *, most: int = MOST, most_bytes: int = MOST_BYTES, writing: bool = True) -> None:
+        super().__init__(folder, _remove_node, writing=writing)
+        self._most, self._most_bytes = most, most_bytes
+        if writing:
+            with self._database.transaction() as rows:
+                for statement in filter(str.strip, TABLE.split(";")):
+                    rows.execute(statement)
+
+    def put_each(self, batches: Sequence[Sequence[Told]]) -> list[int | FederationError]:
+        """Takes batches, all of them durable at once; how many nodes each told of. One without room is left out."""
+        with self._database.transaction() as rows:
+            found: list[int | FederationError] = []
+            for batch in batches:
+                rows.execute("SAVEPOINT batch")
+                try:
+                    for event, features in batch:
+                        self._put(rows, event, features)
+                    self._require_room(rows)
+                    found.append(len(batch))
+                except (ConflictError, TooLargeError) as error:
+                    rows.execute("ROLLBACK TO batch")
+                    found.append(error)
+                rows.execute("RELEASE batch")
+            return found
+
+    def _put(self, rows: Connection, event: NodeEventIn, features: Mapping[str, float] | None) -> None:
+        before = self._read_one(rows, event.node)
+        for edge in event.neighbours:  # the latest word on an edge counts, from whichever end it came
+            other = self._read_one(rows, edge.node)
+            if other is not None and event.node in other.neighbours:
+                self._write(rows, edge.node, other.without(event.node))
+        facts = (before or NodeFacts()).with_event(event, features)
+        if before is None:
+            (held,) = rows.execute("SELECT count(*) FROM nodes").fetchone()
+            if held >= self._most:
+                words = f"expected at most {self._most} nodes since the shard was written, got one more"
+                raise ConflictError(f"{words}: let the shard absorb them")
+        self._write(rows, event.node, facts)
+
+    def _require_room(self, rows: Connection) -> None:
+        (size,) = rows.execute("SELECT coalesce(sum(length(CAST(facts AS BLOB))), 0) FROM nodes").fetchone()
+        if size > self._most_bytes:
+            words = f"expected at most {self._most_bytes} bytes of facts of nodes together, got more"
+            raise ConflictError(f"{words}: let the shard absorb them")
+
+    def _write(self, rows: Connection, node: str, facts: NodeFacts) -> None:
+        text = facts.model_dump_json(exclude_defaults=True)
+        if (size := len(text.encode())) > LONGEST_FACTS:
+            raise TooLargeError(f"expected at most {LONGEST_FACTS} bytes of facts of one node, got {size}")
+        rows.execute("UPDATE place SET changed = changed + 1")
+        rows.execute("INSERT OR REPLACE INTO nodes SELECT ?, ?, changed FROM place", [node, text])
+
+    def read_all(self) -> tuple[LogSnapshot, dict[str, NodeFacts]]:
+        """What is known of erasures, and all facts, of one moment."""
+        with self._database.reading() as rows:
+            return self._read_told(rows), self._read_since(rows, -1)
+
+    def read_nodes(self, after: int) -> tuple[int, dict[str, NodeFacts]]:
+        """How many changes there were by now, and the facts of nodes that have changed after so many."""
+        with self._database.reading() as rows:
+            (changed,) = rows.execute("SELECT changed FROM place").fetchone()
+            return changed, self._read_since(rows, after)
+
+    def hand_over(self) -> HandedNodes:
+        """All that a shard is to absorb. From now on it may have it: what is erased then is erased from it too."""
+        with self._database.transaction() as rows:
+            rows.execute("UPDATE place SET handed = changed")
+            told = self._read_told(rows)
+            return HandedNodes(self._read_since(rows, -1), told, told.changed)
+
+    def forget_absorbed(self, handed: HandedNodes, shard: str, kept: Iterable[str]) -> None:
+        """Take away what the shard of this digest holds now. What was told later stays, and so do nodes `kept`."""
+        with self._database.transaction() as rows:
+            gone = [(node, handed.upto) for node in handed.facts.keys() - set(kept)]
+            rows.executemany("DELETE FROM nodes WHERE node = ? AND changed <= ?", gone)
+            note_absorbed(rows, handed.upto, handed.told.rewritten, shard)
+
+    def holds_liked(self, count: int, least_rating: float) -> bool:
+        """Have so many nodes been told of since a shard has looked?"""
+        del least_rating
+        some = "SELECT count(*) FROM (SELECT 1 FROM nodes WHERE changed > (SELECT looked FROM place) LIMIT ?)"
+        with self._database.reading() as rows:
+            (found,) = rows.execute(some, [count]).fetchone()
+            return bool(found >= count)
+
+    def _read_told(self, rows: Connection) -> LogSnapshot:
+        marks = frozenset(mark for (mark,) in rows.execute("SELECT mark FROM erased"))
+        place = rows.execute("SELECT key, rewritten, absorbed, shard, changed, forgotten FROM place").fetchone()
+        return LogSnapshot({}, marks, *place)
+
+    def _read_since(self, rows: Connection, after: int) -> dict[str, NodeFacts]:
+        found = rows.execute("SELECT node, facts FROM nodes WHERE changed > ? ORDER BY changed", [after])
+        return {node: _parse(text, self.path) for node, text in found}
+
+    def _read_one(self, rows: Connection, node: str) -> NodeFacts | None:
+        found = rows.execute("SELECT facts FROM nodes WHERE node = ?", [node]).fetchone()
+        return None if found is None else _parse(found[0], self.path)
+
+
+def _parse(text: str, path: Path) -> NodeFacts:
+    """DataError for a row that is damaged, which does not say what it holds."""
+    try:
+        return NodeFacts.model_validate_json(text)
+    except ValidationError:
+        raise DataError(f"{path}: expected facts of a node in the table of nodes, got something else") from None
+
+
+def _remove_node(rows: Connection, node: str) -> tuple[int, bool]:
+    """Deletes what was told of a node, and its edges of others; how many rows, and may a shard have some of it?"""
+    (handed,) = rows.execute("SELECT handed FROM place").fetchone()
+    own = rows.execute("SELECT changed FROM nodes WHERE node = ?", [node]).fetchone()
+    rows.execute("DELETE FROM nodes WHERE node = ?", [node])
+    path = Path("the log of nodes")
+    named = [
+        (other, facts.without(node), changed)
+        for other, text, changed in rows.execute("SELECT node, facts, changed FROM nodes").fetchall()
+        if node in (facts := _parse(text, path)).neighbours
+    ]
+    for other, facts, _ in named:
+        rows.execute("UPDATE place SET changed = changed + 1")
+        values = [facts.model_dump_json(exclude_defaults=True), other]
+        rows.execute("UPDATE nodes SET facts = ?, changed = (SELECT changed FROM place) WHERE node = ?", values)
+    numbers = [changed for *_, changed in named] + ([] if own is None else [own[0]])
+    return len(numbers), bool(numbers) and min(numbers) <= handed
