@@ -7,17 +7,22 @@ from lpsfed.answers import (
     CatalogueItem,
     CataloguePage,
     Erasure,
+    JoiningGain,
     KeptModel,
+    LabelledNode,
+    LabelledNodes,
+    NearNode,
     Reason,
     Recommendations,
     RecommendedItem,
     SentInteractions,
+    SentNodes,
     ServedModel,
     ShardRefresh,
     SimilarItems,
 )
 from lpsfed.asynchronous import AsyncClient
-from lpsfed.calls import BatchOptions, Interaction, ListOptions
+from lpsfed.calls import BatchOptions, Interaction, ListOptions, NewNode, NodeEvent
 from lpsfed.client import Client
 from lpsfed.errors import AnswerError, RefusedError, SiloError, UnreachableError
 from lpsfed.retrying import Retrying
@@ -31,14 +36,21 @@ __all__ = [
     "Client",
     "Erasure",
     "Interaction",
+    "JoiningGain",
     "KeptModel",
+    "LabelledNode",
+    "LabelledNodes",
     "ListOptions",
+    "NearNode",
+    "NewNode",
+    "NodeEvent",
     "Reason",
     "Recommendations",
     "RecommendedItem",
     "RefusedError",
     "Retrying",
     "SentInteractions",
+    "SentNodes",
     "ServedModel",
     "ShardRefresh",
     "SiloError",

@@ -160,13 +160,76 @@ class SentInteractions:
 
 
 @dataclass(frozen=True)
+class NearNode:
+    """A neighbour that counts for a label. contribution: what it adds to the score of the label, before calibration."""
+
+    node: str
+    weight: float
+    contribution: float
+
+
+@dataclass(frozen=True)
+class LabelledNode:
+    """The most likely label of a node, with calibrated probabilities of all classes.
+
+    known_label: that the silo has. neighbours: those that count most. unknown_neighbours: of the question, that the
+    silo does not have. fallback: why these are shares of the training labels; None where a model answered.
+    """
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+    node: str | None = None
+    known_label: str | None = None
+    fallback: str | None = None
+    unknown_neighbours: int = 0
+    neighbours: tuple[NearNode, ...] = ()
+
+
+@dataclass(frozen=True)
+class JoiningGain:
+    """A measure on the silo's own validation nodes: of its own closed form, and of what answers."""
+
+    measure: str
+    nodes: int
+    alone: float
+    served: float
+    answers: str
+
+
+@dataclass(frozen=True)
+class LabelledNodes:
+    """A label for each node of the question, in its order. joining: what joining has added, where there is a model."""
+
+    results: tuple[LabelledNode, ...]
+    model: str | None = None
+    joining: JoiningGain | None = None
+
+
+@dataclass(frozen=True)
+class SentNodes:
+    """What became of nodes that were sent. waiting: new ones without features, which wait for some."""
+
+    accepted: int = 0
+    waiting: int = 0
+
+    def __add__(self, other: SentNodes) -> SentNodes:
+        """Of both together."""
+        return SentNodes(self.accepted + other.accepted, self.waiting + other.waiting)
+
+
+@dataclass(frozen=True)
 class Erasure:
-    """Where the erasure of a user stands. done_at: since when no file of the silo has anything of the user; None
-    before. remains: what is left to do, or what no erasure can take back. interactions: that were taken out of what was
-    sent, as `erase_user` is answered; None where the receipt has asked."""
+    """Where the erasure of a user or a node stands.
+
+    done_at: since when no file of the silo has anything of it; None before. remains: what is left to do, or what no
+    erasure can take back. interactions, events: what was taken out of what was sent, as `erase_user` and `erase_node`
+    are answered; None where the receipt has asked.
+    """
 
     receipt: str
     asked_at: datetime
     remains: str
     done_at: datetime | None = None
     interactions: int | None = None
+    events: int | None = None

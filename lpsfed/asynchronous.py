@@ -16,13 +16,15 @@ from lpsfed.answers import (
     CataloguePage,
     Erasure,
     KeptModel,
+    LabelledNodes,
     Recommendations,
     SentInteractions,
+    SentNodes,
     ServedModel,
     ShardRefresh,
     SimilarItems,
 )
-from lpsfed.calls import ApiCall, BatchOptions, Interaction, ListOptions
+from lpsfed.calls import ApiCall, BatchOptions, Interaction, ListOptions, NewNode, NodeEvent
 from lpsfed.connection import TIMEOUT_SECONDS, connection_options, describe_failure
 from lpsfed.retrying import Retrying
 
@@ -124,6 +126,27 @@ class AsyncClient:
         for chunk in calls.split_chunks(interactions, calls.INTERACTIONS_A_CALL):
             sent += await self._send(calls.send_interactions(chunk))
         return sent
+
+    async def label_nodes(self, nodes: Sequence[str | NewNode]) -> LabelledNodes:
+        """The most likely label of each of at most 1,000 nodes: ids of the silo's, or descriptions of others.
+
+        RefusedError with code `not-found` where an id is unknown. A silo of users or visits refuses.
+        """
+        return await self._send(calls.label_nodes(nodes))
+
+    async def send_nodes(self, events: Iterable[NodeEvent]) -> SentNodes:
+        """Say what nodes are, for however many. All are on the silo's disk when this returns.
+
+        Where it raises, those of the first calls are; to send the same again changes nothing.
+        """
+        sent = SentNodes()
+        for chunk in calls.split_chunks(events, calls.NODES_A_CALL):
+            sent += await self._send(calls.send_nodes(chunk))
+        return sent
+
+    async def erase_node(self, node: str) -> Erasure:
+        """Erase a node with its features, edges and label from all that the silo keeps."""
+        return await self._send(calls.erase_node(node))
 
     async def erase_user(self, user: str) -> Erasure:
         """Erase a user from all that the silo keeps. The receipt asks later whether it is done."""

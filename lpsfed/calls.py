@@ -24,8 +24,10 @@ from lpsfed.answers import (
     CataloguePage,
     Erasure,
     KeptModel,
+    LabelledNodes,
     Recommendations,
     SentInteractions,
+    SentNodes,
     ServedModel,
     ShardRefresh,
     SimilarItems,
@@ -34,6 +36,7 @@ from lpsfed.errors import AnswerError, RefusedError
 
 USERS_A_CALL = 250
 INTERACTIONS_A_CALL = 1000
+NODES_A_CALL = 500
 LONGEST_WORDS = 500  # of an answer that is no problem document
 
 Answer = TypeVar("Answer")
@@ -82,6 +85,57 @@ class Interaction:
             raise ValueError("time: expected one with an offset from UTC, got one without")
         time = None if self.time is None else self.time.isoformat()
         return {name: value for name, value in (asdict(self) | {"time": time}).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class NewNode:
+    """A node that is asked for without being sent, or one of the silo as it would be with other features or neighbours.
+
+    features: by their names, or all in the shard's order. neighbours: weights of edges by the other node's id.
+    """
+
+    features: Mapping[str, float] | Sequence[float] | None = None
+    neighbours: Mapping[str, float] | None = None
+    node: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields as the silo takes them."""
+        edges = None if self.neighbours is None else _list_edges(self.neighbours)
+        fields = {"node": self.node, "features": _list_features(self.features), "neighbours": edges}
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class NodeEvent:
+    """What is said of a node; what is left out stays. neighbours: weights of edges by the other node's id, 0: none.
+
+    label: one of the silo's classes. unlabelled: the label is not known any more.
+    """
+
+    node: str
+    features: Mapping[str, float] | Sequence[float] | None = None
+    neighbours: Mapping[str, float] = field(default_factory=dict)
+    label: str | None = None
+    unlabelled: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields as the silo takes them."""
+        found: dict[str, Any] = {"node": self.node, "neighbours": _list_edges(self.neighbours)}
+        if (features := _list_features(self.features)) is not None:
+            found["features"] = features
+        if self.label is not None or self.unlabelled:
+            found["label"] = self.label
+        return found
+
+
+def _list_edges(weights: Mapping[str, float]) -> list[dict[str, Any]]:
+    return [{"node": node, "weight": weight} for node, weight in weights.items()]
+
+
+def _list_features(features: Mapping[str, float] | Sequence[float] | None) -> dict[str, float] | list[float] | None:
+    if features is None:
+        return None
+    return dict(features) if isinstance(features, Mapping) else list(features)
 
 
 @dataclass(frozen=True)
@@ -186,6 +240,23 @@ def predict_next(
         "exclude": list(exclude),
     }
     return ApiCall("POST /v1/next", "POST", "/v1/next", _Batch, body=asked)
+
+
+def label_nodes(nodes: Sequence[str | NewNode]) -> ApiCall[LabelledNodes]:
+    """Labels of nodes of the silo, by id, and of described ones."""
+    asked = [one if isinstance(one, str) else one.to_json() for one in nodes]
+    return ApiCall("POST /v1/labels", "POST", "/v1/labels", LabelledNodes, body={"nodes": asked})
+
+
+def send_nodes(events: Sequence[NodeEvent]) -> ApiCall[SentNodes]:
+    """Say what at most NODES_A_CALL nodes are."""
+    body = {"nodes": [one.to_json() for one in events]}
+    return ApiCall("POST /v1/nodes", "POST", "/v1/nodes", SentNodes, body=body)
+
+
+def erase_node(node: str) -> ApiCall[Erasure]:
+    """Erase a node from everything that the silo keeps."""
+    return ApiCall("DELETE /v1/nodes/{node}", "DELETE", f"/v1/nodes/{_escape(node)}", Erasure)
 
 
 def find_similar(item: str, k: int) -> ApiCall[SimilarItems]:

@@ -34,6 +34,7 @@ from shared.message import Message
 NODES, EDGES, FEATURES, HEAD = "nodes.parquet", "edges.parquet", "features.safetensors", "shard.json"
 FOREIGN = "foreign.parquet"  # edges to nodes of other silos, where there are any
 FORMAT: Literal["lpsfed-nodes/1"] = "lpsfed-nodes/1"
+NO_FOREIGN = {"node": pl.String, "foreign": pl.String, "weight": pl.Float32}
 MOST_COLUMNS = 1 << 20
 MOST_CLASSES = 1 << 10
 ARRAYS = ("data", "indices", "indptr")
@@ -87,6 +88,8 @@ def save_node_shard(folder: Path, shard: NodeShard) -> NodeShardHead:
     }
     if shard.foreign is not None:
         files[FOREIGN] = _parquet(shard.foreign.list_edges(shard.node_ids))
+    elif current_file(folder, FOREIGN).exists():  # of the shard before, whose nodes may have been erased
+        files[FOREIGN] = _parquet(pl.DataFrame(schema=NO_FOREIGN))
     commit_files(folder, files)
     return head
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, computed_field, model_validator
 
 from client_service.evaluation.metrics import MeasureValues, nest_values
-from client_service.joining_value.messages import ComparisonOut
+from client_service.joining_value.messages import ComparisonOut, GraphQualityOut
 from client_service.privacy.accounting import PrivacyOut
 from shared.message import Message
 from shared.protocol.schemas import Digest
@@ -123,6 +123,7 @@ class QualityOut(Message):
         None, description="users by whose validation items every choice is made; 0: nothing was chosen by own data"
     )
     comparison: ComparisonOut | None = Field(None, description="popularity, this silo alone, and what is served")
+    graph: GraphQualityOut | None = Field(None, description="of a silo of nodes: its graph, and curves of its model")
     refitted: bool = Field(
         False,
         description="the served model was fitted again on all data of the silo, after its figures were measured",

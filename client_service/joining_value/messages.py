@@ -32,6 +32,31 @@ class GroupOut(Message):
     )
 
 
+class CurveOut(Message):
+    """Points of a curve."""
+
+    x: tuple[float, ...] = Field(max_length=200, description="ascending", examples=[[0.0, 0.5, 1.0]])
+    y: tuple[float, ...] = Field(max_length=200, description="of each x", examples=[[0.0, 0.8, 1.0]])
+
+
+class GraphQualityOut(Message):
+    """What a silo of nodes sees of its graph, and of its served model on validation nodes; it stays here."""
+
+    edge_homophily: float | None = Field(
+        None, description="share of edges between nodes of one label; none: no edge has two labelled ends"
+    )
+    adjusted_homophily: float | None = Field(
+        None, description="the same, less what the classes' degrees give by chance, over what could be more than that"
+    )
+    classes: dict[str, int] = Field(description="labelled nodes of each class", examples=[{"kept": 80, "banned": 20}])
+    answers: str = Field(description="what answers, and why", examples=["closed form of all silos' sums"])
+    roc: CurveOut | None = Field(
+        None, description="x: false positives, y: true positives; of more than two classes the mean over these"
+    )
+    reliability: CurveOut | None = Field(None, description="x: the told probability, y: how often it was so")
+    calibration_error: float | None = Field(None, description="mean distance of both, by nodes", examples=[0.03])
+
+
 class ComparisonOut(Message):
     """What a run was worth to this silo, on test items; it stays here."""
 

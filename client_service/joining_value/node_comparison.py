@@ -1,15 +1,16 @@
-"""Compares a finished run with the closed form of the silo's own nodes, with intervals over nodes."""
+"""Compares a finished run with the closed form of the silo's own nodes, with intervals over nodes; and its curves."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_service.data.node_graphs import TEST, TRAIN, VALID, NodeShard
+from client_service.data.node_graphs import TEST, TRAIN, UNKNOWN, VALID, NodeShard
 from client_service.evaluation.node_measures import NODE_LABELS, PerNode, choose_primary, contributions
 from client_service.joining_value.comparison import FEW_USERS, NORMAL
-from client_service.joining_value.messages import ComparisonOut, FigureOut, GroupOut
+from client_service.joining_value.messages import ComparisonOut, CurveOut, FigureOut, GraphQualityOut, GroupOut
 from client_service.model_store.node_models import ServedNodes
+from client_service.models.nodes.calibration import measure_reliability
 from shared.method.graph import Float64
 
 Int64 = NDArray[np.int64]
@@ -71,3 +72,66 @@ def _ratio(ours: PerNode, alone: PerNode) -> FigureOut | None:
     error = NORMAL * ours.less(alone, 1.0 / ours.mean, 1.0 / alone.mean).deviation()
     ratio = ours.mean / alone.mean
     return FigureOut(mean=ratio, low=ratio * float(np.exp(-error)), high=ratio * float(np.exp(error)))
+
+
+POINTS = 51  # of a curve
+
+
+def describe_graph(shard: NodeShard, served: ServedNodes) -> GraphQualityOut:
+    """Homophily and classes of the silo's graph, and curves of the served model on validation nodes."""
+    valid = shard.nodes_of(VALID)
+    chances, labels = served.probabilities[valid], shard.labels[valid]
+    counts = np.bincount(shard.labels[shard.labels != UNKNOWN], minlength=len(shard.classes))
+    known = measure_reliability(chances.astype(np.float32), labels) if len(labels) else None
+    return GraphQualityOut(
+        edge_homophily=shard.edge_homophily(),
+        adjusted_homophily=adjust_homophily(shard),
+        classes=dict(zip(shard.classes, counts.tolist(), strict=True)),
+        answers=served.joining.answers,
+        roc=draw_roc(chances, labels),
+        reliability=None if known is None else CurveOut(x=known.predicted, y=known.observed),
+        calibration_error=None if known is None else known.error,
+    )
+
+
+def adjust_homophily(shard: NodeShard) -> float | None:
+    """Adjusted homophily (Platonov et al. 2023): 0 where edges do not heed the labels, 1 where all join equal ones.
+
+    Over edges both of whose ends have known labels; None where there is none, or where all of them are of one class.
+    """
+    sources, targets, _ = shard.list_edges()
+    both = (shard.labels[sources] != UNKNOWN) & (shard.labels[targets] != UNKNOWN)
+    ends = np.concatenate([shard.labels[sources[both]], shard.labels[targets[both]]])
+    if not len(ends):
+        return None
+    shares = np.bincount(ends, minlength=len(shard.classes)) / len(ends)
+    by_chance = float((shares**2).sum())
+    equal = float(np.mean(shard.labels[sources[both]] == shard.labels[targets[both]]))
+    return (equal - by_chance) / (1.0 - by_chance) if by_chance < 1.0 else None
+
+
+def draw_roc(probabilities: Float64, labels: Int64) -> CurveOut | None:
+    """The share of true positives over that of false ones: of class 1 of two, or the mean of each against the others.
+
+    None where no class has nodes within and without.
+    """
+    classes, grid = probabilities.shape[1], np.linspace(0.0, 1.0, POINTS)
+    chosen = (1,) if classes == 2 else range(classes)
+    curves = [
+        _rates(probabilities[:, one], labels == one, grid) for one in chosen if 0 < np.sum(labels == one) < len(labels)
+    ]
+    if not curves:
+        return None
+    return CurveOut(x=tuple(grid.tolist()), y=tuple(np.mean(curves, axis=0).tolist()))
+
+
+def _rates(scores: Float64, positive: NDArray[np.bool_], grid: Float64) -> Float64:
+    """True positives at each share of false ones, between two thresholds on a line."""
+    order = np.argsort(-scores, kind="stable")
+    ordered = scores[order]
+    last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)  # equal scores have one threshold
+    hits, misses = np.cumsum(positive[order])[last], np.cumsum(~positive[order])[last]
+    true, false = np.append(0.0, hits / hits[-1]), np.append(0.0, misses / misses[-1])
+    found: Float64 = np.interp(grid, false, true)
+    found[0] = true[false <= 0.0].max()
+    return found

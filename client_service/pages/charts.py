@@ -23,6 +23,41 @@ def curves(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
     return (*(_measure_chart(quality, task, name, label) for name, label in task.labels.items()), _loss_chart(quality))
 
 
+def graph_charts(quality: QualityOut) -> tuple[Chart, ...]:
+    """Of a silo of nodes, the curves of its served model on validation nodes; none of another silo."""
+    graph = quality.graph
+    if graph is None:
+        return ()
+    found = []
+    if graph.roc is not None:
+        chance = Line("By chance", tuple((x, x) for x in graph.roc.x), dashed=True)
+        line = Line("True positives", tuple(zip(graph.roc.x, graph.roc.y, strict=True)))
+        said = "Validation nodes: whom a threshold finds, over whom it wrongly finds. Higher is better."
+        found.append(Chart("roc", "ROC curve", said, "false positives", "true positives", (line, chance), (0.0, 1.0)))
+    if graph.reliability is not None:
+        told = tuple(zip(graph.reliability.x, graph.reliability.y, strict=True))
+        exact = Line("As told", tuple((x, x) for x, _ in told), dashed=True)
+        said = "Validation nodes in bins of the told probability, and how often it was so."
+        if graph.calibration_error is not None:
+            said += f" Mean distance {figure(graph.calibration_error)}."
+        lines = (Line("Observed", told), exact)
+        found.append(Chart("reliability", "Reliability", said, "told probability", "observed share", lines, (0.0, 1.0)))
+    return tuple(found)
+
+
+def describe_graph_words(quality: QualityOut) -> str:
+    """Homophily and classes of a silo of nodes in a sentence; "" of another silo."""
+    graph = quality.graph
+    if graph is None:
+        return ""
+    classes = ", ".join(f"{name}: {count:,}" for name, count in graph.classes.items())
+    told = f"Labelled nodes by class: {classes}. Answers: {graph.answers}."
+    if graph.edge_homophily is None:
+        return f"No edge has two labelled ends. {told}"
+    adjusted = "" if graph.adjusted_homophily is None else f", adjusted {figure(graph.adjusted_homophily)}"
+    return f"Homophily of edges {figure(graph.edge_homophily)}{adjusted}. {told}"
+
+
 def _loss_chart(quality: QualityOut) -> Chart:
     """The loss, with the end of the warm-up marked: from there on it is another loss."""
     first = _first_margin(quality)
@@ -149,18 +184,18 @@ def comparison_chart(quality: QualityOut, nouns: Nouns = USERS) -> IntervalChart
     found = quality.comparison
     groups = () if found is None else tuple(_interval_group(group, nouns) for group in found.groups)
     floors = () if found is None or not found.groups else tuple(FLOORS[name] for name in found.groups[0].floors)
-    names = (NAMES[0], *floors, *NAMES[1:])
+    names = (nouns.popular, *floors, *NAMES[1:])
     said = "Appears when a run has ended." if not groups else _describe(quality, groups, nouns)
     notices = () if found is None else worth_notices(found, nouns)
     return IntervalChart(
         "comparison",
-        "Popular items, this silo alone, and with the federation",
+        f"{nouns.popular.capitalize()}, this silo alone, and with the federation",
         said,
         names,
         groups,
         "federated less alone",
         notices,
-        tuple(COLOURS[name] for name in names),
+        tuple(COLOURS.get(name, COLOURS[NAMES[0]]) for name in names),
     )
 
 

@@ -76,7 +76,7 @@ def standing(
             *_sum_facts(status.sums, declared),
             _on_record(summary),
             *_quality_facts(quality, labels, nouns),
-            _serving_fact(status),
+            _serving_fact(status, nouns),
         ),
     )
 
@@ -106,7 +106,7 @@ def sizes(quality: QualityOut, nouns: Nouns = USERS, *, counts_given: bool) -> s
     """How large the shard is, and whether the silo's policy lets that leave; `/metrics` does not have it."""
     if quality.run is None:
         return "Figures appear with the first run."
-    counts = ((quality.users, nouns.owner), (quality.items, "item"), (quality.edges, nouns.event))
+    counts = ((quality.users, nouns.owner), (quality.items, nouns.thing), (quality.edges, nouns.event))
     told = "They are given when the silo joins." if counts_given else "None of these figures leaves the silo."
     return f"Of {', '.join(count_noun(count, word) for count, word in counts)}. {told}"
 
@@ -184,7 +184,7 @@ def _quality_facts(quality: QualityOut, labels: Labels, nouns: Nouns) -> tuple[F
     return tuple(Fact(label.title, figure(values.get(name)), note) for name, label in labels.items())
 
 
-def _serving_fact(status: StatusOut) -> Fact:
-    model = "popular items" if status.model is None else status.model
+def _serving_fact(status: StatusOut, nouns: Nouns) -> Fact:
+    model = nouns.popular if status.model is None else status.model
     form = "" if status.form is None else f"answers baskets in the form {status.form}: {status.form_reason}; "
     return Fact("Answers from", model, f"{form}trains on {status.device}: {status.device_reason}")

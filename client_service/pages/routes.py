@@ -10,7 +10,14 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 
 from client_service.http.authentication import PageForOperator
 from client_service.http.service import ClientService
-from client_service.pages.charts import comparison_chart, curves, runs_table, spectra
+from client_service.pages.charts import (
+    comparison_chart,
+    curves,
+    describe_graph_words,
+    graph_charts,
+    runs_table,
+    spectra,
+)
 from client_service.pages.ledger_view import SHOWN, Record, journal
 from client_service.pages.overview import sizes, standing
 from client_service.pages.privacy_report import report
@@ -67,7 +74,9 @@ class Page:
             shard=sizes(quality, nouns, counts_given=service.settings.policy.counts),
             worth=comparison_chart(quality, nouns),
             runs_shown=runs_table(quality, tuple(service.task.labels.values()), nouns),
-            charts=(*curves(quality, service.task), spectra(service.spectrum())),
+            charts=(*curves(quality, service.task), *(graph_charts(quality) or (spectra(service.spectrum()),))),
+            graph=describe_graph_words(quality),
+            nouns=nouns,
             report=report(summary, service.declaration(), counts=service.settings.policy.counts),
             trial_shown=service.task.try_out(question, service.answers),
             journal_shown=journal(self.record.entries(last, SHOWN), last, summary),

@@ -172,7 +172,7 @@ def rebuild_silo(silo: Silo, feedback: SiloLog[Any, Any], publish: Publish) -> R
             with silo.answers.changing:
                 after = _renew_silo(silo, shard, absorbed, feedback, publish)
         else:
-            _write(silo, absorbed)
+            save_absorbed(silo, absorbed)
             after = silo
     return RebuildResult(after, partial(_finish, after, feedback, absorbed, changed=moves))
 
@@ -194,7 +194,7 @@ def _renew_silo(silo: Silo, shard: Any, absorbed: Absorbed[Any], feedback: SiloL
     everything = settings.fit_everything
     served = find_model(silo.task, shard, settings.models_directory, silo.device, fit_everything=everything)
     renewed = _renew_model(renewal, erased=erased) if served is None else None
-    _write(silo, absorbed)
+    save_absorbed(silo, absorbed)
     if renewed is not None:
         served = renewal.keep(renewed)
     delete_outdated_files(settings, feedback.store, shard.digest, erased=erased)
@@ -215,7 +215,8 @@ def _renew_model(renewal: ModelRenewal, *, erased: bool) -> RenewedModel | None:
         return None
 
 
-def _write(silo: Silo, absorbed: Absorbed[Any]) -> None:
+def save_absorbed(silo: Silo, absorbed: Absorbed[Any]) -> None:
+    """Writes the next shard, where it is another one."""
     if absorbed.after is not absorbed.before:
         _events_of(silo).save(silo.settings.shard, absorbed.after)
 

@@ -18,7 +18,7 @@ from client_service.event_log.log_store import Absorbed
 from client_service.event_log.node_log import open_node_log
 from client_service.event_log.node_store import NodeStore
 from client_service.event_log.node_update import hold_node_shard, merge_nodes_into_shard
-from client_service.joining_value.node_comparison import compare_nodes
+from client_service.joining_value.node_comparison import compare_nodes, describe_graph
 from client_service.model_store.model_files import ModelHead
 from client_service.model_store.node_models import ServedNodes, freeze_nodes
 from client_service.model_store.refitting import load_model_basis
@@ -100,7 +100,7 @@ def summarise_nodes(
 ) -> dict[str, Any]:
     """The served model beside the silo's own closed form, for the silo's operator."""
     del place, training, interrupt
-    return {"comparison": compare_nodes(shard, served)}
+    return {"comparison": compare_nodes(shard, served), "graph": describe_graph(shard, served)}
 
 
 def answer_nodes(shard: NodeShard, serving: Path | None = None) -> NodeLabels:

@@ -17,16 +17,21 @@ from shared.words import count_noun
 
 
 class Nouns(NamedTuple):
-    """owner: whose data a shard is of. event: what training counts. judged: over what a measure is a mean."""
+    """owner: whose data a shard is of. event: what training counts. judged: over what a measure is a mean. thing: what
+    else a shard counts. popular: what is answered without a model. ask: of the page's part where one may ask.
+    """
 
     owner: str
     event: str
     judged: str
+    thing: str = "item"
+    popular: str = "popular items"
+    ask: str = "Try a recommendation"
 
 
 USERS = Nouns("user", "training interaction", "user")
 VISITS = Nouns("session", "training click", "click")
-NODES = Nouns("node", "edge", "labelled node")
+NODES = Nouns("node", "edge", "labelled node", "feature", "frequencies of classes", "Try a label")
 
 
 SHOWN, HISTORY = 10, 30

@@ -150,7 +150,7 @@ async def test_who_is_erased_is_in_no_file_of_the_silo(
     "killed_at",
     [
         (ModelRenewal, "renew"),
-        (rebuild, "save_shard"),
+        (rebuild, "save_absorbed"),
         (ModelRenewal, "keep"),
         (rebuild, "delete_outdated_files"),
         (EventLog, "forget_absorbed"),

@@ -262,7 +262,7 @@ if word in sys.orig_argv:
         install(one)
 """
 MOMENTS = (  # of a refresh
-    "client_service.refresh.rebuild:save_shard after",  # absorbed: the shard has what the log has still
+    "client_service.refresh.rebuild:save_absorbed after",  # absorbed: the shard has what the log has still
     "client_service.compilation.item_publisher:compile_shard after",
     "client_service.compilation.item_publisher:compile_model after",  # compiled, and not published
     "client_service.compilation.item_publisher:publish after",  # published, and not forgotten
