@@ -148,7 +148,7 @@ def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
         names = {"feature_names": tuple(said["features"]), "class_names": tuple(said["classes"])}
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise SettingsError(
             f"--nodes: expected JSON with the lists features and classes in {path}, got others"
         ) from None
