@@ -473,8 +473,8 @@ def can_ask() -> bool:
 def method_changes(changes: list[str] | None, basis: BasisFlags) -> dict[str, Any]:
     """The method's settings that --set and the flags of the common basis change. SettingsError for a flag of another
     kind of basis than is asked for."""
-    kind, rank, rounds = basis.common_basis or BasisKind.off, basis.rank, basis.basis_rounds
-    given = {"basis.kind": None if kind is BasisKind.off else kind.value, "basis.rank": rank, "basis.rounds": rounds}
+    kind, rank, rounds = basis.common_basis, basis.rank, basis.basis_rounds
+    given = {"basis.kind": None if kind is None else kind.value, "basis.rank": rank, "basis.rounds": rounds}
     changed = parse_pairs(changes or []) | {name: value for name, value in given.items() if value is not None}
     asked = changed.get("basis.kind", BasisKind.off.value)
     noised = "basis.epsilon" in changed  # of which each silo keeps as many frequencies at most
