@@ -55,7 +55,7 @@ def cut_by_metis(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
         parts,
         adjacency=pymetis.CSRAdjacency(adjacency.indptr.tolist(), adjacency.indices.tolist()),
         eweights=weights,
-        options=pymetis.Options(seed=seed),
+        options=pymetis.Options(seed=seed + 1),  # METIS draws by the seeds 0 and 1 alike
     )
     return np.asarray(found[1], np.int64)
 

@@ -51,6 +51,13 @@ def test_each_node_is_in_one_silo_and_silos_are_of_equal_size(method: str) -> No
     assert [shard.digest for shard in shards] == [shard.digest for shard in again]
 
 
+@METIS
+def test_each_seed_is_another_cut() -> None:
+    adjacency = make_blocks(8, 40).adjacency
+    cuts = [tuple(CUTS["metis"](adjacency, 5, seed).tolist()) for seed in range(3)]
+    assert len(set(cuts)) == 3
+
+
 def test_growth_takes_isolated_nodes_and_single_nodes() -> None:
     graph = make_blocks(1, 7)
     empty = build_adjacency(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32), 7)
