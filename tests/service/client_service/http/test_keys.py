@@ -47,11 +47,16 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/recommendations": {"users": ["user-01"]},
     "/v1/next": {"session": ["item-01"]},
     "/v1/members/accept": {"keys": {"north": "ab" * 32}},
+    "/v1/labels": {"nodes": ["node-0001"]},
+    "/v1/nodes": {"nodes": [{"node": "node-0001"}]},
     "/v1/interactions": {"interactions": [{"event": "e", "user": "user-01", "item": "item-01"}]},
 }
 LET_THROUGH = {  # what a silo without anything answers instead of 200
     ("GET", "/v1/erasures/{receipt}"): 404,
     ("POST", "/v1/next"): 409,
+    ("POST", "/v1/labels"): 409,
+    ("POST", "/v1/nodes"): 409,
+    ("DELETE", "/v1/nodes/{node}"): 409,
     ("POST", "/v1/members/accept"): 409,
     ("POST", "/v1/refresh"): 202,
     ("POST", "/v1/models/{version}/serve"): 404,
