@@ -100,9 +100,11 @@ def _spell(ids: Sequence[str]) -> list[str]:
 
 
 def find_rows(nodes: NodeCells, claims: UInt32, rows: int) -> Int64:
-    """The row of each node; -1 where nobody claims it, several do, or another node has its cell."""
-    found = list_rows(claims, rows)[nodes.cells]
-    return np.where(claims[nodes.cells] == nodes.claims, found, -1)
+    """The row of each node; -1 where nobody claims it, several do, or other nodes have its cells."""
+    listed, found = list_rows(claims, rows), np.full(len(nodes.claims), -1, np.int64)
+    for cells in nodes.cells[::-1]:
+        found = np.where((claims[cells] == nodes.claims) & (listed[cells] >= 0), listed[cells], found)
+    return found
 
 
 def draw_padding(secret: bytes, claims: UInt32, number: int) -> UInt32:
@@ -140,7 +142,8 @@ def add_borders(at: SumRound) -> Sums:
     table = np.zeros(numbers, np.uint32)
     if at.number == 1:
         claimed = _list_claimed(shard, at.method)
-        np.add.at(table, own.cells[claimed], own.claims[claimed])
+        for cells in own.cells:
+            np.add.at(table, cells[claimed], own.claims[claimed])
         return {TABLE: table}
     claims, rows, width = at.sums[1][TABLE], count_rows(at.method), row_width(at.method)
     grid = table[: rows * width].reshape(rows, width)

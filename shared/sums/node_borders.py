@@ -1,9 +1,9 @@
 """Border sums: for nodes with neighbours in other silos, the sum of these neighbours' features.
 
-The silos share a table of numbers, which is summed round by round. A node has a cell in it, by a hash of its id that is
-keyed by the federation. Round 1: each silo claims the cells of its own nodes that have enough foreign neighbours. A
-cell with one claim has a row in the later rounds; one with several has none. Round 1 + h: each silo adds, to the rows
-of the foreign nodes that it knows, the sum of P^(h-1) x of its own neighbours of that node, and their number.
+The silos share a table of numbers, which is summed round by round. A node has two cells in it, by hashes of its id that
+are keyed by the federation. Round 1: each silo claims the cells of its own nodes that have enough foreign neighbours. A
+cell with one claim has a row in the later rounds; one with several has none. Round 1 + h: each silo adds, to the first
+row of each foreign node that it knows, the sum of P^(h-1) x of its own neighbours of that node, and their number.
 
 Nobody but the silo of the node can read a row: in the same sum that silo adds numbers of its own secret to it.
 """
@@ -29,12 +29,13 @@ BORDERS: Part = "node_borders"
 TABLE = "node_borders.table"
 CLAIM = 1 << 24
 """What a claim adds to a cell, beside the node's mark. Two claims add twice as much."""
+CHOICES = 2  # cells of a node: where C of L cells are claimed, one has another claim too with a chance of C / L
 CELL_BYTES, MARK_BYTES = 8, 3  # of the hash
 Int64 = NDArray[np.int64]
 
 
 class NodeCells(NamedTuple):
-    """The cell of each node, and what its cell holds where this node alone is claimed there, (M,) each."""
+    """The cells of each node, (CHOICES, M), and what these hold where it alone is claimed there, (M,)."""
 
     cells: Int64
     claims: UInt32
@@ -72,11 +73,11 @@ def place_nodes(ids: Iterable[str], federation: str, numbers: int) -> NodeCells:
 
     Cells follow from the federation in every run: with other hashes a second sum would tell more.
     """
-    key, size = hashlib.sha256(f"nodes of {federation}".encode()).digest(), CELL_BYTES + MARK_BYTES
+    key, size = hashlib.sha256(f"nodes of {federation}".encode()).digest(), CHOICES * CELL_BYTES + MARK_BYTES
     drawn = b"".join(hashlib.blake2b(one.encode(), key=key, digest_size=size).digest() for one in ids)
     parts = np.frombuffer(drawn, dtype=np.uint8).reshape(-1, size)
-    cells = np.ascontiguousarray(parts[:, :CELL_BYTES]).view("<u8").reshape(-1) % np.uint64(numbers)
-    marks = parts[:, CELL_BYTES:].astype(np.uint32) @ np.array([1, 1 << 8, 1 << 16], np.uint32)
+    cells = np.ascontiguousarray(parts[:, :-MARK_BYTES]).view("<u8").T % np.uint64(numbers)
+    marks = parts[:, -MARK_BYTES:].astype(np.uint32) @ np.array([1, 1 << 8, 1 << 16], np.uint32)
     return NodeCells(cells.astype(np.int64), (CLAIM + marks).astype(np.uint32))
 
 
