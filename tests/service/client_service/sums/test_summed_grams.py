@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,10 @@ import pytest
 from client_service.data.node_files import load_node_shard, save_node_shard
 from client_service.data.node_graphs import TRAIN, UNKNOWN, UNLABELLED, NodeShard
 from client_service.models.nodes.closed_form import count_gram, make_design, solve_ridge, spec_of_settings
-from client_service.settings import ClientSettings
 from client_service.sums.node_gram import SummedGram
-from client_service.sums.storage import load_basis, load_basis_head
 from shared.errors import PrivacyError
 from shared.method.settings import MethodSettings, method_settings
-from simulation.experiments.experiment import Experiment
-from tests.support.federation import Federation, run_federation
+from tests.support.node_federation import Federate, federate_nodes, hold, kept
 from tests.support.nodes import small_graph
 from tests.support.questions import read, wait_until
 
@@ -41,53 +37,11 @@ def graphs(method: MethodSettings) -> list[NodeShard]:
     return [small_graph(nodes=72, seed=seed, name=name, **sizes) for seed, name in enumerate(NAMES)]
 
 
-Federate = Callable[..., AbstractAsyncContextManager[tuple[Federation, list[ClientSettings]]]]
-
-
 @pytest.fixture
 def federate(tmp_path: Path, impatient: None) -> Federate:
     """`async with federate(shards, method)` -> real services of silos of nodes that share sums alone."""
     del impatient
-
-    @asynccontextmanager
-    async def start(
-        shards: list[NodeShard], method: MethodSettings, *, secure: bool = True, name: str = "run"
-    ) -> AsyncIterator[tuple[Federation, list[ClientSettings]]]:
-        paths = tuple(tmp_path / name / "shards" / shard.name for shard in shards)
-        for path, shard in zip(paths, shards, strict=True):
-            save_node_shard(path, shard)
-        one = Experiment(paths, tmp_path / name, method, "local", "nodes", rounds=1, device="cpu", secure=secure)
-        clients = [one.make_client_settings(path, aggregator_url="http://127.0.0.1") for path in paths]
-        async with run_federation(one.make_aggregator_settings(), clients) as running:
-            yield running, clients
-
-    return start
-
-
-async def hold(running: Federation, run: str, part: str, **request: Any) -> dict[str, Any]:
-    """A run of this part, and what the operator sees of it once it is over."""
-    answer = await running.operator.post("/v1/runs", json={"clients": len(running.silos), "part": part} | request)
-    assert answer.status_code == 201, answer.text
-
-    async def over() -> bool:
-        return (await running.history(run))["phase"] in ("finished", "failed")
-
-    await wait_until(over)
-    return await running.history(run)
-
-
-async def kept(one: ClientSettings, part: str, run: str) -> Any:
-    """What the silo has made of the sums of this run, once it has."""
-    folder = one.state_directory / "basis"
-
-    async def there() -> bool:
-        head = load_basis_head(folder, part)
-        return head is not None and head.run == run
-
-    await wait_until(there)
-    head = load_basis_head(folder, part)
-    assert head is not None
-    return load_basis(folder, head.digest)
+    return federate_nodes(tmp_path)
 
 
 def require_one_ridge(known: SummedGram, shards: list[NodeShard], method: MethodSettings) -> None:
