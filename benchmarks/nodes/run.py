@@ -23,6 +23,8 @@ from simulation.experiments.node_floors import count_majority, propagate_labels
 from simulation.progress import tell_progress
 
 METHODS = {**CLOSED_FORMS, **BORDER_METHODS, **NETWORK_METHODS}
+COMPARED = ("fedavg", "fedpub", "gradients")
+"""Methods with which each other one that is measured beside them is compared, silo by silo."""
 OFFICIAL_SPLITS = 10
 SHARES = (0.2, 0.4, 0.4)
 
@@ -135,6 +137,11 @@ def _describe_method(one: NodeMethod, rows: Mapping[str, Any], alones: Mapping[s
         "together": _describe_row(rows[one.name]),
         "bytes_up": spread([scores.bytes_up for _, _, scores, _ in rows[one.name]]),
         "over_alone": compare_scores(list(zip(own, alone, strict=True))),
+    }
+    others = [name for name in COMPARED if name in rows and name != one.name]
+    found |= {
+        f"over_{name}": compare_scores(list(zip(own, [tested for _, tested, _, _ in rows[name]], strict=True)))
+        for name in others
     }
     more = [scores.more for _, _, scores, _ in rows[one.name] if scores.more.keys() - {"choices"}]
     return {**found, **({"more": more} if more else {})}
