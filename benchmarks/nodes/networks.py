@@ -90,18 +90,21 @@ def begin_silo(shard: NodeShard, strategy: Strategy, method: MethodSettings, see
     return trainer
 
 
+WIDE: Mapping[str, Any] = {"nodes.order": 5, "nodes.tau": 1.0, "learning_rate": 0.02, "nodes.dropout": 0.5}
 LOCAL: Mapping[str, Mapping[str, Any]] = {
     "minesweeper": {"nodes.order": 10, "nodes.tau": 0.7, "learning_rate": 0.05},
     "tolokers": {"nodes.order": 10, "nodes.tau": 1.0, "learning_rate": 0.02},
-    "cora": {"nodes.order": 5, "nodes.tau": 1.0, "learning_rate": 0.01, "nodes.dropout": 0.5},
-    "citeseer": {"nodes.order": 5, "nodes.tau": 1.0, "learning_rate": 0.01, "nodes.dropout": 0.5},
+    "cora": WIDE,
+    "citeseer": WIDE,
 }
 """Of methods that train in the silos."""
 GRADIENTS: Mapping[str, Mapping[str, Any]] = {
-    **LOCAL,
     "minesweeper": {"nodes.order": 10, "nodes.tau": 1.0, "learning_rate": 0.05},
+    "tolokers": LOCAL["tolokers"],
+    "cora": {**WIDE, "learning_rate": 0.01},
+    "citeseer": {**WIDE, "learning_rate": 0.01},
 }
-SAGE: Mapping[str, Any] = {"model": "sage", "layers": 4, "learning_rate": 0.01, "nodes.dropout": 0.2}
+SAGE: Mapping[str, Any] = {"model": "sage", "layers": 4, "learning_rate": 0.02, "nodes.dropout": 0.2}
 USUAL: Mapping[str, Any] = {"nodes.order": 5, "nodes.tau": 1.0, "learning_rate": 0.01}
 """Of another graph."""
 

@@ -28,6 +28,7 @@ QUICK = {
     "benchmarks.fedga.sums": "{clicks} --clients 2 --least 1 --rounds 1 --most 40",
     "benchmarks.privacy.noised_basis": "--data {folder} --name ratings.csv --silos 2 --epsilons 3",
     "benchmarks.refitted": "--data {folder} --name ratings.csv --silos 1",
+    "benchmarks.sparse.mixtures": "--data {folder} --name ratings.csv --silos 3 --cut random",
     "benchmarks.sparse.parts": "--data {folder} --name ratings.csv --silos 2 --some 1 --parts ease",
     "benchmarks.sparse.sums": "--data {folder} --name ratings.csv --silos 3",
     "benchmarks.speed.basis_bytes": "--data {folder} --name ratings.csv --silos 3 --rank 4",
