@@ -49,8 +49,8 @@ $(VENV)/.installed: pyproject.toml requirements/development.txt requirements/tor
 	$(BIN)/pip install --quiet --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: install ## train four clients over loopback and leave them answering
-	$(BIN)/lpsfed demo --keep
+demo: install ## train four clients over loopback and leave them answering; TASK=sessions, TASK=nodes: of visits, of graphs
+	$(BIN)/lpsfed demo --keep $(if $(TASK),--task $(TASK))
 
 stop: install ## end the services that `make demo` left running
 	$(BIN)/lpsfed demo --stop

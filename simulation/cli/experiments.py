@@ -45,7 +45,7 @@ def partition(
     """Divide a data set into shards, one folder a client."""
     from simulation.experiments.tasks import simulated_task
 
-    task = options.choose_task(task, data)
+    task = options.choose_task(task, data, file)
     cut = options.choose_cut(data, task, clients, how, file, rules)
     shards = simulated_task(task.value).cut(data, cut, options.ensure_folder(out))
     if as_json:
@@ -97,7 +97,7 @@ def simulate(
     engine = engine_flags.engine
     conduct = choose_engine(engine.value, RayCluster(engine_flags.ray_address, engine_flags.ray_cpus))
     changed = options.method_changes(changes, basis)
-    task = options.choose_task(task, data)
+    task = options.choose_task(task, data, file)
     doing = simulated_task(task.value)
     chosen = options.text_or(strategy, doing.strategy)
     if how.scenario is not None:  # it shows what sums bring: training is asked for

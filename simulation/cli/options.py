@@ -324,10 +324,12 @@ Silos = Annotated[
 DEFAULT_URL = "http://127.0.0.1:8800"
 
 
-def choose_task(task: TaskName | None, data: str) -> TaskName:
+def choose_task(task: TaskName | None, data: str, file: FileFlags) -> TaskName:
     """The task that was asked for, else the one that the data are for, else lists of items."""
     from simulation.experiments.tasks import recognise_task
 
+    if task is None and file.edges is not None:
+        return TaskName.nodes
     return TaskName(recognise_task(data)) if task is None else task
 
 

@@ -49,7 +49,7 @@ def tune(
     from simulation.tuning.spaces import search_space
 
     options.ensure_folder(out)
-    task = options.choose_task(task, data)
+    task = options.choose_task(task, data, file)
     fixed, doing = options.parse_pairs(changes or []), simulated_task(task.value)
     chosen, named = options.text_or(strategy, doing.strategy), options.text_or(preset, doing.preset)
     base, _ = doing.choose_method(named, chosen, fixed)

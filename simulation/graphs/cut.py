@@ -42,7 +42,7 @@ class GraphCut:
 def cut_by_metis(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
     """METIS: parts of equal size with few edges between them. SettingsError where pymetis is not installed."""
     if importlib.util.find_spec("pymetis") is None:
-        raise SettingsError("--method metis: expected pymetis (pip install 'lpsfed[graphs]'), got none; or use growth")
+        raise SettingsError("--method metis: expected pymetis (pip install pymetis), got none; or use growth")
     import pymetis
 
     if parts == 1:

@@ -176,6 +176,8 @@ def test_options_of_graphs_are_for_graphs_alone() -> None:
     cut = options.choose_cut("nodes.csv", options.TaskName.nodes, 3, options.DivisionFlags(), flags)
     assert isinstance(cut.file_options, GraphOptions)
     assert cut.file_options.values == {"label": ("ok", "fraud"), "country": ("AT",)} and cut.edges == Path("edges.csv")
+    assert options.choose_task(None, "accounts.csv", flags) is options.TaskName.nodes
+    assert options.choose_task(None, "accounts.csv", options.FileFlags()) is options.TaskName.items
     with pytest.raises(SettingsError, match="with --task nodes alone"):
         options.choose_cut("nodes.csv", options.TaskName.items, 3, options.DivisionFlags(), flags)
     for wrong in ("label", "label=", "label=a,a"):
