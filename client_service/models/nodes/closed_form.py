@@ -30,7 +30,7 @@ OWN_WEIGHTS = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # multiples of a silo's o
 LEAST_SCALE = 1e-12  # of a column's squares
 ALONE = float("inf")
 NEAR = 0.1  # over the square root of the validation nodes: candidates whose measure is less below the best are as good
-USUAL_NODES = 20  # validation nodes that the usual choice, made without any, weighs as much as
+USUAL_NODES, USUAL_NODES_ALONE = 100, 20  # validation nodes as which the usual choice weighs, made without any
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,8 @@ def _choose(shard: NodeShard, design: Float32, candidates: list[tuple[_Candidate
         return replace(usual, score=float("nan"))
     least = best.score - NEAR / len(valid) ** 0.5
     near = [one.weights for one, _ in candidates if one.score >= least]
-    share = USUAL_NODES / (USUAL_NODES + len(valid))
+    usual_nodes = USUAL_NODES_ALONE if first == ALONE else USUAL_NODES
+    share = usual_nodes / (usual_nodes + len(valid))
     weights = (1.0 - share) * np.mean(near, axis=0) + share * usual.weights
     score = primary_score(design[valid].astype(np.float64) @ weights, labels, classes)
     return _Candidate(score, replace(best.choice, count=len(near)), weights)
