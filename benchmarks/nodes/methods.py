@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from client_service.models.nodes.closed_form import (
     make_design,
     spec_of_settings,
 )
+from client_service.models.nodes.smoothing import choose_smoothing, smooth_scores
 from client_service.sums.node_directions import NodeDirections, count_products
 from client_service.sums.node_gram import SummedGram, count_nodes, own_gram
 from shared.method.parameters import Float32
@@ -49,17 +50,17 @@ class NodeMethod:
     alone: Callable[[DividedGraph], SiloScores] | None = None
 
 
-def fit_alone(shard: NodeShard, nodes: NodeSettings) -> tuple[NodeModel, Float32]:
+def fit_alone(shard: NodeShard, nodes: NodeSettings, *, logistic: bool = False) -> tuple[NodeModel, Float32]:
     """Fits the closed form of one graph by its own nodes alone. Returns it and the probabilities of all nodes."""
     spec = spec_of_settings(nodes)
     design = make_design(shard, spec, find_own_projection(shard, spec))
-    model = fit_nodes(shard, design, spec)
+    model = fit_nodes(shard, design, spec, logistic=logistic)
     return model, model.predict(design)
 
 
-def run_alone(given: DividedGraph) -> SiloScores:
-    """Fits the closed form of each silo alone."""
-    fitted = [fit_alone(silo, given.nodes) for silo in given.silos]
+def run_alone(given: DividedGraph, *, logistic: bool = False) -> SiloScores:
+    """Fits the closed form of each silo alone: a ridge, as of sums, or whichever of ridge and logistic is better."""
+    fitted = [fit_alone(silo, given.nodes, logistic=logistic) for silo in given.silos]
     return SiloScores(
         tuple(scores for _, scores in fitted), more={"choices": count_choices([one for one, _ in fitted])}
     )
@@ -82,6 +83,17 @@ def run_gram(given: DividedGraph) -> SiloScores:
         models.append(model)
         scores.append(model.predict(design))
     return SiloScores(tuple(scores), sent, {"choices": count_choices(models)})
+
+
+def run_smoothed(given: DividedGraph) -> SiloScores:
+    """Corrects and smooths what Gram sums give over each silo's edges, where its validation gains."""
+    found, chosen = run_gram(given), {"smoothed": 0}
+    scores = []
+    for silo, own in zip(given.silos, found.scores, strict=True):
+        smoothing = choose_smoothing(silo, own)
+        chosen["smoothed"] += smoothing is not None
+        scores.append(own if smoothing is None else smooth_scores(silo, own, smoothing).astype(np.float32))
+    return SiloScores(tuple(scores), found.bytes_up, {"choices": chosen})
 
 
 def sum_grams(given: DividedGraph) -> tuple[SummedGram, float]:
@@ -116,7 +128,11 @@ def count_choices(models: list[NodeModel]) -> dict[str, int]:
 CLOSED_FORMS: Mapping[str, NodeMethod] = {
     one.name: one
     for one in (
-        NodeMethod("alone", "each silo alone, closed form", run_alone),
+        NodeMethod("alone", "each silo alone, a ridge", run_alone),
+        NodeMethod(
+            "alone_logistic", "each silo alone, ridge or logistic regression", partial(run_alone, logistic=True)
+        ),
         NodeMethod("gram", "one sum of Gram matrices, ridge with own share by validation", run_gram),
+        NodeMethod("gram_smoothed", "the same, then Correct & Smooth where validation gains", run_smoothed),
     )
 }

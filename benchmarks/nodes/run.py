@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.common import render_table
@@ -70,6 +71,7 @@ def run_floor_of(floor: Any) -> Any:
 
 ALWAYS = {
     "alone": run_alone,
+    "alone_logistic": partial(run_alone, logistic=True),
     "centralised": run_centralised,
     "label_propagation": run_floor_of(propagate_labels),
     "popular_class": run_floor_of(count_majority),
@@ -137,6 +139,9 @@ def _describe_method(one: NodeMethod, rows: Mapping[str, Any], alones: Mapping[s
         "together": _describe_row(rows[one.name]),
         "bytes_up": spread([scores.bytes_up for _, _, scores, _ in rows[one.name]]),
         "over_alone": compare_scores(list(zip(own, alone, strict=True))),
+        "over_alone_logistic": compare_scores(
+            list(zip(own, [tested for _, tested, _, _ in rows["alone_logistic"]], strict=True))
+        ),
     }
     others = [name for name in COMPARED if name in rows and name != one.name]
     found |= {
@@ -150,28 +155,43 @@ def _describe_method(one: NodeMethod, rows: Mapping[str, Any], alones: Mapping[s
 def render_benchmark(document: Mapping[str, Any]) -> str:
     """Renders the figures as a table."""
     lines = [
-        [name.replace("_", " "), _format_spread(document[name]), _format_spread(document[name]["by_nodes"]), "", "", ""]
-        for name in ("popular_class", "label_propagation", "alone", "centralised")
+        [
+            name.replace("_", " "),
+            _format_spread(document[name]),
+            _format_spread(document[name]["by_nodes"]),
+            "",
+            "",
+            "",
+            "",
+        ]
+        for name in ("popular_class", "label_propagation", "alone", "alone_logistic", "centralised")
     ]
     for name, one in document["methods"].items():
-        over, (low, high) = one["over_alone"], one["over_alone"]["interval"]
+        over, regressed = one["over_alone"], one["over_alone_logistic"]
         lines.append(
             [
                 name,
                 _format_spread(one["together"]),
                 _format_spread(one["together"]["by_nodes"]),
-                f"{over['gain']:+.4f} ({low:+.4f} to {high:+.4f})",
+                _format_gain(over),
+                _format_gain(regressed),
                 f"{over['harmed']} of {over['silos']}, worst {over['worst']:+.3f}",
                 f"{one['bytes_up']['mean'] / 1000:,.1f} kB",
             ]
         )
-    head = ("", f"{document['measure']}, mean over silos", "over nodes", "over alone", "silos below alone", "up a silo")
+    measure = f"{document['measure']}, mean over silos"
+    head = ("", measure, "over nodes", "over alone", "over alone, logistic", "silos below alone", "up a silo")
     kept = f"{document['kept_edges']['mean']:.1%} of edges kept"
     about = (
         f"{document['data']}: {document['parts']} silos, cut: {document['cut']}, {kept}, splits {document['shares']},"
         f" seeds {document['seeds']}"
     )
     return "\n".join([about, "", render_table(head, lines)])
+
+
+def _format_gain(one: Mapping[str, Any]) -> str:
+    low, high = one["interval"]
+    return f"{one['gain']:+.4f} ({low:+.4f} to {high:+.4f})"
 
 
 def _format_spread(one: Mapping[str, float]) -> str:

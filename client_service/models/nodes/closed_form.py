@@ -17,6 +17,7 @@ from scipy import sparse
 
 from client_service.data.node_graphs import TRAIN, VALID, NodeShard
 from client_service.models.nodes.calibration import UNCALIBRATED, Calibration, calibrate
+from client_service.models.nodes.logistic import fit_logistic, logistic_forms
 from client_service.models.nodes.measures import primary_score
 from client_service.models.nodes.spectral_bases import propagate_nodes, propagation_matrix
 from shared.errors import SettingsError
@@ -26,7 +27,8 @@ from shared.method.settings import NodeSettings
 
 Int64 = NDArray[np.int64]
 STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-10, 3))  # of the ridge, a mean eigenvalue
-OWN_WEIGHTS = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # multiples of a silo's own Gram matrix beside the sum of all
+OWN_WEIGHTS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)  # multiples of a silo's own Gram matrix beside the sum of all
+MOST_LOGISTIC_NODES = 5000  # for training, up to which a silo alone tries a logistic regression too
 LEAST_SCALE = 1e-12  # of a column's squares
 ALONE = float("inf")
 NEAR = 0.1  # over the square root of the validation nodes: candidates whose measure is less below the best are as good
@@ -63,11 +65,6 @@ class DesignSpec:
         """D: a constant, the powers' columns, the ReLU features."""
         return 1 + self.linear + self.random
 
-    @property
-    def random_columns(self) -> Int64:
-        """The columns of the ReLU features."""
-        return np.arange(self.width - self.random, self.width)
-
     @cached_property
     def forms(self) -> dict[str, Int64]:
         """The forms of a model that one Gram matrix serves, each by its columns."""
@@ -76,7 +73,7 @@ class DesignSpec:
         if self.directions:
             found = {"mean": np.arange(1 + self.block)}
         if self.random:
-            found |= {"relu": np.concatenate([[0], self.random_columns]), "both": np.arange(self.width)}
+            found["random"] = np.arange(self.width)
         return found
 
     @cached_property
@@ -326,15 +323,26 @@ class _Candidate:
 
 
 def fit_nodes(
-    shard: NodeShard, design: Float32, spec: DesignSpec, pooled: NodeGram | None = None, own: NodeGram | None = None
+    shard: NodeShard,
+    design: Float32,
+    spec: DesignSpec,
+    pooled: NodeGram | None = None,
+    own: NodeGram | None = None,
+    *,
+    logistic: bool = True,
 ) -> NodeModel:
     """Fits a silo's model: form, strength and own share by its own validation nodes, alone among the candidates.
 
-    design: of all nodes, (n, D). pooled: the sum of all silos' matrices; without it the silo is alone.
+    design: of all nodes, (n, D). pooled: the sum of all silos' matrices; without it the silo is alone. logistic: may
+    the silo alone have a logistic regression where it is clearly better than a ridge?
     """
     train, valid = shard.nodes_of(TRAIN), shard.nodes_of(VALID)
     own = own or count_gram(design[train], shard.labels[train], len(shard.classes))
     alone = _choose(shard, design, list(_candidates(shard, design, spec, {ALONE: own})))
+    if logistic and len(valid) and len(train) <= MOST_LOGISTIC_NODES:
+        regressed = list(_logistic_candidates(shard, design, spec))
+        if regressed and (found := _choose(shard, design, regressed)).score > alone.score + NEAR / len(valid) ** 0.5:
+            alone = found
     chosen, together = alone, None
     if pooled is not None:
         grams = {weight: pooled + own.times(weight) for weight in OWN_WEIGHTS}
@@ -346,6 +354,20 @@ def fit_nodes(
     comparison = NodeComparison(alone.score, together, len(valid))
     model = NodeModel(spec, chosen.weights.astype(np.float32), chosen.choice, comparison)
     return replace(model, calibration=calibrate(model.scores(design[valid]), shard.labels[valid]))
+
+
+def _logistic_candidates(shard: NodeShard, design: Float32, spec: DesignSpec) -> Iterator[tuple[_Candidate, float]]:
+    """Yields logistic regressions of the silo alone; without a validation node the strongest penalty is the usual."""
+    train, valid = shard.nodes_of(TRAIN), shard.nodes_of(VALID)
+    labels, classes = shard.labels, len(shard.classes)
+    for form in logistic_forms(list(spec.forms)):
+        columns = spec.forms[form]
+        rows = design[train][:, columns].astype(np.float64)
+        for strength, solved in fit_logistic(rows, labels[train], classes):
+            weights = np.zeros((spec.width, classes))
+            weights[columns] = solved
+            score = primary_score(design[valid].astype(np.float64) @ weights, labels[valid], classes)
+            yield _Candidate(score, NodeChoice(f"logistic {form}", strength, ALONE), weights), -strength
 
 
 def _candidates(
