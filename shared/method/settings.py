@@ -189,7 +189,7 @@ class SessionSettings(Message):
     )
 
 
-ColumnName = Annotated[str, Field(min_length=1, max_length=512)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 
 
 class NodeSettings(Message):

@@ -392,9 +392,10 @@ def choose_cut(
     graph = task is TaskName.nodes
     if not graph and (file.edges is not None or file.values):
         raise SettingsError(f"--edges, --values: expected them with --task nodes alone, got task {task.value}")
+    said = graph and (file.columns or file.delimiter or file.values)
     file_options = (
         parse_graph_options(file.columns, file.delimiter, file.values)
-        if graph
+        if said
         else parse_file_options(file.columns, file.delimiter)
     )
     least = least_rating(file.min_rating, file.rating_kind, "usual" if own else None)

@@ -96,6 +96,8 @@ def find_or_cut_shards(data: str, cut: Cut, folder: Path, cut_anew: CutData | No
         raise SettingsError(f"--clients: expected {count}, as many as {data} has shards, or none, got {cut.clients}")
     if cut.rules:
         raise SettingsError("--rule: expected none with a folder of shards, which are read as they are")
+    if cut.edges is not None:
+        raise SettingsError("--edges: expected none with a folder of shards, which are read as they are")
     if cut.file_options != AS_NAMED:
         raise SettingsError("--columns, --delimiter: expected none with a folder of shards, which are read as they are")
     if cut.split is not None:

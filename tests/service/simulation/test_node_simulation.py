@@ -51,3 +51,16 @@ def test_masked_sums_give_what_open_ones_give(report: dict[str, Any], tmp_path: 
 def test_without_sums_each_silo_serves_what_it_has_alone(report: dict[str, Any], tmp_path: Path) -> None:
     alone = simulate(tmp_path / "off", "--common-basis", "off", "--rounds", "1")
     assert alone["together"] == alone["alone"] == report["alone"] and alone["bytes_of_sums"] == {}
+
+
+def test_a_folder_of_shards_is_simulated_as_it_is(report: dict[str, Any], tmp_path: Path) -> None:
+    shards, out = tmp_path / "shards", tmp_path / "out"
+    cut = ["partition", *RINGS[:5], "--out", str(shards)]
+    assert CliRunner().invoke(app, ["--quiet", *cut]).exit_code == 0
+    words = ["simulate", str(shards), "--set", "nodes.random_features=8", "--no-floors", "--json", "--out", str(out)]
+    done = CliRunner().invoke(app, ["--quiet", *words])
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["together"] == report["together"]
+    for refused in (["--edges", "edges.csv"], ["--values", "label=a,b"], ["--columns", "label=y"]):
+        done = CliRunner().invoke(app, ["--quiet", "simulate", str(shards), *refused])
+        assert "expected none with a folder of shards" in str(done.exception)

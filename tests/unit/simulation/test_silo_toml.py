@@ -53,7 +53,7 @@ def values_of(annotation: Any, field: Any) -> Iterator[Any]:
     elif annotation is str:
         yield from EXCHANGES
     elif typing.get_origin(annotation) is tuple:
-        yield from (("amount",), ("country=Österreich", 'odd "name" \x7f', "b"))
+        yield from (("amount",), ("country=Österreich", 'odd "name" \\ ', "b"))
     else:
         limits = [
             getattr(one, side) for one in field.metadata for side in ("ge", "gt", "le", "lt") if hasattr(one, side)

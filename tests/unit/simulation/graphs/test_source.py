@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,7 +145,12 @@ def test_names_of_columns_give_the_sizes() -> None:
     found = NodeSettings(feature_names=("a", "b", "c"), class_names=("x", "y"))
     assert (found.features, found.classes) == (3, 2)
     assert NodeSettings.model_validate(found.model_dump()) == found
-    for wrong in ({"nodes.feature_names": ("a", "a")}, {"nodes.feature_names": ("a",), "nodes.features": 2}):
+    wrongs: list[dict[str, Any]] = [
+        {"nodes.feature_names": ("a", "a")},
+        {"nodes.feature_names": ("a",), "nodes.features": 2},
+        {"nodes.class_names": ("a", "b\x1b[31m")},  # it would be printed on the terminal of who joins
+    ]
+    for wrong in wrongs:
         with pytest.raises(SettingsError):
             method_settings(**wrong)
 
