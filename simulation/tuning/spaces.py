@@ -44,6 +44,13 @@ SESSIONS: Space = {
 }
 """Of session models, whatever strategy trains them."""
 
+NODES: Space = {
+    "learning_rate": FloatDistribution(1e-3, 1e-1, log=True),
+    "nodes.tau": CategoricalDistribution((1.0, 0.975, 0.9, 0.7, 0.5)),
+    "nodes.dropout": FloatDistribution(0.0, 0.6),
+}
+"""Of networks of nodes. tau 1 is among them: bases at an angle blow up rare columns."""
+
 SERVER_RATE: Space = {"server_step.rate": FloatDistribution(1e-4, 1.0, log=True)}
 """Of strategies whose server steps, whatever else they search."""
 
@@ -53,6 +60,11 @@ SERVER_TAU: Space = {"server_step.tau": FloatDistribution(1e-6, 1e-1, log=True)}
 OWN: dict[str, Space] = {
     "lpsfed": {"margin_strength": FloatDistribution(0.0, 1.0), "similarity_floor": FloatDistribution(0.0, 1.0)},
     "fedprox": {"strategy.mu": FloatDistribution(1e-3, 1.0, log=True)},
+    "fedgsp": {
+        "strategy.weight_floor": FloatDistribution(0.0, 1.0),
+        "strategy.sharpness": FloatDistribution(0.1, 10.0, log=True),
+        "strategy.least_own": FloatDistribution(0.0, 1.0),
+    },
     "f2mf": {"strategy.strength": FloatDistribution(0.0, 1.0)},
     "pfedrec": {"strategy.item_rate": FloatDistribution(0.1, 1e3, log=True)},
     "fedrap": {
@@ -78,8 +90,9 @@ def search_space(strategy: str, base: MethodSettings, fixed: Collection[str] = (
 def _trained_space(strategy: str, base: MethodSettings) -> Space:
     """By what the clients train."""
     built = build_strategy(strategy, base)
-    if EXCHANGES[built.model or base.model].task == "sessions":
-        return SESSIONS
+    of_task = {"sessions": SESSIONS, "nodes": NODES}
+    if (task := EXCHANGES[built.model or base.model].task) in of_task:
+        return of_task[task]
     return ITEM_TABLES if built.shares_items(base) else COMMON
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from aggregator_service.settings import AggregatorSettings, aggregator_settings
 from shared.errors import SettingsError
-from shared.method.settings import MethodSettings
+from shared.method.settings import MethodSettings, NodeSettings
 from shared.strategies import SHARES_ITEMS, STRATEGIES
 
 if TYPE_CHECKING:
     from conftest import Running
 
-SUMMABLE = {"lpsfed", "fedavg", "fedprox", "fedper", "fedssp", "fedadam", "fedyogi", "fedutr", "fedutr_sar"}
+SUMMABLE = {"lpsfed", "fedavg", "fedprox", "fedper", "fedssp", "fedadam", "fedyogi", "fedutr", "fedutr_sar", "fedsgd"}
 SINGLE: list[dict[str, Any]] = [
     {"aggregate": "median"},
     {"aggregate": "trimmed_mean", "tolerated": 1},
@@ -32,7 +32,8 @@ def settings(tmp_path: Path, **overrides: Any) -> AggregatorSettings:
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_only_strategies_that_need_the_mean_alone_can_be_secure(tmp_path: Path, strategy: str) -> None:
-    method = MethodSettings(catalogue=10 if strategy in SHARES_ITEMS else 0)
+    sizes = NodeSettings(features=3, classes=2)
+    method = MethodSettings(catalogue=10 if strategy in SHARES_ITEMS else 0, nodes=sizes)
     if strategy in SUMMABLE:
         assert settings(tmp_path, strategy=strategy, method=method).declaration().secure
     else:

@@ -93,7 +93,7 @@ def checkpoint(owner: Owner, planted: Shard) -> TrainingCheckpoint:
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "rmsprop"])
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@pytest.mark.parametrize("name", sorted(set(STRATEGIES) - {"fedgsp", "fedsgd"}))  # which silos of nodes train
 def test_training_that_was_kept_and_taken_up_by_another_process_goes_on_to_the_bit(
     planted: Shard, owner: Owner, tmp_path: Path, name: str, optimiser: str
 ) -> None:
