@@ -117,13 +117,14 @@ def find_list_objection(earlier: Iterable[tuple[Stamps, str]], new: Stamps, list
     """Why a sum over this list of common items must not be made beside sums over other lists; None where it may.
 
     An iterated sum weighs a user by how many listed items it has: sums over several lists of an aggregator's own choice
-    would tell which items users have together. A list that the silos have summed changes with their data alone.
+    would tell which items users have together, and Gram sums over several directions more of nodes' features than their
+    columns. What the silos have summed changes with their data alone.
     """
     for stamps, known in earlier:
         changed = {name for name, _ in stamps.items() ^ new.items()}
         if known != listed and len(changed) < least:
-            words = f"expected the list of common items of an earlier sum as long as fewer than {least} silos have come"
-            return f"{words}, gone or changed their data since, got another list"
+            words = "expected what an earlier sum was over, such as the list of common items, as long as fewer than"
+            return f"{words} {least} silos have come, gone or changed their data since, got another list"
     return None
 
 

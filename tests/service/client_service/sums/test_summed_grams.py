@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from client_service.data.node_graphs import TRAIN, UNKNOWN, UNLABELLED, NodeShar
 from client_service.models.nodes.closed_form import count_gram, make_design, solve_ridge, spec_of_settings
 from client_service.sums.node_gram import SummedGram
 from shared.errors import PrivacyError
+from shared.method.parameters import Parameters
 from shared.method.settings import MethodSettings, method_settings
+from shared.sums.node_directions import PRODUCTS
 from tests.support.node_federation import Federate, federate_nodes, hold, kept
 from tests.support.nodes import small_graph
 from tests.support.questions import read, wait_until
@@ -189,3 +192,57 @@ async def test_nothing_is_summed_without_the_silos_word_and_not_with_other_setti
             return all("expected a run with nodes.hops = 2" in one for one in await running.problems())
 
         await wait_until(refused)
+
+
+Lie = Callable[[str, Any], Any]
+
+
+def tell_lies(monkeypatch: pytest.MonkeyPatch, lie: Lie) -> None:
+    """An aggregator that hands out other directions. lie: (client, words) -> words."""
+    from aggregator_service.aggregation import computation
+
+    told = computation.answer_for
+
+    def answer(strategy: Any, state: Any, client: str, *, summed: bool) -> Parameters:
+        found = told(strategy, state, client, summed=summed)
+        if PRODUCTS not in found.arrays:
+            return found
+        return Parameters({**found.arrays, PRODUCTS: lie(client, np.array(found.arrays[PRODUCTS]))}, found.scalars)
+
+    monkeypatch.setattr(computation, "answer_for", answer)
+
+
+async def test_an_aggregator_that_hands_one_silo_other_directions_gets_no_gram_sum(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its columns would be others than those that it is added to. Silos compare the directions."""
+    tell_lies(monkeypatch, lambda client, words: words + np.uint32(client == "client-1"))
+    method = settings(**WIDE)
+    async with federate(graphs(method), method) as (running, _):
+        await running.enter()
+        await hold(running, "run-1", "directions")
+        ended = await hold(running, "run-2", "basis")
+        assert ended["phase"] == "failed"
+        assert "or features and classes of nodes (catalogue), got 2 different ones" in ended["reason"]
+
+
+async def test_no_second_gram_sum_over_the_same_nodes_has_directions_of_an_aggregator_s_choice(
+    federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would tell more of the nodes' features than one projection does."""
+    lies = [False]
+    tell_lies(monkeypatch, lambda _, words: words + np.uint32(lies[0]))
+    method = settings(**WIDE)
+    async with federate(graphs(method), method) as (running, _):
+        await running.enter()
+        await hold(running, "run-1", "directions")
+        assert (await hold(running, "run-2", "basis"))["phase"] == "finished"
+        again = await hold(running, "run-3", "directions")
+        assert again["phase"] == "finished", "the same sum tells nothing new"
+        assert (await hold(running, "run-4", "basis"))["phase"] == "finished"
+        lies[0] = True
+        await hold(running, "run-5", "directions")
+        ended = await hold(running, "run-6", "basis")
+        assert ended["phase"] == "failed", ended
+        told = " ".join([ended["reason"], *await running.problems()])
+        assert "expected what an earlier sum was over" in told

@@ -27,9 +27,12 @@ from client_service.sums.registry import SILO_SUMS
 from client_service.sums.silo_sum import SumRound, Sums
 from shared.errors import ProtocolError, SettingsError
 from shared.method.settings import MethodSettings, method_settings
+from shared.protocol.signing.invitation import FederationOut
 from shared.sums.node_directions import PRODUCTS, draw_directions
 from shared.sums.node_gram import RIGHT, SQUARE, encode_gram, form_of_gram
 from shared.sums.sum import EMPTY_PART_DIGEST
+from simulation.joining.consent import describe_terms
+from simulation.joining.silo_toml import agree
 
 CLASSES = ("good", "bad", "odd")
 STRENGTHS = (1e-3, 1e-2, 1e-1)
@@ -276,3 +279,19 @@ def test_gram_sums_over_anything_but_directions_are_refused() -> None:
         add_gram(at_round(shard, method, other))  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="expected a projection"):
         add_gram(at_round(shard, method, None))
+
+
+def test_who_joins_is_told_what_leaves_what_is_learnt_and_what_stays() -> None:
+    method = settings(features=1433, directions=256, least=3).model_copy(update={"model": "node_ridge"})
+    alone = method.model_copy(update={"strategy": {"train": False, "send": False}})
+    federation = FederationOut(strategy="local", task="nodes", secure=True, method=alone)
+    told = "\n".join(describe_terms("banks", federation))
+    for words in (
+        "sums statistics of nodes, their neighbours and their labels",
+        "products with directions that all silos know: 1.47",
+        "these features go together with each class, summed over nodes: 2",
+        "classes of which a silo has fewer than 3 training nodes are left out",
+        "stays: ids, names, single nodes, edges and labels",
+    ):
+        assert words in told, told
+    assert agree(federation, {}).missing == {"node_directions": "secure", "node_gram": "secure"}
