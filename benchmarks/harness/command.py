@@ -190,7 +190,9 @@ def _run_nodes(given: argparse.Namespace) -> int:
     if given.folder is None or given.seeds < 1 or given.parts < 1:
         words = "nodes: expected a graph, at least 1 seed and at least 1 part"
         raise SettingsError(f"{words}, got {given.folder}, {given.seeds} and {given.parts}")
-    changes = dict(pair.split("=", 1) for pair in given.set if "=" in pair)
+    if wrong := [pair for pair in given.set if "=" not in pair]:
+        raise SettingsError(f"--set: expected NAME=VALUE, got {wrong[0]!r}")
+    changes = dict(pair.split("=", 1) for pair in given.set)
     wanted = NodeBenchmark(
         str(given.folder),
         tuple(given.method or ("gram",)),

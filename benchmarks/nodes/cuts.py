@@ -17,7 +17,7 @@ from simulation.graphs.cut import cut_graph, divide_graph
 from simulation.graphs.read import read_graph
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
-SETTINGS: Mapping[str, Mapping[str, Any]] = {"minesweeper": {"random_features": 0}}
+SETTINGS: Mapping[str, Mapping[str, Any]] = {"minesweeper": {"nodes.random_features": 0}}
 """What differs from the settings' defaults, chosen by validation on seeds from 100: less than 10 kB a silo."""
 
 
@@ -59,11 +59,10 @@ def locate_graph_file(name: str, data: str | None) -> Path:
 
 
 def settings_of(graph: NodeShard, changes: Mapping[str, Any]) -> MethodSettings:
-    """The settings of a graph, with its sizes."""
+    """The settings of a graph, with its sizes. changes: by dotted names. SettingsError for one that there is not."""
     known = next((SETTINGS[name] for name in SETTINGS if graph.name.startswith(name)), {})
-    sizes = {"features": graph.features.shape[1], "classes": len(graph.classes)}
-    nodes = NodeSettings.model_validate({**sizes, **known, **changes})
-    return method_settings().model_copy(update={"nodes": nodes})
+    sizes = {"nodes.features": graph.features.shape[1], "nodes.classes": len(graph.classes)}
+    return method_settings(**{**sizes, **known, **changes})
 
 
 def divide_by_seed(

@@ -46,11 +46,17 @@ def describe_scores(given: DividedGraph, found: SiloScores) -> dict[str, Any]:
     both = [measure_nodes(scores, labels).values for scores, labels in tested]
     defined = np.isfinite(values)
     joined = np.concatenate([scores for scores, _ in tested]), np.concatenate([labels for _, labels in tested])
+    reliability = measure_reliability(*joined)
     return {
         "mean": float(np.nanmean(values)),
         "by_nodes": float(np.average(values[defined], weights=sizes[defined])),
         **{name: float(np.mean([one[name] for one in both])) for name in both[0]},
-        "calibration_error": measure_reliability(*joined).error,
+        "calibration_error": reliability.error,
+        "reliability": {
+            "predicted": reliability.predicted,
+            "observed": reliability.observed,
+            "nodes": reliability.nodes,
+        },
         "silos": values.round(4).tolist(),
         **({"choices": found.more["choices"]} if "choices" in found.more else {}),
     }

@@ -20,6 +20,7 @@ from benchmarks.nodes.methods import CLOSED_FORMS, NodeMethod, SiloScores, run_a
 from benchmarks.nodes.networks import NETWORK_METHODS
 from client_service.models.nodes.measures import primary_name
 from shared.errors import SettingsError
+from shared.words import count_noun
 from simulation.experiments.node_floors import count_majority, propagate_labels
 from simulation.progress import tell_progress
 
@@ -110,9 +111,11 @@ def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
         "shares": "official" if given.official else list(given.shares),
         "cut": draws[0].cut,
         "kept_edges": spread([one.kept for one in draws]),
-        "settings": draws[0].nodes.model_dump(
-            include={"hops", "directions", "random_features", *(given.changes or {})}
-        ),
+        "settings": {
+            **draws[0].nodes.model_dump(include={"hops", "directions", "random_features"}),
+            "least_nodes": draws[0].method.basis.least_pairs,
+            **(given.changes or {}),
+        },
         **{name: _describe_row(rows[name]) for name in ALWAYS},
         "methods": {one.name: _describe_method(one, rows, alones) for one in methods if not given.official},
     }
@@ -181,9 +184,10 @@ def render_benchmark(document: Mapping[str, Any]) -> str:
         )
     measure = f"{document['measure']}, mean over silos"
     head = ("", measure, "over nodes", "over alone", "over alone, logistic", "silos below alone", "up a silo")
+    silos = count_noun(document["parts"], "silo")
     kept = f"{document['kept_edges']['mean']:.1%} of edges kept"
     about = (
-        f"{document['data']}: {document['parts']} silos, cut: {document['cut']}, {kept}, splits {document['shares']},"
+        f"{document['data']}: {silos}, cut: {document['cut']}, {kept}, splits {document['shares']},"
         f" seeds {document['seeds']}"
     )
     return "\n".join([about, "", render_table(head, lines)])
