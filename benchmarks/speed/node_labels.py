@@ -3,7 +3,8 @@
 python -m benchmarks.speed.node_labels GRAPH [--asked 2000] [--neighbours 20]
 
 GRAPH: a file or folder that `lpsfed simulate --task nodes` reads; all of it is one silo, with its own closed form.
-Times are of the whole request, in milliseconds, as the caller sees them.
+Times are of the whole request, in milliseconds, as the caller sees them; beside them what an answer takes of one core,
+computed and written in this process, whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from typing import Any
 
 import anyio
 import numpy as np
+import torch
 
 from benchmarks.common import render_table
 from benchmarks.speed.next_item import describe_times
 from benchmarks.speed.served_process import RequestConnection, open_connection, write_request
 from client_service.data.node_files import save_node_shard
 from client_service.data.node_graphs import NodeShard
+from client_service.serving.node_labels import NodeLabels
+from client_service.serving.node_messages import LabelsIn
+from client_service.tasks.nodes import NODES
+from client_service.training.node_trainer import NodeTrainer
 from shared.method.settings import method_settings
 from simulation.experiments.experiment import Experiment
 from simulation.experiments.federation import conduct_run
@@ -51,6 +57,16 @@ def time_requests(line: RequestConnection, key: str, bodies: Sequence[dict[str, 
         began = time.perf_counter()
         line.ask(request)
         times.append(1000 * (time.perf_counter() - began))
+    return times
+
+
+def time_answers(answers: NodeLabels, bodies: Sequence[dict[str, Any]]) -> list[float]:
+    """Milliseconds of one core of each."""
+    times = []
+    for message in map(LabelsIn.model_validate, bodies):
+        began = time.process_time()
+        answers.answer(message).model_dump_json(exclude_none=True)
+        times.append(1000 * (time.process_time() - began))
     return times
 
 
@@ -82,10 +98,15 @@ def measure(shard: NodeShard, asked: int, neighbours: int) -> list[tuple[str, ..
                 f"a new node with {neighbours} neighbours": new,
                 f"{BATCH} known nodes": many or [{"nodes": list(ids[:BATCH])}],
             }
+            answers = NODES.answer(shard)
+            answers.served = NODES.freeze("run-1.1", NodeTrainer(shard, method, torch.device("cpu")))
             with open_connection(places.clients["silo"]) as line:
                 time_requests(line, experiment.application_key, known[:20])
                 return [
-                    describe_times(kind, time_requests(line, experiment.application_key, bodies))
+                    (
+                        *describe_times(kind, time_requests(line, experiment.application_key, bodies)),
+                        *(f"{np.percentile(time_answers(answers, bodies), share):.2f}" for share in (50, 99)),
+                    )
                     for kind, bodies in kinds.items()
                 ]
 
@@ -99,7 +120,12 @@ def main() -> None:
     graph = read_graph(arguments.graph)
     shard = graph if brings_split(graph) else split_own_graph(graph, "silo", GraphRules())
     rows = measure(shard, arguments.asked, arguments.neighbours)
-    print(render_table((f"{len(shard.node_ids):,} nodes, {shard.edges:,} edges", "p50 ms", "p99 ms"), rows))
+    print(
+        render_table(
+            (f"{len(shard.node_ids):,} nodes, {shard.edges:,} edges", "p50 ms", "p99 ms", "of one core p50", "p99"),
+            rows,
+        )
+    )
 
 
 if __name__ == "__main__":

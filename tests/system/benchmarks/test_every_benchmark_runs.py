@@ -39,6 +39,7 @@ QUICK = {
     "benchmarks.speed.flames": "{stacks} --out {out}/picture.svg",
     "benchmarks.speed.load_model": "--clients 3 --rounds 1 --megabytes 0.05",
     "benchmarks.speed.next_item": "--items 60 --models srgnn --asked 5",
+    "benchmarks.speed.node_labels": "{graph} --asked 100 --neighbours 3",
     "benchmarks.speed.recommendation": "{shard} --requests 10",
     "benchmarks.speed.refresh": "{shard} --events 10",
     "benchmarks.speed.round_overhead": "--rounds 1 --clients 2",
@@ -57,6 +58,7 @@ LONG = {  # ten seconds and more: with the slow tests
     "benchmarks.speed.engines",
     "benchmarks.speed.feedback",
     "benchmarks.speed.next_item",
+    "benchmarks.speed.node_labels",
     "benchmarks.speed.recommendation",
     "benchmarks.speed.round_overhead",
     "benchmarks.speed.serving",
@@ -105,6 +107,7 @@ def places(silos: Silos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dic
     found["stacks"] = tmp_path / "stacks"
     found["stacks"].write_text("main (main.py:1);work (work.py:2) 3\n", encoding="utf-8")
     found["clicks"], found["ratings"] = _write_clicks(tmp_path / "clicks"), _write_ratings(tmp_path / "ratings.csv")
+    found["graph"] = _write_graph(tmp_path / "graph")
     monkeypatch.setattr(rows, "RESULTS", tmp_path / "results.jsonl")
     monkeypatch.setattr(sizes, "FACTORS", (0.5, 1.0))
     rows.RESULTS.touch()
@@ -126,6 +129,16 @@ asked = urllib.request.Request(sys.argv[-1] + path, data=body.encode() or None, 
 refused = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked).status != 200
 print("FOUND 1 1000000", int(refused), 0, 1000, 1000, 1000)
 """
+
+
+def _write_graph(folder: Path) -> Path:
+    """A ring of 60 accounts, every third of them bad."""
+    folder.mkdir()
+    nodes = [f"a{n},{'bad' if n % 3 == 0 else 'good'},{n % 3},{n % 5}" for n in range(60)]
+    edges = [f"a{n},a{(n + step) % 60}" for n in range(60) for step in (1, 3)]
+    (folder / "nodes.csv").write_text("\n".join(["node,label,x,y", *nodes]), encoding="utf-8")
+    (folder / "edges.csv").write_text("\n".join(["source,target", *edges]), encoding="utf-8")
+    return folder
 
 
 def _write_clicks(folder: Path) -> Path:
