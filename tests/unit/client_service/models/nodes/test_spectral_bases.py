@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
+import tracemalloc
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -9,6 +14,8 @@ from scipy import sparse
 from client_service.models.nodes.spectral_bases import SpectralBases, mixed_bases, propagation_matrix
 from shared.errors import SettingsError
 from shared.method.graph import Float64
+
+DATA = Path(os.environ.get("LPSFED_TEST_DATA", Path(__file__).parents[6] / "shared" / "data"))
 
 
 def path_of(nodes: int) -> sparse.csr_array:
@@ -80,3 +87,23 @@ def test_self_loops_count_for_nothing_and_large_weights_overflow_nothing() -> No
 def test_impossible_settings_are_refused_in_words(order: int, homophily: float, tau: float) -> None:
     with pytest.raises(SettingsError, match="bases of nodes: expected"):
         mixed_bases(propagation_matrix(path_of(3)), FIRST, order, homophily, tau)
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not (DATA / "planetoid" / "cora.npz").exists(), reason="needs ../shared/data")
+def test_bases_of_cora_meet_at_their_angle_within_ten_seconds_and_400_megabytes() -> None:
+    file = np.load(DATA / "planetoid" / "cora.npz")
+    features = sparse.csr_array((file["x_data"], file["x_indices"], file["x_indptr"]), shape=tuple(file["x_shape"]))
+    ends = np.concatenate([file["edges"], file["edges"][:, ::-1]])
+    propagation = propagation_matrix(sparse.csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=[2708] * 2))
+    tracemalloc.start()
+    begun = time.process_time()
+    bases = mixed_bases(propagation, features, 10, 0.81, 0.0)
+    assert time.process_time() - begun < 10
+    assert tracemalloc.get_traced_memory()[1] < 400e6
+    tracemalloc.stop()
+    some = np.concatenate([features[:, :60].toarray()[None].astype(np.float64), bases.others[:, :, :60]])
+    some = some[:, :, (np.linalg.norm(some, axis=1) > 0).all(0)]
+    unit = some / np.linalg.norm(some, axis=1, keepdims=True)
+    cosines = np.einsum("knf,jnf->kjf", unit, unit)[~np.eye(11, dtype=bool)]
+    assert np.abs(cosines - np.cos(np.pi / 2 * 0.19)).max() < 1e-6
