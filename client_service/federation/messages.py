@@ -112,6 +112,9 @@ class QualityOut(Message):
     run: RunOf | None = Field(None, description="the run; none before the first")
     finished: bool = Field(False, description="all rounds are done")
     failure: str | None = Field(None, description="why the run has ended before its time")
+    primary: str | None = Field(
+        None, description="by which measure validation chooses, where the data decide that", examples=["auc"]
+    )
     best_round: Number | None = Field(None, description="the round that validation prefers, whose model is served")
     rounds: tuple[RoundQuality, ...] = Field((), description="its rounds so far, the first one first")
     test: dict[str, float] | None = Field(None, description="of the best round on test items, once the run is over")

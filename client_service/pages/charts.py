@@ -85,7 +85,7 @@ def _measure_chart(quality: QualityOut, task: Task[Any, Any], name: str, label: 
     return Chart(
         key=name,
         title=line.name,
-        description=_measure_text(quality, task.labels[task.primary].title, label, line),
+        description=_measure_text(quality, task.labels[quality.primary or task.primary].title, label, line),
         x="round",
         y="on validation items",
         lines=(line,),

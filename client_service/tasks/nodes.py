@@ -13,7 +13,7 @@ from client_service.compiled.publication import SERVING
 from client_service.data.node_files import load_node_shard, save_node_shard
 from client_service.data.node_graphs import TEST, VALID, NodeShard
 from client_service.evaluation.metrics import Measures
-from client_service.evaluation.node_measures import ACCURACY, NODE_LABELS, measure_nodes
+from client_service.evaluation.node_measures import ACCURACY, NODE_LABELS, choose_primary, measure_nodes
 from client_service.event_log.log_store import Absorbed
 from client_service.event_log.node_log import open_node_log
 from client_service.event_log.node_store import NodeStore
@@ -84,7 +84,7 @@ def begin_training(
     training = NodeTrainer(shard, place.method, device, interrupt, place.kind)
     if isinstance(place.basis, SummedGram):
         training.fuse_with(place.basis)
-    return training, {}
+    return training, {"primary": choose_primary(len(shard.classes))}
 
 
 def rebuild_training(head: ModelHead, shard: NodeShard, folder: Path, device: torch.device) -> NodeTrainer:

@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import sparse
 
 from client_service.data.node_files import save_node_shard
 from client_service.data.node_graphs import NodeShard, build_adjacency, sort_entries
+from client_service.federation.training_run import TrainingRun
 from client_service.settings import ClientSettings, client_settings
+from client_service.tasks.nodes import NODES
+from client_service.tasks.task import RunContext
+from shared.method.parameters import Parameters
 from shared.method.settings import method_settings
 from shared.protocol.signing.enrolment import kept_pair
 
@@ -60,4 +65,14 @@ def node_silo(folder: Path, shard: NodeShard | None = None, model: str = "node_r
         **own,
     )
     kept_pair(settings.name, settings.state_directory)
+    return settings
+
+
+def keep_node_model(settings: ClientSettings) -> ClientSettings:
+    """Keeps the closed form of the silo's own nodes, as a finished run without rounds leaves it; the same settings."""
+    place = RunContext(settings.name, "run-1", 0, settings.method, settings.models_directory)
+    shard = NODES.read(settings)
+    run = TrainingRun(place, NODES, shard, NODES.answer(shard), torch.device("cpu"))
+    run.begin(Parameters({}), 0)
+    run.finish()
     return settings

@@ -10,20 +10,15 @@ from pathlib import Path
 import httpx
 import polars as pl
 import pytest
-import torch
 
 from client_service.__main__ import server_settings
 from client_service.app import create_app
 from client_service.data.node_files import load_node_shard
-from client_service.federation.training_run import TrainingRun
 from client_service.http.server_app import create_server
 from client_service.settings import ClientSettings
-from client_service.tasks.nodes import NODES
-from client_service.tasks.task import RunContext
 from lpsfed import AsyncClient, Client, NewNode, NodeEvent, RefusedError, Retrying
-from shared.method.parameters import Parameters
 from tests.support.federation import Unreachable
-from tests.support.nodes import node_silo, small_graph
+from tests.support.nodes import keep_node_model, node_silo, small_graph
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 
@@ -31,20 +26,10 @@ KEY, OPERATOR = "AbCdEfGh0123456789-AbCdEfGh0123456789", "operator-key-of-the-te
 CANARY = "node-0003"
 
 
-def keep_model(settings: ClientSettings) -> None:
-    """Keeps the closed form of the silo's own nodes, as a run begins with it."""
-    place = RunContext(settings.name, "run-1", 0, settings.method, settings.models_directory)
-    shard = NODES.read(settings)
-    run = TrainingRun(place, NODES, shard, NODES.answer(shard), torch.device("cpu"))
-    run.begin(Parameters({}), 0)
-    run.finish()
-
-
 @pytest.fixture
 def settings(tmp_path: Path) -> ClientSettings:
     found = node_silo(tmp_path, small_graph(nodes=120), application_key=KEY, operator_key=OPERATOR)
-    keep_model(found)
-    return found
+    return keep_node_model(found)
 
 
 @pytest.fixture

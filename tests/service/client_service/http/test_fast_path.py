@@ -17,32 +17,26 @@ import httpx
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from fastapi import FastAPI
 
 from client_service.__main__ import server_settings
 from client_service.app import create_app
 from client_service.data.interaction_files import write_shard
-from client_service.federation.training_run import TrainingRun
 from client_service.http.fast_path import FastPath
 from client_service.http.server_app import create_server
 from client_service.settings import ClientSettings
-from client_service.tasks import task_named
-from client_service.tasks.task import RunContext
-from shared.method.parameters import Parameters
 from shared.protocol.signing.enrolment import kept_pair
 from shared.web.middleware import Buckets, FrontedApp
 from tests.support.federation import Unreachable
 from tests.support.given import Silos
 from tests.support.kept import keep_first_model
 from tests.support.new_items import write_shop
-from tests.support.nodes import node_silo
+from tests.support.nodes import keep_node_model, node_silo
 from tests.support.questions import LONGEST_SECONDS
 from tests.support.serving import serve
 from tests.support.small import small_client
 from tests.support.visits import session_silo
 
-CPU = torch.device("cpu")
 APPLICATION, OPERATOR = "application-key-of-the-tests-0123", "operator-key-of-the-tests-01234567"
 KEYS: dict[str, Any] = {"application_key": APPLICATION, "operator_key": OPERATOR}
 UNCHANGED: dict[str, Any] = {"refresh_seconds": None, "refresh_interactions": None}  # by no refresh
@@ -735,21 +729,10 @@ def test_next_items(pair_of: Callable[..., Pair], tmp_path: Path, lines: Lines) 
     assert found[0].ask(post(NEXT, NEXT_BODIES[0])).startswith(b"HTTP/1.1 200") and found[2][0] == before + 1
 
 
-def keep_closed_form(settings: ClientSettings) -> ClientSettings:
-    """Keeps the model that a run would begin with."""
-    task, folder = task_named(settings.task), settings.models_directory
-    shard = task.read(settings)
-    run = TrainingRun(
-        RunContext(settings.name, "run-1", 0, settings.method, folder), task, shard, task.answer(shard), CPU
-    )
-    run.begin(Parameters({}), 0)
-    return settings
-
-
 @pytest.mark.parametrize("modelled", [False, True])
 def test_labels_of_nodes(pair_of: Callable[..., Pair], tmp_path: Path, lines: Lines, modelled: bool) -> None:
     given = [node_silo(tmp_path / name, **KEYS) for name in ("a", "b")]
-    found = pair_of(*(map(keep_closed_form, given) if modelled else given))
+    found = pair_of(*(map(keep_node_model, given) if modelled else given))
     for silo in found[:2] if modelled else ():
         until = time.monotonic() + LONGEST_SECONDS
         while b'"version"' not in silo.ask(get("/v1/model")):

@@ -1,0 +1,159 @@
+"""Odd graphs are fitted, compiled and answered: finite numbers that add up to 1, whatever the silo has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from scipy import sparse
+
+from client_service.compilation.nodes import compile_nodes_in_memory
+from client_service.data.node_graphs import TRAIN, VALID, NodeShard, build_adjacency, sort_entries
+from client_service.evaluation.node_measures import measure_nodes
+from client_service.joining_value.node_comparison import adjust_homophily, compare_nodes, describe_graph
+from client_service.model_store.node_models import freeze_nodes
+from client_service.runtime.interruption import NEVER
+from client_service.serving.node_labels import NodeLabels
+from client_service.serving.node_messages import LabelsIn
+from client_service.tasks.nodes import NODES
+from client_service.training.node_trainer import NodeTrainer
+from shared.errors import SettingsError
+from shared.method.settings import method_settings
+from tests.support.nodes import small_graph
+
+CPU = torch.device("cpu")
+NO_EDGES = sparse.csr_array((60, 60), dtype=np.float32)
+
+
+def lone_split(split: int) -> np.ndarray:
+    return np.full(60, split, np.int8)
+
+
+def with_labels(labels: np.ndarray, splits: np.ndarray) -> NodeShard:
+    return small_graph(labels=labels.astype(np.int64), splits=splits.astype(np.int8))
+
+
+ODD: dict[str, NodeShard] = {
+    "no edges": small_graph(adjacency=NO_EDGES),
+    "one class alone is seen": with_labels(np.zeros(60), np.arange(60) % 3),
+    "no label is known": with_labels(np.full(60, -1), np.full(60, 3)),
+    "no validation node": with_labels(np.arange(60) % 2, lone_split(TRAIN)),
+    "no training node": with_labels(np.arange(60) % 2, lone_split(VALID)),
+    "one validation node": with_labels(np.arange(60) % 2, np.where(np.arange(60) == 7, VALID, TRAIN)),
+    "features of zeros": replace(small_graph(), features=sort_entries(sparse.csr_array((60, 4), dtype=np.float32))),
+    "large features": replace(small_graph(), features=sort_entries(small_graph().features * np.float32(1e6))),
+    "heavy and light edges": replace(
+        small_graph(), adjacency=build_adjacency(*np.array([[0, 1], [1, 2]]), np.array([1e6, 1e-6], np.float32), 60)
+    ),
+    "ids of other scripts": small_graph(node_ids=tuple(sorted(f"узел-{number}-éß中" for number in range(60)))),
+    "wide features": small_graph(features=300, classes=3),
+    "one node": small_graph(nodes=1),
+}
+
+
+def answer(shard: NodeShard, **changes: Any) -> tuple[NodeTrainer, NodeLabels]:
+    training = NodeTrainer(shard, method_settings(model="node_ridge", **changes), CPU)
+    answers = NodeLabels(*compile_nodes_in_memory(shard))
+    answers.served = freeze_nodes("run-1.0", training)
+    return training, answers
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ODD)
+def test_every_node_of_an_odd_graph_has_probabilities(name: str) -> None:
+    shard = ODD[name]
+    training, answers = answer(shard)
+    training.train()
+    assert np.isfinite(training.figures.loss)
+    new = {"features": [0.5] * len(shard.feature_names), "neighbours": [{"node": shard.node_ids[0], "weight": 1e6}]}
+    asked = LabelsIn.model_validate({"nodes": [*shard.node_ids, new]})
+    for one in answers.answer(asked).results:
+        assert one.fallback is None and sum(one.probabilities.values()) == pytest.approx(1.0, abs=1e-5), name
+        assert all(np.isfinite(neighbour.contribution) for neighbour in one.neighbours)
+    served = freeze_nodes("run-1.0", training)
+    for judge in (NODES.judge, NODES.test):
+        assert all(np.isfinite(value) for value in judge(shard, served, NEVER).values.values())
+    compare_nodes(shard, served).model_dump_json()
+    describe_graph(shard, served).model_dump_json()
+
+
+def test_a_shard_of_other_sizes_than_all_silos_share_is_refused() -> None:
+    for name in ("features", "classes"):
+        with pytest.raises(SettingsError, match="as all silos have"):
+            answer(small_graph(), **{f"nodes.{name}": 7})
+
+
+def test_a_question_beyond_its_limits_is_refused() -> None:
+    new: dict[str, Any] = {"features": [0, 0, 0, 0]}
+    for wrong in (
+        {"nodes": []},
+        {"nodes": ["a"] * 1001},
+        {"nodes": [{}]},
+        {"nodes": [{"features": [float("nan")]}]},
+        {"nodes": [{"features": [float("inf")]}]},
+        {"nodes": [{"features": [1e10]}]},
+        {"nodes": [{**new, "neighbours": [{"node": "a", "weight": 0}]}]},
+        {"nodes": [{**new, "neighbours": [{"node": "a", "weight": 1e7}]}]},
+        {"nodes": [{**new, "neighbours": [{"node": "a"}] * 10_001}]},
+        {"nodes": [{**new, "neighbours": [{"node": "a"}] * 9_999}] * 11},
+        {"nodes": ["a"], "more": 1},
+    ):
+        with pytest.raises(ValidationError):
+            LabelsIn.model_validate(wrong)
+
+
+def test_a_neighbour_that_is_named_twice_or_is_the_node_itself_counts_once_or_not() -> None:
+    shard = small_graph()
+    answers = answer(shard)[1]
+    twice = {"features": [1, 0, 0, 0], "neighbours": [{"node": "node-0001"}, {"node": "node-0001", "weight": 3}]}
+    own = {"node": "node-0002", "neighbours": [{"node": "node-0002"}, {"node": "node-0001"}]}
+    first, second = answers.answer(LabelsIn.model_validate({"nodes": [twice, own]})).results
+    assert [(one.node, one.weight) for one in first.neighbours] == [("node-0001", 3.0)]
+    assert [one.node for one in second.neighbours] == ["node-0001"]
+
+
+def test_contributions_of_all_neighbours_and_the_rest_make_the_score() -> None:
+    answers = answer(small_graph())[1]
+    served = answers.served
+    assert served is not None
+    for row in range(0, 60, 7):
+        edges, weights = answers.nodes.edges.row(row)
+        joined = served.known_node(row, edges, weights.astype(np.float64))
+        slopes = served.scorer.slopes(joined.powers, 1)
+        added = np.tensordot(joined.parts, slopes[1:], axes=2).sum()
+        without = joined.powers.copy()
+        without[1:] -= joined.parts.sum(axis=0)
+        score = served.scorer.score(joined.powers[None])[0, 1]
+        assert score - added == pytest.approx(score - float((slopes * (joined.powers - without)).sum()), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("chances", "labels", "auc", "accuracy"),
+    [
+        ([0.1, 0.9, 0.8, 0.3], [0, 1, 1, 0], 1.0, 1.0),
+        ([0.9, 0.1, 0.2, 0.7], [0, 1, 1, 0], 0.0, 0.0),
+        ([0.5, 0.5, 0.5, 0.5], [0, 1, 1, 0], 0.5, 0.5),
+        ([0.6, 0.7], [1, 1], 0.5, 1.0),
+        ([], [], 0.0, 0.0),
+        ([float("nan"), 0.2], [0, 1], 0.0, 0.0),
+    ],
+)
+def test_measures_of_two_classes(chances: list[float], labels: list[int], auc: float, accuracy: float) -> None:
+    ones = np.array(chances, dtype=np.float64)
+    found = measure_nodes(np.stack([1 - ones, ones], axis=1), np.array(labels, dtype=np.int64))
+    assert found.primary == "auc" and found.values == pytest.approx({"auc": auc, "accuracy": accuracy})
+
+
+def test_adjusted_homophily_is_that_of_the_equation() -> None:
+    """Platonov et al. 2023: (h - sum D_k^2 / (2 E)^2) / (1 - sum D_k^2 / (2 E)^2), worked by hand."""
+    edges = np.array([[0, 1, 2], [1, 2, 3]])
+    adjacency = build_adjacency(edges[0], edges[1], np.ones(3, np.float32), 4)
+    labels, splits = np.array([0, 0, 1, 1]), np.zeros(4, np.int8)
+    shard = small_graph(nodes=4, adjacency=adjacency, labels=labels, splits=splits)
+    assert shard.edge_homophily() == pytest.approx(2 / 3)
+    assert adjust_homophily(shard) == pytest.approx((2 / 3 - 0.5) / 0.5)
+    assert adjust_homophily(small_graph(adjacency=NO_EDGES)) is None
