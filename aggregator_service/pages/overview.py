@@ -86,7 +86,7 @@ def _idle_verdict(joined: Sequence[str]) -> Verdict:
 
 def _verdict(run: RunHistoryOut, joined: Sequence[str]) -> Verdict:
     part = run.request.part
-    what = run.run if part == TRAINING else f"{run.run} ({describe_part(part)})"
+    what = run.run if part == TRAINING else f"{run.run} ({describe_part(part, run.request.method.basis.kind)})"
     if run.phase == "waiting":
         there = f"{len(joined)} of {count_noun(run.request.clients, 'client')} have joined"
         return Verdict("busy", "Waiting for clients", f"{there}; {what} ends as failed at {clock(run.deadline_at)}.")
@@ -130,8 +130,12 @@ def _earlier_sums(run: RunHistoryOut, runs: Sequence[RunHistoryOut]) -> tuple[Fa
 
 
 def _describe_sum_run(run: RunHistoryOut) -> Fact:
-    title = describe_part(run.request.part).capitalize()
-    return Fact(title, "opened" if run.phase == "finished" else "not opened", run.reason or f"by {run.run}")
+    title = describe_part(run.request.part, run.request.method.basis.kind)
+    return Fact(
+        title[0].upper() + title[1:],
+        "opened" if run.phase == "finished" else "not opened",
+        run.reason or f"by {run.run}",
+    )
 
 
 def _received_fact(run: RunHistoryOut) -> Fact:

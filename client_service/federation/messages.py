@@ -24,7 +24,8 @@ class BasisOut(Message):
 
     part: str = Field("basis", description="of the federation's work to which the sum belongs")
     run: str = Field(description="the run that has summed it", examples=["run-1"])
-    items: int = Field(ge=0, description="of the catalogue, which all clients know")
+    kind: str = Field("", description="the sum's name; empty where an earlier version has kept it", examples=["exact"])
+    items: int = Field(ge=0, description="of the catalogue, which all clients know, or columns of features")
     hidden: int = Field(
         0,
         ge=0,

@@ -11,7 +11,7 @@ from client_service.pages.ledger_view import Summary
 from client_service.privacy.accounting import PrivacyOut
 from client_service.tasks.page_texts import USERS, Nouns
 from shared.method.declaration import Part
-from shared.sums import describe_part
+from shared.sums import SUMS, describe_part
 from shared.sums.content import CONTENT
 from shared.web.pages import Fact, Verdict, clock, figure, size
 from shared.words import count_noun
@@ -146,9 +146,9 @@ def _budget_facts(privacy: PrivacyOut | None) -> tuple[Fact, ...]:
 
 def _sum_facts(sums: Sequence[BasisOut], declared: Collection[Part]) -> tuple[Fact, ...]:
     """Which sums over all silos this one keeps, and which it has agreed to that were not opened."""
-    kept = [Fact(describe_part(one.part).capitalize(), f"of {one.run}", _describe_kept(one)) for one in sums]
+    kept = [Fact(_title(one.part, one.kind), f"of {one.run}", _describe_kept(one)) for one in sums]
     if sums and CONTENT in declared and all(one.part != CONTENT for one in sums):
-        kept.append(Fact(describe_part(CONTENT).capitalize(), "not opened", NOT_OPENED))
+        kept.append(Fact(_title(CONTENT, ""), "not opened", NOT_OPENED))
     return tuple(kept)
 
 
@@ -158,9 +158,15 @@ NOT_OPENED = "not summed yet, or too few silos know titles or attributes of thei
 def _describe_kept(one: BasisOut) -> str:
     hidden = f", {count_noun(one.hidden, 'own item')} hidden by another" if one.hidden else ""
     late = "" if one.included else "; made before this silo joined: its own part is added here alone"
-    over = f"{count_noun(one.items, 'column')} of features" if one.part == CONTENT else ""
-    over = over or f"{count_noun(one.items, 'item')} of the catalogue"
-    return f"{over}{hidden}, kept {clock(one.kept_at)}{late}"
+    row = SUMS[one.kind].row if one.kind in SUMS else SUMS[CONTENT if one.part == CONTENT else "exact"].row
+    noun, _, rest = row.partition(" ")
+    over = f"{count_noun(one.items, noun)} {rest}{hidden}, " if row else ""
+    return f"{over}kept {clock(one.kept_at)}{late}"
+
+
+def _title(part: Part, kind: str) -> str:
+    words = describe_part(part, kind)
+    return words[0].upper() + words[1:]
 
 
 def _on_record(summary: Summary) -> Fact:

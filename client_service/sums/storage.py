@@ -61,13 +61,14 @@ def complete_shard(folder: Path, method: MethodSettings, shard: Any) -> Any:
 
 
 class BasisHead(Message):
-    """The newest statistics of a part: the run that has summed them, their digest and their size.
+    """The newest statistics of a part: the run that has summed them, their digest, their sum's name and their size.
 
     hidden: own items that are not in them, because another own item has their place.
     """
 
     run: RunName
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    kind: str = ""
     items: int = Field(0, description="of the catalogue")
     included: bool = Field(True, description="has this silo added its part?")
     hidden: int = 0
@@ -81,7 +82,7 @@ def save_basis(folder: Path, run: str, basis: Statistics, hidden: int = 0) -> No
     arrays = {name: np.ascontiguousarray(value) for name, value in basis.arrays().items()}
     replace_file(_path(folder, basis.digest), save(arrays, metadata=metadata))
     included = basis.included
-    head = BasisHead(run=run, digest=basis.digest, items=basis.size, included=included, hidden=hidden)
+    head = BasisHead(run=run, digest=basis.digest, kind=basis.kind, items=basis.size, included=included, hidden=hidden)
     part = SILO_SUMS[basis.kind].declared.part
     replace_file(_head(folder, part), head.model_dump_json().encode())
 

@@ -51,7 +51,7 @@ def complete_nodes(settings: ClientSettings, shard: NodeShard) -> NodeShard:
 
 def count_nodes(shard: NodeShard) -> Counts:
     """Nodes stand where users do, columns of features where items do."""
-    return Counts(users=len(shard.node_ids), items=len(shard.feature_names), edges=shard.edges)
+    return Counts(users=len(shard.node_ids), items=len(shard.feature_names), edges=max(1, shard.edges))
 
 
 def count_judged(shard: NodeShard) -> int:

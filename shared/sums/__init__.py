@@ -106,8 +106,10 @@ def method_of_part(method: MethodSettings, part: Part) -> MethodSettings:
     return method.model_copy(update={"basis": found, "sums": {}, "catalogue": size})
 
 
-def describe_part(part: Part) -> str:
-    """What a run of this part sums, in words without an article, such as "common basis"."""
+def describe_part(part: Part, kind: str = "") -> str:
+    """What a run of this part sums, in words without an article, such as "common basis". kind: of the sum, if known."""
+    if kind in SUMS:
+        return SUMS[kind].title.removeprefix("the ")
     named = (one for one in SUMS.values() if part in (one.part, f"{one.part}_{one.name}"))
     return next((one.title.removeprefix("the ") for one in named), part)
 

@@ -76,6 +76,7 @@ CONTENT_SUM = Sum(
     sizes=content_sizes,
     fraction_bits={name: one.fraction for name, one in FORMS.items()},
     steady=("basis.encoder",),
+    row="column of features",
     reason="how features of items go together, because silos describe their items alike",
     part=CONTENT,
     listed=False,

@@ -115,6 +115,7 @@ NODE_BORDERS = Sum(
     keeps_members=True,
     part=BORDERS,
     listed=False,
+    row="",
     words={
         TABLE: "in the first round, as hashes, which of its nodes have neighbours in other silos; then sums of features"
         " of neighbours of other silos' nodes, which only these silos can read"

@@ -106,6 +106,7 @@ NODE_DIRECTIONS = Sum(
     steady=("nodes.features", "nodes.classes", "nodes.hops", "nodes.directions", "basis.least_pairs"),
     part=DIRECTIONS,
     listed=False,
+    row="",
     reason="which features of nodes go together, because they are more than nodes.directions",
     words={PRODUCTS: "how features of its nodes go together, as products with directions that all silos know"},
     learnt=describe_directions,

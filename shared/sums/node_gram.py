@@ -95,6 +95,7 @@ NODE_GRAM = Sum(
     ),
     listed=False,
     over=over_directions,
+    row="column of features",
     reason="how features of nodes go together, and with labels, because silos hold graphs of nodes",
     words={
         SQUARE: "how features of its labelled nodes and of their neighbours go together, summed over nodes",

@@ -90,8 +90,9 @@ class Sum:
     data may differ, by dotted names. noise: None where it is never noised. over: by its settings, the part whose sums
     it is counted over, such as the directions of nodes' features. listed: is it over a list of items, which all silos
     have or have summed? reason: what it tells and why it is summed, where a federation's data alone choose it.
-    replaces_basis: do silos make models of it alone where no basis is summed? keeps_members: must the members of a
-    run's first sum be in all of its sums?
+    row: what a row of the first array of its statistics is, in words; "": nothing that anybody counts. replaces_basis:
+    do silos make models of it alone where no basis is summed? keeps_members: must the members of a run's first sum be
+    in all of its sums?
     """
 
     name: str
@@ -110,6 +111,7 @@ class Sum:
     part: Part = BASIS
     listed: bool = True
     reason: str = ""
+    row: str = "item of the catalogue"
     replaces_basis: bool = False
     keeps_members: bool = False
     words: Mapping[str, str] = field(default_factory=dict)

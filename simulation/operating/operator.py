@@ -265,7 +265,7 @@ def describe_run(run: RunHistoryOut) -> str:
         missing = f"; missing: {_join_names(run.missing)}" if run.missing else ""
         return f"{run.run} waits for clients: {there}{missing}{_too_few_words(run)}; until {run.deadline_at}"
     now = run.rounds[-1]
-    what = "" if asked.part == TRAINING else f", {describe_part(asked.part)}"
+    what = "" if asked.part == TRAINING else f", {describe_part(asked.part, asked.method.basis.kind)}"
     where = f"{run.run}{what}, round {now.number} of {asked.rounds}"
     if run.phase != "open":
         return f"{where}: {run.phase}"
@@ -278,7 +278,7 @@ def describe_sum(run: RunHistoryOut) -> str | None:
     """Of a run that sums, in one line: which sum, why this one, and what it has cost; None of another run."""
     if (found := run.sum) is None:
         return None
-    where = f"{run.run}, {describe_part(run.request.part)}"
+    where = f"{run.run}, {describe_part(run.request.part, run.request.method.basis.kind)}"
     if run.phase in BROKEN:
         return f"{where}: not opened: {run.reason}"
     cost = [] if found.bytes is None else [f"{size(found.bytes)} of all silos"]
