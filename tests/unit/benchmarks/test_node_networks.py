@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.nodes.cuts import DividedGraph
-from benchmarks.nodes.networks import LOCAL, NETWORK_METHODS, network_settings, train_federation
+from benchmarks.nodes.networks import LOCAL, NETWORK_METHODS, judge_validation, network_settings, train_federation
 from client_service.data.node_graphs import VALID, NodeShard
-from client_service.models.nodes.measures import primary_score
 from shared.method.settings import MethodSettings, NodeSettings
 from simulation.graphs.cut import cut_graph, divide_graph
 from tests.unit.client_service.training.test_node_networks import draw_shard
@@ -46,7 +45,7 @@ def test_a_silo_answers_by_the_round_that_its_own_validation_prefers() -> None:
     found = train_federation(given.silos, method, "fedavg", 12, 0)
     for silo, record in zip(given.silos, found.records, strict=True):
         rows = silo.nodes_of(VALID)
-        assert record.valid == primary_score(record.scores[rows], silo.labels[rows], 2)
+        assert record.valid == pytest.approx(judge_validation(record.scores[rows], silo.labels[rows]))
         assert 1 <= record.round <= 12
 
 
