@@ -76,9 +76,10 @@ def run_gram(given: DividedGraph) -> SiloScores:
     """Sums Gram matrices of all silos, as secure aggregation sums them, and fits each silo with them and its own."""
     summed, sent = sum_grams(given)
     spec = spec_of_settings(given.nodes)
+    projection = summed.find_projection(given.nodes)
     models, scores = [], []
     for silo in given.silos:
-        design = make_design(silo, spec, summed.find_projection(given.nodes))
+        design = make_design(silo, spec, projection)
         model = fit_nodes(silo, design, spec, summed.pool(silo, design))
         models.append(model)
         scores.append(model.predict(design))

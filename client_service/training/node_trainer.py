@@ -15,7 +15,7 @@ from client_service.models.nodes.closed_form import (
     DesignSpec,
     NodeModel,
     complete_design,
-    count_directions,
+    find_own_projection,
     fit_nodes,
     propagated_blocks,
     spec_of_settings,
@@ -29,8 +29,6 @@ from shared.method.parameters import Float32
 from shared.method.settings import NodeSettings
 from shared.strategies.local_client import PLAIN, Objective
 
-SEED = 0  # of the directions of a silo alone
-
 
 def sizes_of(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
     """Completes settings by the sizes of the shard. SettingsError where they name others."""
@@ -38,13 +36,6 @@ def sizes_of(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
     whole = nodes.model_copy(update={name: size for name, size in sizes.items() if getattr(nodes, name) == 0})
     require_columns(shard, whole)
     return whole
-
-
-def find_own_directions(shard: NodeShard, spec: DesignSpec) -> Float64:
-    """Computes orthonormal directions (q, r) of the shard's own features, as sums of all silos would choose them."""
-    drawn = np.random.default_rng(SEED).standard_normal((spec.features, spec.directions))
-    found: Float64 = np.linalg.qr(count_directions(shard, max(spec.powers), drawn))[0]
-    return found
 
 
 @dataclass(frozen=True)
@@ -124,7 +115,7 @@ class NodeTrainer(NodeNetworkTrainer):
 
     def _fit_alone(self, shard: NodeShard) -> ClosedForm:
         spec = spec_of_settings(self.sizes)
-        return self._fit(shard, find_own_directions(shard, spec) if spec.directions else None)
+        return self._fit(shard, find_own_projection(shard, spec))
 
     def _fit(self, shard: NodeShard, projection: Float64 | None, summed: SummedGram | None = None) -> ClosedForm:
         spec = spec_of_settings(self.sizes)
