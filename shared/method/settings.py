@@ -232,7 +232,7 @@ class NodeSettings(Message):
         5, ge=2, le=1000, description="borders: k; only of nodes with so many foreign neighbours sums are read"
     )
     border_own: int = Field(
-        3,
+        2,
         ge=2,
         le=1000,
         description="borders: a silo adds only sums over so many of its own nodes, whatever others say",
