@@ -19,6 +19,7 @@ from tests.support.given import Silos
 
 ROOT = Path(__file__).parents[3]
 QUICK = {
+    "benchmarks.attacks.borders": "{graph} --parts 3 --cut random --groups 1",
     "benchmarks.attacks.limits": "--only 'half-sent heads'",
     "benchmarks.attacks.sums": "--data {folder} --name ratings.csv --users 3 --draws 1",
     "benchmarks.fedga.devices": "{clicks} --rounds 2 --seeds 1 --methods fedavg --set width=8",
@@ -155,6 +156,16 @@ def _write_ratings(file: Path) -> Path:
     pairs = [f"u{user},i{item}" for user in range(160) for item in draw.choice(80, 10, replace=False)]
     file.write_text("\n".join(["user,item", *pairs]) + "\n", encoding="utf-8")
     return file
+
+
+def _write_graph(folder: Path) -> Path:
+    """Accounts in a ring, each beside the next six."""
+    folder.mkdir()
+    nodes = [f"a{one},{one % 7},{'bad' if one % 3 else 'fine'}" for one in range(60)]
+    (folder / "nodes.csv").write_text("\n".join(["node,x,label", *nodes]) + "\n", encoding="utf-8")
+    edges = [f"a{one},a{(one + step) % 60}" for one in range(60) for step in range(1, 7)]
+    (folder / "edges.csv").write_text("\n".join(["source,target", *edges]) + "\n", encoding="utf-8")
+    return folder
 
 
 @pytest.fixture

@@ -192,3 +192,26 @@ def test_a_list_of_common_items_changes_with_the_data_of_three_silos_alone(tmp_p
         kept.require_renewable(again, again.names, 3, lists["other"])
     grown = signed("run-3", FOUR | dict.fromkeys(("eve", "fay", "gus"), "x"))
     kept.require_renewable(grown, grown.names, 3, lists["other"])
+
+
+BORDERS = {"basis.kind": "node_borders", "nodes.features": 3}
+
+
+def test_no_member_of_the_first_round_is_missing_in_a_later_one(tmp_path: Path) -> None:
+    """Rows of border sums are hidden by the part of the node's own silo: without it they would lie bare.
+
+    Three that leave together tell nothing of one silo in sums of another kind, which may go on without them.
+    """
+    silos = dict.fromkeys(NAMES, "x")
+    for settings in (BORDERS, ITERATED):
+        folder = tmp_path / str(settings["basis.kind"])
+        folder.mkdir()
+        first = signed("run-1", silos, settings)
+        take_part(folder, first)
+        later = first.model_copy(update={"terms": first.terms.model_copy(update={"round": 2})})
+        if settings is ITERATED:
+            take_part(folder, later, survivors=NAMES[:4])
+            continue
+        with pytest.raises(PrivacyError, match=r"^expected the 7 members of the first sum of run-1 in each .* got 4"):
+            take_part(folder, later, survivors=NAMES[:4])
+        take_part(folder, later)
