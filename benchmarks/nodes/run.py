@@ -79,6 +79,9 @@ ALWAYS = {
 }
 
 
+ALONE = ("alone", "alone_logistic")  # with the splits of the data there is one place, and nobody alone
+
+
 def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
     """Measures all draws. Returns the document: a record for each method with what stands beside it."""
     methods, path = find_methods(given.methods), locate_graph_file(given.name, given.data)
@@ -93,7 +96,8 @@ def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
         )
         classes = len(divided.whole.classes)
         draws.append(divided)
-        runs = {**ALWAYS, **{one.name: one.together for one in methods if not given.official}}
+        always = {name: run for name, run in ALWAYS.items() if not given.official or name not in ALONE}
+        runs = {**always, **{one.name: one.together for one in methods if not given.official}}
         for name, run in runs.items():
             begun = time.process_time()
             found = run(divided)
@@ -116,7 +120,7 @@ def measure_benchmark(given: NodeBenchmark) -> dict[str, Any]:
             "least_nodes": draws[0].method.basis.least_pairs,
             **(given.changes or {}),
         },
-        **{name: _describe_row(rows[name]) for name in ALWAYS},
+        **{name: _describe_row(rows[name]) for name in ALWAYS if name in rows},
         "methods": {one.name: _describe_method(one, rows, alones) for one in methods if not given.official},
     }
 
@@ -167,7 +171,8 @@ def render_benchmark(document: Mapping[str, Any]) -> str:
             "",
             "",
         ]
-        for name in ("popular_class", "label_propagation", "alone", "alone_logistic", "centralised")
+        for name in ("popular_class", "label_propagation", *ALONE, "centralised")
+        if name in document
     ]
     for name, one in document["methods"].items():
         over, regressed = one["over_alone"], one["over_alone_logistic"]
