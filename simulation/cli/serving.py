@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 OF_INVITING = ("invite", "url", "ca", "allow_http", "detach")
 """Options of `lpsfed aggregator` that are no settings of the service."""
+NETWORK = "unifilter"
+"""What silos of graphs train where the strategy trains and nobody says a model."""
+MODEL = "LPSFED_AGGREGATOR_METHOD__MODEL"
 OF_SHARING = ("LPSFED_AGGREGATOR_SHARE", "LPSFED_AGGREGATOR_METHOD")
 """How variables begin by which an operator has said what is shared."""
 PortCertificate = Annotated[Path | None, typer.Option(help="PEM; with it the port speaks TLS")]
@@ -86,6 +89,8 @@ def aggregator(
         flags["method"] = WITHOUT_CONTENT
     if (listed := flags.pop("nodes", None) or _earlier_names(flags)) is not None:
         flags |= read_node_names(listed, flags.get("strategy"))
+        if flags["strategy"] == "local" and not _said_by_environment():
+            flags.setdefault("share", options.Share.sums.value)  # by itself the strategy shares nothing
     if (answer := _ask_share(flags)) is not None:
         flags["share"] = answer
     if (token := _token_file(flags)) is not None:
@@ -155,9 +160,9 @@ def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
     found = validate_settings(NodeSettings, names)
     if found.features == 0 or found.classes < 2:
         raise SettingsError(f"--nodes: expected one feature and two classes or more in {path}, got fewer")
-    model = {} if strategy not in (None, "local") else {"model": method_settings("nodes").model}
-    chosen = {} if strategy is not None else {"strategy": "local"}
-    return {**chosen, "method": {**model, "nodes": found.model_dump(exclude_unset=True)}}
+    usual = method_settings("nodes").model if strategy in (None, "local") else NETWORK
+    model = {} if MODEL in os.environ else {"model": usual}
+    return {"strategy": strategy or "local", "method": {**model, "nodes": found.model_dump(exclude_unset=True)}}
 
 
 def _earlier_choice(flags: Mapping[str, Any]) -> dict[str, Any]:

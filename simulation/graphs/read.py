@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from client_service.data.events import row_numbers
+from client_service.data.files import decode_text, require_text_memory
 from client_service.data.foreign_edges import ForeignEdges, build_foreign_edges
 from client_service.data.id_columns import normalise_ids
 from client_service.data.node_graphs import (
@@ -451,8 +452,16 @@ def read_graphml(path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
     parser.StartElementHandler, parser.EndElementHandler = file.begin, file.end
     parser.CharacterDataHandler = file.add_text
     file.line_of = lambda: parser.CurrentLineNumber
+    content = read_content(path)
+    require_text_memory(path, decode_text(path, content), "<")
+
+    def refuse(*declared: object) -> None:
+        del declared
+        raise DataError(f"{path}: expected GraphML without a DOCTYPE, got one: its entities could fill the memory")
+
+    parser.StartDoctypeDeclHandler = refuse
     try:
-        parser.Parse(read_content(path), True)
+        parser.Parse(content, True)
     except expat.ExpatError as error:
         raise DataError(f"{path}: line {error.lineno}: expected GraphML, got what is no XML") from None
     nodes, edges = (file.table(path, kind, options) for kind in ("node", "edge"))

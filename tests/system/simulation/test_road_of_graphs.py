@@ -96,7 +96,7 @@ def test_three_banks_join_with_their_own_tables_and_are_told_what_it_brought(
     port, *ports = free_ports(4)
     invited = [word for name in BANKS for word in ("--invite", name)]
     begin = ("aggregator", "--state-directory", "operator", "--port", port)
-    said = terminal.lpsfed(*begin, "--nodes", "columns.json", "--share", "sums", *invited, "--detach").stderr
+    said = terminal.lpsfed(*begin, "--nodes", "columns.json", *invited, "--detach").stderr
     assert "this federation shares sums, masked" in said
 
     kept = (tmp_path / "bank-1" / "nodes.csv").read_text("utf-8")

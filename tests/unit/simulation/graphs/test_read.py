@@ -104,6 +104,19 @@ def test_graphml(tmp_path: Path) -> None:
         read_graph(tmp_path / "ring.graphml")
 
 
+def test_graphml_with_entities_or_without_nodes_is_refused(tmp_path: Path) -> None:
+    bomb = '<!DOCTYPE g [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><graphml><node id="&b;"/></graphml>'
+    (tmp_path / "bomb.graphml").write_text(bomb, encoding="utf-8")
+    with pytest.raises(DataError, match="without a DOCTYPE"):
+        read_graph(tmp_path / "bomb.graphml")
+    (tmp_path / "none.graphml").write_text("<graphml/>", encoding="utf-8")
+    with pytest.raises(DataError, match="with nodes, got none"):
+        read_graph(tmp_path / "none.graphml")
+    bare = '<graphml><key id="d" for="node" attr.name="label"/><node id="a"><data key="d">x</data></node><node id="b">'
+    (tmp_path / "alone.graphml").write_text(f'{bare}<data key="d">y</data></node></graphml>', encoding="utf-8")
+    assert read_graph(tmp_path / "alone.graphml").edges == 0
+
+
 def test_npz_of_both_kinds_and_their_own_splits(tmp_path: Path) -> None:
     found = read_graph(write_npz(tmp_path / "mines.npz"))
     assert (len(found.node_ids), found.edges, tuple(found.classes)) == (4, 3, ("0", "1"))

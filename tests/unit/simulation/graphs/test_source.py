@@ -177,6 +177,15 @@ def test_a_federation_of_graphs_needs_names_of_features_and_classes(content: str
     }
 
 
+def test_who_trains_networks_of_nodes_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "columns.json"
+    path.write_text(json.dumps({"features": ["a"], "classes": ["ok", "fraud"]}), encoding="utf-8")
+    found = read_node_names(path, "fedavg")
+    assert (found["strategy"], found["method"]["model"]) == ("fedavg", "unifilter")
+    monkeypatch.setenv("LPSFED_AGGREGATOR_METHOD__MODEL", "sage")
+    assert "model" not in read_node_names(path, "fedavg")["method"]
+
+
 def test_options_of_graphs_are_for_graphs_alone() -> None:
     flags = options.FileFlags(edges=Path("edges.csv"), values=["label=ok,fraud", "country=AT"])
     cut = options.choose_cut("nodes.csv", options.TaskName.nodes, 3, options.DivisionFlags(), flags)
