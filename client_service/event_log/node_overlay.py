@@ -3,33 +3,76 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_service.compiled.nodes import NO_LABEL, CompiledNodes
-from client_service.data.ids import normalise_id
 from client_service.event_log.database import LogSnapshot
 from client_service.event_log.node_store import NodeFacts, NodeStore
 
 NOTHING = NodeFacts()
 
 
+@dataclass
+class LaterNodes:
+    """What is later than a graph. erased: rows that are gone; None: none is. facts: by the node's id.
+
+    links: weights of edges that were told of, by both ends. touched: rows whose features, edges or neighbours' features
+    are others than in the graph.
+    """
+
+    nodes: CompiledNodes
+    erased: NDArray[np.bool_] | None = None
+    facts: dict[str, NodeFacts] = field(default_factory=dict)
+    links: dict[str, dict[str, float]] = field(default_factory=dict)
+    touched: set[int] = field(default_factory=set)
+
+    def row(self, node: str) -> int | None:
+        """The node's row in the graph; None for one that is not there, or erased since."""
+        row = self.nodes.node_ids.row(node)
+        return None if row is None or (self.erased is not None and self.erased[row]) else row
+
+    def take(self, told: Mapping[str, NodeFacts]) -> None:
+        """Put facts in the place of what was told of these nodes before. The log has each edge at one of its ends.
+
+        Dictionaries of links are replaced and not changed: an answer may be reading one.
+        """
+        for node in told:
+            before = self.facts.get(node, NOTHING).neighbours
+            for other in before:
+                self.links[other] = {name: weight for name, weight in self.links[other].items() if name != node}
+            if before:
+                self.links[node] = {name: weight for name, weight in self.links[node].items() if name not in before}
+        for node, facts in told.items():
+            self.facts[node] = facts
+            if facts.neighbours:
+                self.links[node] = self.links.get(node, {}) | facts.neighbours
+                for other, weight in facts.neighbours.items():
+                    self.links[other] = self.links.get(other, {}) | {node: weight}
+                ends = (self.row(one) for one in (node, *facts.neighbours))
+                self.touched.update(row for row in ends if row is not None)
+            if facts.features is not None and (row := self.row(node)) is not None:
+                self.touch((row,))
+
+    def touch(self, rows: Iterable[int]) -> None:
+        """Nodes whose features have changed, or that are gone, change their neighbours too."""
+        for row in rows:
+            self.touched.update((row, *self.nodes.edges.row(row)[0].tolist()))
+
+
 class NodeOverlay:
-    """What is later than the compiled graph; empty without a store."""
+    """What is later than the compiled graph, by the log that it follows; nothing without a store."""
 
     least_rating = 0.0
 
     def __init__(self, nodes: CompiledNodes, store: NodeStore | None = None) -> None:
-        self._nodes, self._store = nodes, store
+        self._nodes, self._store, self._later = nodes, store, LaterNodes(nodes)
         self._lock, self._followed = threading.RLock(), -1  # the change number of the log up to which it has read
         self._told, self._base, self._missed = LogSnapshot(), 0, False
-        self._facts: dict[str, NodeFacts] = {}
-        self._links: dict[str, dict[str, float]] = {}
-        self._touched: frozenset[int] = frozenset()
-        self._erased: NDArray[np.bool_] | None = None
+        self._erased_by: tuple[frozenset[bytes], bool] = frozenset(), False
         if store is not None:
             self.attach_store(store)
 
@@ -41,7 +84,8 @@ class NodeOverlay:
     @property
     def known_nodes(self) -> int:
         """How many nodes of the graph are not erased."""
-        return self._nodes.head.nodes - (0 if self._erased is None else int(self._erased.sum()))
+        erased = self._later.erased
+        return self._nodes.head.nodes - (0 if erased is None else int(erased.sum()))
 
     def holds(self, node: str) -> bool:
         """Has the graph this node, which has not been erased since?"""
@@ -49,24 +93,24 @@ class NodeOverlay:
 
     def row(self, node: str) -> int | None:
         """The node's row in the graph; None for one that is not there, or erased since."""
-        row = self._nodes.node_ids.row(node)
-        return None if row is None or (self._erased is not None and self._erased[row]) else row
+        return self._later.row(node)
 
     def is_erased(self, rows: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Which of these rows are erased; None: none is."""
-        return None if self._erased is None else self._erased[rows]
+        erased = self._later.erased
+        return None if erased is None else erased[rows]
 
     def is_touched(self, row: int) -> bool:
         """Are the node's features, its edges or its neighbours' features others than in the graph?"""
-        return row in self._touched
+        return row in self._later.touched
 
     def facts(self, node: str) -> NodeFacts:
         """What was told of a node."""
-        return self._facts.get(node, NOTHING)
+        return self._later.facts.get(node, NOTHING)
 
     def links(self, node: str) -> Mapping[str, float]:
         """Weights of the node's edges that were told of, by the other node's id; 0: there is none any more."""
-        return self._links.get(node, {})
+        return self._later.links.get(node, {})
 
     def label(self, node: str | None, row: int | None) -> str | None:
         """The label that the silo has of a node, which may be later than the graph."""
@@ -82,7 +126,7 @@ class NodeOverlay:
             self._store, self._followed = store, store.change_number()
             self._read(store)
             self._base, self._missed = self._told.absorbed, False
-            self._show()
+            self._show(self._later.facts)
 
     def follow(self) -> None:
         """Takes up all that any process has written to the log since the last call; some microseconds without news."""
@@ -100,7 +144,6 @@ class NodeOverlay:
         assert self._store is not None
         with self._lock:
             self._read(self._store)
-            self._show()
 
     def _follow(self, store: NodeStore) -> None:
         rewritten, changed = store.count_changes()
@@ -108,9 +151,8 @@ class NodeOverlay:
             self._read(store)
         elif changed != self._told.changed:
             changed, facts = store.read_nodes(self._told.changed)
-            self._facts = self._facts | facts
             self._told = replace(self._told, changed=changed)
-        self._show()
+            self._later.take(facts)
 
     def _read(self, store: NodeStore) -> None:
         told, facts = store.read_all()
@@ -119,28 +161,21 @@ class NodeOverlay:
         self._missed = told.absorbed != self._base and (self._missed or told.forgotten > self._told.rewritten)
         if told.absorbed != self._base:
             told = replace(told, erased=told.erased | self._told.erased)
-            before = {node: known for node, known in self._facts.items() if not told.erases(node)}
+            before = {node: known for node, known in self._later.facts.items() if not told.erases(node)}
             facts = {} if self._missed else before | facts
-        self._facts, self._told = facts, told
+        self._told = told
+        self._show(facts)
 
-    def _show(self) -> None:
-        """Work out what follows from the facts and the erasures."""
-        ids, told = self._nodes.node_ids, self._told
-        self._erased = None
-        if self._missed or told.erased:
-            gone = (self._missed or told.erases(ids[row]) for row in range(self._nodes.head.nodes))
-            erased = np.fromiter(gone, dtype=bool, count=self._nodes.head.nodes)
-            self._erased = erased if erased.any() else None
-        links: dict[str, dict[str, float]] = {}
-        moved: list[int] = [] if self._erased is None else np.flatnonzero(self._erased).tolist()
-        touched: set[int] = set()
-        for node, facts in self._facts.items():
-            for other, weight in facts.neighbours.items():
-                links.setdefault(node, {})[normalise_id(other)] = weight
-                links.setdefault(normalise_id(other), {})[node] = weight
-            if facts.features is not None and (row := self.row(node)) is not None:
-                moved.append(row)
-        touched.update(row for node in links if (row := self.row(node)) is not None)
-        for row in moved:
-            touched.update((row, *self._nodes.edges.row(row)[0].tolist()))
-        self._links, self._touched = links, frozenset(touched)
+    def _show(self, facts: Mapping[str, NodeFacts]) -> None:
+        """Let answers see these facts, and who is erased, all at once."""
+        ids, told, count = self._nodes.node_ids, self._told, self._nodes.head.nodes
+        erased = self._later.erased
+        if (told.erased, self._missed) != self._erased_by:
+            self._erased_by, erased = (told.erased, self._missed), None
+            if self._missed or told.erased:
+                gone = (self._missed or told.erases(ids[row]) for row in range(count))
+                erased = np.fromiter(gone, dtype=bool, count=count)
+        later = LaterNodes(self._nodes, erased)
+        later.touch(() if erased is None else np.flatnonzero(erased).tolist())
+        later.take(facts)
+        self._later = later
