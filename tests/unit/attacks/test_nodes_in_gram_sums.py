@@ -8,6 +8,7 @@ are few nodes beside the columns: docs/privacy.md has these figures.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,8 @@ FEATURES, CLASSES, SILOS = 12, 3, 3
 
 def settings(least: int, features: int = FEATURES, kind: str = "node_gram", **nodes: int) -> MethodSettings:
     sizes = {"features": features, "classes": CLASSES, "hops": 1, "random_features": 0, **nodes}
-    asked = {"basis.kind": kind, "basis.least_pairs": least}
-    return method_settings(**asked, **{f"nodes.{name}": value for name, value in sizes.items()})
+    asked: dict[str, Any] = {"basis.kind": kind, "basis.least_pairs": least}
+    return method_settings(**asked | {f"nodes.{name}": value for name, value in sizes.items()})
 
 
 def silos(nodes: int = 60) -> list[NodeShard]:
@@ -41,7 +42,7 @@ def subtract_two(shards: list[NodeShard], method: MethodSettings) -> SummedGram:
     """What the first two silos know of the third: the sum, without their own parts."""
     rounds = [SumRound(count_nodes(one, method), method, 1, SILOS, 1, {}) for one in shards]
     parts = [add_gram(one) for one in rounds]
-    total = {name: np.sum([one[name] for one in parts], axis=0, dtype=np.uint32) for name in parts[0]}
+    total: Sums = {name: np.sum([one[name] for one in parts], axis=0, dtype=np.uint32) for name in parts[0]}
     left: Sums = {name: total[name] - parts[0][name] - parts[1][name] for name in total}
     return finish_gram(rounds[0]._replace(sums={1: left}))
 
@@ -85,7 +86,7 @@ def test_the_only_node_with_a_feature_is_read_from_all_silos_sum_unless_it_is_le
         shards[place] = replace(one, features=sparse.csr_array(values))
     rounds = [SumRound(count_nodes(one, method), method, 1, SILOS, 1, {}) for one in shards]
     parts = [add_gram(one) for one in rounds]
-    total = {name: np.sum([one[name] for one in parts], axis=0, dtype=np.uint32) for name in parts[0]}
+    total: Sums = {name: np.sum([one[name] for one in parts], axis=0, dtype=np.uint32) for name in parts[0]}
     found = finish_gram(rounds[0]._replace(sums={1: total}))
     design = make_design(shards[2], spec_of_settings(method.nodes))[row]
     assert np.allclose(found.square[1 + 5], design, atol=1e-5) == (least == 1)
