@@ -101,6 +101,7 @@ def _compile_model(served: ServedNodes, nodes: CompiledNodes) -> tuple[NodeModel
         hops=form.powers.shape[1] - 1,
         width=form.powers.shape[2],
         joining=JoiningHead(**asdict(served.joining)),
+        of_known_alone=served.of_known_alone,
     )
     arrays: Arrays = {
         **{name: np.ascontiguousarray(array, np.float32) for name, array in form.arrays.items()},

@@ -56,6 +56,8 @@ class NodeModelHead(BaseModel):
     """Description of the arrays of a compiled model of nodes.
 
     nodes: the digest of its graph. hops: J, how often features are propagated. width: d, of the projected features.
+    of_known_alone: are the stored probabilities of a network that is no function of P^k x? New nodes, and those that
+    have changed, are scored by the closed form then.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,6 +69,7 @@ class NodeModelHead(BaseModel):
     hops: int
     width: int
     joining: JoiningHead
+    of_known_alone: bool = False
 
 
 class CompiledNodes:

@@ -51,13 +51,14 @@ class ServedNodes(FrozenModel):
     """Frozen model of nodes.
 
     probabilities: of each node's classes, (n, c). alone: those of the silo's own closed form. form: for nodes that join
-    later.
+    later. of_known_alone: is the form another model's, because the network scores no node that joins?
     """
 
     probabilities: Float64 = field(kw_only=True)
     alone: Float64 = field(kw_only=True)
     form: NodeForm = field(kw_only=True)
     joining: Joining = field(kw_only=True)
+    of_known_alone: bool = field(default=False, kw_only=True)
 
 
 def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
@@ -68,13 +69,13 @@ def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
     shard, valid = training.shard, training.shard.nodes_of(VALID)
     alone, closed = training.alone.predict(), training.closed.predict()
     chosen, answers = closed, describe_closed(training.closed.model)
-    form = None
+    form, by_network = None, False
     if training.has_network:
         calibration = calibrate_network(training)
         network = calibration.probabilities(training.class_scores()).astype(np.float64)
         if _judge(shard, network, valid) > _judge(shard, closed, valid):
             chosen, answers = network, f"network {training.kind}"
-            form = form_of_network(training, calibration)
+            form, by_network = form_of_network(training, calibration), True
     name = measure_nodes(alone[valid], shard.labels[valid]).primary
     joining = Joining(
         NODE_LABELS[name].title, len(valid), _judge(shard, alone, valid), _judge(shard, chosen, valid), answers
@@ -86,6 +87,7 @@ def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
         alone=alone,
         form=form or form_of_closed(shard, training.closed),
         joining=joining,
+        of_known_alone=by_network and form is None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from client_service.serving.node_messages import (
 )
 from shared.errors import NotFoundError, ProtocolError
 from shared.words import count_noun
+
+CLOSED_FORM: Final[LabelFallback] = "the closed form, for the network scores no changed nodes"
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,8 @@ class NodeLabels(ModelServer):
                 chances = served.scorer.calibrate(served.scorer.score(joined.powers[None]))[0]
         if not np.isfinite(chances).all():
             return self._write(asked, self._nodes.shares, "the model's scores are no numbers", ())
-        return self._write(asked, chances, None, self._weigh(served, asked, joined, int(chances.argmax())))
+        other = CLOSED_FORM if served.head.of_known_alone and asked.changed else None
+        return self._write(asked, chances, other, self._weigh(served, asked, joined, int(chances.argmax())))
 
     def _join(self, served: CompiledNodeModel, asked: AskedNode) -> JoinedNode:
         """Computes P^k x of a node, and each neighbour's part of it: of those in the graph, then of later ones."""

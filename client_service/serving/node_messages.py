@@ -22,7 +22,9 @@ Features = (
     Annotated[dict[FeatureName, Value], Field(max_length=MOST_FEATURES)]
     | Annotated[tuple[Value, ...], Field(max_length=MOST_FEATURES)]
 )
-LabelFallback = Literal["no model yet", "the model's scores are no numbers"]
+LabelFallback = Literal[
+    "no model yet", "the model's scores are no numbers", "the closed form, for the network scores no changed nodes"
+]
 LABEL_SCORE = "probability from 0 to 1 of the label, calibrated on the silo's validation nodes"
 FEATURES = "by their names, where what is not named is 0, or all in the shard's order; by default the node's own"
 NEIGHBOURS = "nodes of the silo that it has edges with; of a node of the silo by default those it has"
@@ -92,7 +94,9 @@ class LabelOut(Message):
     )
     known_label: str | None = Field(None, description="the label that the silo has of this node, where it has one")
     fallback: LabelFallback | None = Field(
-        None, description="why these are shares of the training labels; not there where a model answered"
+        None,
+        description="why the served model has not answered, but shares of the training labels, or the closed form that"
+        " stands beside a network; not there where it has",
     )
     unknown_neighbours: int = Field(0, ge=0, description="neighbours of the request that the silo does not have")
     neighbours: tuple[WeighingNeighbourOut, ...] = Field(

@@ -181,6 +181,6 @@ def try_node(question: Question, answers: NodeLabels) -> Trial:
     how = "" if found.joining is None else f", {found.joining.answers}"
     note = f"Answered by model {found.model}{how}."
     if label.fallback is not None:
-        note = f"Shares of the training labels: {label.fallback}."
+        note = f"The served model has not answered: {label.fallback}."
     warns = label.fallback is not None
     return replace(asked, heading=f"Label of {question.user}", note=note, warns=warns, label=label)

@@ -20,6 +20,7 @@ from client_service.runtime.interruption import NEVER
 from client_service.serving.node_labels import NodeLabels
 from client_service.serving.node_messages import LabelsIn
 from client_service.tasks.nodes import NODES
+from client_service.training.node_networks import label_probabilities
 from client_service.training.node_trainer import NodeTrainer
 from shared.errors import SettingsError
 from shared.method.settings import method_settings
@@ -157,3 +158,21 @@ def test_adjusted_homophily_is_that_of_the_equation() -> None:
     assert shard.edge_homophily() == pytest.approx(2 / 3)
     assert adjust_homophily(shard) == pytest.approx((2 / 3 - 0.5) / 0.5)
     assert adjust_homophily(small_graph(adjacency=NO_EDGES)) is None
+
+
+def test_a_network_that_scores_no_new_node_leaves_these_to_the_closed_form() -> None:
+    shard = small_graph(nodes=120)
+    sizes = {"nodes.features": 4, "nodes.classes": 2}
+    training = NodeTrainer(shard, method_settings(model="sage", width=8, learning_rate=0.02, **sizes), CPU)
+    for _ in range(40):
+        training.train()
+    served = freeze_nodes("run-1.40", training)
+    if not served.of_known_alone:  # validation prefers the closed form here: what follows is of the network's case
+        network = label_probabilities(training.model)
+        served = replace(served, probabilities=network, of_known_alone=True)
+    answers = NodeLabels(*compile_nodes_in_memory(shard))
+    answers.served = served
+    new = {"features": [1, 0, 0, 0], "neighbours": [{"node": "node-0001"}]}
+    known, fresh = answers.answer(LabelsIn.model_validate({"nodes": ["node-0001", new]})).results
+    assert known.fallback is None and fresh.fallback is not None and fresh.fallback.startswith("the closed form")
+    assert known.probabilities["class-1"] == pytest.approx(served.probabilities[1, 1], abs=1e-6)
