@@ -14,7 +14,7 @@ Float64 = NDArray[np.float64]
 
 
 class NodeScorer:
-    """Scores of classes by powers (m, J + 1, d).
+    """Scorer of classes by a node's powers, (m, J + 1, d).
 
     mix: weights (J + 1, d) by which powers are added up to one row before the layers; without it they are laid side by
     side. layer-<i>-weight (out, in), layer-<i>-bias: layers with ReLU between them. linear (J + 1, d, c), bias (c,):
@@ -63,7 +63,7 @@ class NodeScorer:
         return found
 
     def slopes(self, powers: Float64, column: int) -> Float64:
-        """Computes how the score of a class changes with each of one node's powers (J + 1, d), in that shape.
+        """Computes the derivatives of a class's score by one node's powers, (J + 1, d).
 
         The score is linear around every node, so that powers times slopes, and what does not depend on them, make it.
         """

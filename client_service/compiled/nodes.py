@@ -1,4 +1,4 @@
-"""Reads a silo's compiled node graph and its model, and computes scores of known and of new nodes.
+"""Compiled node graph and model: reads both, and scores known and new nodes.
 
 The mapped arrays hold the graph, each node's powers P^k x, and what the model makes of these.
 """
@@ -42,7 +42,7 @@ class NodesHead(BaseModel):
 
 
 class JoiningHead(BaseModel):
-    """What the model has of other silos, on the silo's own validation nodes; see `JoiningOut`."""
+    """Measures of joining on the silo's own validation nodes; see `JoiningOut`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     measure: str
@@ -106,7 +106,7 @@ def open_nodes(folder: Path) -> CompiledNodes:
 
 
 class Neighbourhood(NamedTuple):
-    """Neighbours of a node that joins the graph, or whose edges or features are others than in the compiled graph.
+    """Neighbours of a node that is new, or that has changed since the graph was compiled.
 
     powers: P^k x of each neighbour as compiled, (m, J + 1, d). degrees: theirs as compiled, (m,). weights: of the edges
     now, (m,). before: of the edges in the compiled graph, 0 where there was none, (m,).
@@ -125,7 +125,10 @@ def inverse_roots(degrees: NDArray[np.floating]) -> Float64:
 
 
 class JoinedNode(NamedTuple):
-    """P^k x of a node, (J + 1, d), and each neighbour's part of that for k > 0, (m, J, d)."""
+    """Powers P^k x of a node, (J + 1, d), and its neighbours' parts.
+
+    parts: of each neighbour, for k > 0, (m, J, d).
+    """
 
     powers: Float64
     parts: Float64
@@ -201,7 +204,10 @@ class CompiledNodeModel:
         return JoinedNode(self.powers[row].astype(np.float64), parts)
 
     def neighbourhood(self, neighbours: Int64, weights: Float64, before: Float64) -> Neighbourhood:
-        """Collects what is stored of neighbours. weights, before: of the edges now, and in the graph."""
+        """Collects the compiled rows of neighbours.
+
+        weights, before: of the edges now, and in the compiled graph.
+        """
         giving = self._giving[neighbours].astype(np.float64)
         degrees = np.divide(1.0, giving**2, out=np.zeros_like(giving), where=giving > 0)
         return Neighbourhood(self.powers[neighbours], degrees, weights, before)

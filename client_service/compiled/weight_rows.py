@@ -1,4 +1,4 @@
-"""Reads a sparse matrix of weights by rows, from mapped arrays."""
+"""Sparse matrix of weights, read by rows from mapped arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foreign edges of a silo: from its own nodes to nodes of others, of which it knows the id alone."""
+"""Foreign edges of a silo, from own nodes to nodes of other silos, and sums over them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class ForeignEdges:
 
     @cached_property
     def degrees(self) -> Float32:
-        """The sum of the weights of each own node's foreign edges, (n,)."""
+        """Sums the weights of each own node's foreign edges, (n,)."""
         found: Float32 = np.asarray(self.weights.sum(1), dtype=np.float32).reshape(-1)
         return found
 
     @cached_property
     def counts(self) -> Int64:
-        """How many foreign neighbours each own node has, (n,)."""
+        """Counts the foreign neighbours of each own node, (n,)."""
         return np.diff(self.weights.indptr).astype(np.int64)
 
     @cached_property
@@ -65,7 +65,7 @@ class ForeignEdges:
 
 @dataclass(frozen=True)
 class BorderSums:
-    """What the silo has learnt of its nodes' foreign neighbours.
+    """Border sums of a silo's nodes: features of their foreign neighbours, summed.
 
     counts: of how many neighbours of each own node, 0: nothing is known, (n,). sums: for h = 1 to K the sum of
     w d^-1/2 P^(h-1) x over these neighbours, w: the edge's weight, d: the neighbour's degree, (K, n, q).
@@ -76,14 +76,16 @@ class BorderSums:
 
     @cached_property
     def digest(self) -> str:
-        """Computes sha256 over all of it."""
+        """Computes sha256 over counts and sums."""
         content = hashlib.sha256(np.ascontiguousarray(self.counts, dtype="<i8").data)
         content.update(np.ascontiguousarray(self.sums, dtype="<f4").data)
         return content.hexdigest()
 
 
 def build_foreign_edges(rows: Int64, ids: Sequence[str], weights: Float32, nodes: int) -> ForeignEdges | None:
-    """Builds the foreign edges of `nodes` own nodes from the own row, the foreign id and the weight of each.
+    """Builds the foreign edges of `nodes` own nodes.
+
+    rows, ids, weights: the own row, the foreign id and the weight of each edge.
 
     An edge that is given several times has the largest of its weights. None where there is no edge.
     """

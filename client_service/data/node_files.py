@@ -1,4 +1,4 @@
-"""A folder of files <-> a NodeShard. No message of this module contains a node's id."""
+"""Reads and writes the files of a NodeShard. No message of this module contains a node's id."""
 
 from __future__ import annotations
 
@@ -137,7 +137,9 @@ def load_node_shard(folder: Path) -> NodeShard:
 
 
 def read_edges(table: pl.DataFrame, ids: pl.Series, path: Path) -> sparse.csr_array:
-    """Reads columns source, target and weight, where there is one, as a symmetric matrix over sorted ids.
+    """Reads edges as a symmetric matrix of weights over sorted ids.
+
+    The table has columns source, target and, where edges have weights, weight.
 
     DataError for an end that is not in `ids`, and for a weight that is not a finite number above 0.
     """

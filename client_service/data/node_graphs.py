@@ -49,7 +49,9 @@ def sort_entries(matrix: sparse.csr_array) -> sparse.csr_array:
 
 @dataclass(frozen=True)
 class NodeShard:
-    """n nodes of a silo with q features each, and c classes that are the same in all silos.
+    """Node graph of one silo: n nodes with q features each, and c classes.
+
+    Classes, and columns of features, are the same in all silos.
 
     node_ids: ascending, (n,). features: (n, q), float32. feature_names: (q,). adjacency: symmetric weights of edges
     between the silo's own nodes, above 0, without self loops, (n, n). labels: a row of `classes`, or UNKNOWN, (n,).
@@ -72,7 +74,7 @@ class NodeShard:
 
     @cached_property
     def digest(self) -> str:
-        """Computes sha256 over all that is learnt from, whatever the shard's name."""
+        """Computes sha256 over all that models learn from, whatever the shard's name."""
         total = hashlib.sha256()
         for names in (self.node_ids, self.feature_names, self.classes):
             total.update(list_content(names) + b"\n")
@@ -102,19 +104,19 @@ class NodeShard:
 
     @cached_property
     def dense_features(self) -> Float32:
-        """The features as a dense matrix, (n, q)."""
+        """Returns the features as a dense matrix, (n, q)."""
         found: Float32 = self.features.toarray()
         return found
 
     @cached_property
     def degrees(self) -> Float32:
-        """The sum of the weights of each node's edges, (n,)."""
+        """Sums the weights of each node's edges, (n,)."""
         found: Float32 = np.asarray(self.adjacency.sum(1), dtype=np.float32).reshape(-1)
         return found
 
     @property
     def edges(self) -> int:
-        """The number of edges, each counted once."""
+        """Counts the edges, each once."""
         return int(self.adjacency.nnz // 2)
 
     def nodes_of(self, split: int) -> Int64:

@@ -35,7 +35,9 @@ def measure_nodes(probabilities: NDArray[np.floating], labels: Int64) -> Measure
 
 
 def area_under_curve(probabilities: NDArray[np.floating], labels: Int64) -> float:
-    """Computes the area under the ROC curve of class 1 of two, or the mean over classes, each against the others.
+    """Computes the area under the ROC curve of class 1, or the mean over classes.
+
+    More than two classes are each measured against the others.
 
     Classes that no node has, or that all have, are left out.
     """
@@ -51,7 +53,7 @@ def _area(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
 
 
 def place_positives(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> tuple[Float64, Float64]:
-    """Computes each positive's share of negatives below it, and each negative's share of positives above it.
+    """Computes each positive's share of negatives below, and each negative's of positives above.
 
     The mean of either is the area under the curve, and their spreads give its variance (DeLong et al. 1988).
     """
@@ -79,7 +81,7 @@ class PerNode:
 
     @property
     def mean(self) -> float:
-        """The measure."""
+        """Computes the measure."""
         return float(self.parts[0].mean())
 
     def deviation(self) -> float:
@@ -89,7 +91,7 @@ class PerNode:
         return float(np.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in self.parts)))
 
     def less(self, other: PerNode, scale: float = 1.0, other_scale: float = 1.0) -> PerNode:
-        """Takes another way's contributions, of the same nodes, away from these, node by node."""
+        """Subtracts another model's contributions of the same nodes, node by node."""
         pairs = zip(self.parts, other.parts, strict=True)
         return PerNode(tuple(ours * scale - theirs * other_scale for ours, theirs in pairs))
 

@@ -1,4 +1,4 @@
-"""What every log of a silo keeps on the disk: marks and receipts of erasures, and stale shards."""
+"""Erasures and stale shards, which every event log of a silo keeps on the disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class ErasureRegister:
         self._database, self._remove = database, remove
 
     def erase_user(self, user: str, *, known: bool) -> tuple[int, ErasureReceipt]:
-        """Take a user, or a node, away; how many rows it had, and a receipt for it all, which is not done yet.
+        """Deletes a user, or a node, from the log; counts the rows, and gives a receipt.
+
+        The receipt is not done yet.
 
         known: the shard has this user, or may have. He is marked then, and also where what is taken away has been
         handed to a shard that is being written. A later erasure of the same user is marked anew: a shard that was to
@@ -53,26 +55,30 @@ class ErasureRegister:
         return gone, ErasureReceipt(receipt, now, None)
 
     def read_receipt(self, receipt: str) -> ErasureReceipt | None:
-        """None for one that this silo has not given, or that it has forgotten."""
+        """Reads a receipt; None for an unknown or a forgotten one."""
         with self._database.reading() as rows:
             found = rows.execute("SELECT receipt, asked, done FROM erasures WHERE receipt = ?", [receipt]).fetchone()
         return None if found is None else ErasureReceipt(*found)
 
     def are_open(self) -> bool:
-        """Are there some that are not done?"""
+        """Checks if some erasures are not done."""
         with self._database.reading() as rows:
             return rows.execute("SELECT 1 FROM erasures WHERE done IS NULL").fetchone() is not None
 
     def complete_unmarked(self) -> int:
-        """Compact the log's file: erasures of whom no shard had are done. How many became so. UnavailableError where
-        the file cannot be compacted now."""
+        """Completes erasures of ids that no shard had, and counts them.
+
+        UnavailableError where the log's file cannot be compacted now.
+        """
         self._database.compact()
         with self._database.transaction() as rows:
             return _complete(rows, "done IS NULL AND mark IS NULL")
 
     def complete(self) -> int:
-        """Likewise, and no file is left that was computed from what the shard was: erasures of whom the shard has no
-        more are done too."""
+        """Completes these erasures, and those of ids that no shard has any more.
+
+        No file may be left that was computed from what the shard was.
+        """
         self._database.compact()
         with self._database.transaction() as rows:
             count = _complete(rows, FORGOTTEN)
@@ -82,7 +88,10 @@ class ErasureRegister:
 
 
 def _complete(rows: Connection, which: str) -> int:
-    """How many are done now. Receipts of those that were done long ago go, and the oldest of very many."""
+    """Marks erasures as done, and counts them.
+
+    Receipts of those that were done long ago go, and the oldest of very many.
+    """
     now = int(time.time())
     count = rows.execute(f"UPDATE erasures SET done = ?, mark = NULL WHERE {which}", [now]).rowcount
     rows.execute("DELETE FROM erasures WHERE done < ?", [now - KEPT_DAYS * 86_400])
@@ -93,7 +102,9 @@ def _complete(rows: Connection, which: str) -> int:
 
 @dataclass(frozen=True)
 class Absorbed(Generic[S]):
-    """The shard before, and after: the same object where nothing has happened. handed: what there was to absorb.
+    """Result of a merge: the shard before and after, the same object without a change.
+
+    handed: what there was to absorb.
 
     kept: what of it stays in the log, by its sequence number or id. waiting: how much of this waits, for example for
     items that the federation's catalogue does not list. dropped: how much of these would have stayed if there was room.
@@ -110,7 +121,7 @@ class Absorbed(Generic[S]):
 
 
 class LogStore:
-    """What every log of a silo keeps on the disk, whatever is told of: erasures, and shards of which files may be left.
+    """Store of an event log: erasures, and shards of which files may be left.
 
     `writing` False: for a process that may only read.
     """
@@ -126,36 +137,39 @@ class LogStore:
         self._database.close()
 
     def holds_liked(self, count: int, least_rating: float) -> bool:
-        """Have so many events come since a shard has looked that one would absorb?"""
+        """Checks if so many events came since a shard has looked that one would absorb."""
         raise NotImplementedError
 
     def forget_absorbed(self, handed: Any, shard: str, kept: Iterable[Any]) -> None:
-        """Take away what the shard of this digest holds now, or holds no more, but for what is `kept`."""
+        """Deletes what the shard of this digest has absorbed, but for what is `kept`."""
         raise NotImplementedError
 
     def count_changes(self) -> tuple[int, int]:
-        """`rewritten` and `changed`: see `LogSnapshot`."""
+        """Reads `rewritten` and `changed`: see `LogSnapshot`."""
         with self._database.reading() as rows:
             rewritten, changed = rows.execute("SELECT rewritten, changed FROM place").fetchone()
             return rewritten, changed
 
     def note_stale(self, *shards: str) -> None:
-        """What was computed from these contents of the shard, by their digests, is to be removed."""
+        """Notes digests of shards whose derived files are to be removed."""
         with self._database.transaction() as rows:
             rows.executemany("INSERT OR IGNORE INTO stale VALUES (?)", ([shard] for shard in shards))
 
     def read_stale(self) -> tuple[str, ...]:
-        """Digests of shards of which something may be left."""
+        """Reads digests of shards of which files may be left."""
         with self._database.reading() as rows:
             return tuple(shard for (shard,) in rows.execute("SELECT shard FROM stale"))
 
     def forget_stale(self, shards: Iterable[str]) -> None:
-        """Nothing of these is left."""
+        """Removes digests of shards of which no file is left."""
         with self._database.transaction() as rows:
             rows.executemany("DELETE FROM stale WHERE shard = ?", ([shard] for shard in shards))
 
     def compact(self) -> None:
-        """No file holds what was taken away, once this returns. UnavailableError where the disk does not allow it."""
+        """Compacts the database, so that no file holds what was deleted.
+
+        UnavailableError where the disk does not allow that.
+        """
         self._database.compact()
 
 

@@ -1,4 +1,4 @@
-"""What applications tell of nodes -> the log, durable first, and then every answer."""
+"""Event log of a silo of nodes: stores what applications post, then changes every answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = "shard.json"
 
 
 class NodeLog(SiloLog[NodeStore, NodeOverlay]):
-    """What applications tell of nodes."""
+    """Event log of nodes, edges and labels."""
 
     def __init__(self, store: NodeStore, overlay: NodeOverlay, nodes: CompiledNodes, folder: Path) -> None:
         super().__init__(store, overlay, folder, states_other_nodes)
@@ -28,7 +28,7 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
         self._batches = RequestBatcher(self._take_all, MOST_TOGETHER)
 
     async def take_nodes(self, message: NodesIn) -> NodesOut:
-        """Once this returns they are on the disk, and in the next answer.
+        """Stores nodes: once this returns, they are on the disk and in the next answer.
 
         ProtocolError for features or labels that the silo does not know, which are not quoted.
         """
@@ -38,7 +38,7 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
         return NodesOut(accepted=accepted, waiting=len(waiting))
 
     def erase_node(self, node: str) -> ErasedNodeOut:
-        """The node is unknown from the next answer on."""
+        """Erases a node, which is unknown from the next answer on."""
         gone, receipt = self.erase(node)
         return ErasedNodeOut(events=gone, **describe_receipt(receipt))
 
@@ -53,7 +53,7 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
         return [(event, self._name_features(event)) for event in events]
 
     def _name_features(self, event: NodeEventIn) -> Mapping[str, float] | None:
-        """The event's features by their names, without zeros."""
+        """Names the features of an event, without zeros."""
         given, names = event.features, self._names
         if given is None:
             return None
@@ -76,7 +76,7 @@ class NodeLog(SiloLog[NodeStore, NodeOverlay]):
 
 
 def states_other_nodes(folder: Path, digest: str) -> bool:
-    """Checks if the shard in a folder has a head with another digest, or none that can be read."""
+    """Checks if the shard in a folder has another digest, or no readable head."""
     try:
         found = json.loads(current_file(folder, HEAD).read_bytes())
         return bool(found["digest"] != digest)
@@ -85,12 +85,12 @@ def states_other_nodes(folder: Path, digest: str) -> bool:
 
 
 def open_node_store(settings: LogSettings) -> NodeStore:
-    """Opens the file of the log for writing."""
+    """Opens the file of the event log for writing."""
     return NodeStore(settings.state_directory, most=settings.most_interactions)
 
 
 def open_node_log(settings: LogSettings, overlay: NodeOverlay, nodes: CompiledNodes) -> NodeLog:
-    """Opens the log of what came since the shard was written, which the overlay follows from then on."""
+    """Opens the event log, which the overlay follows from then on."""
     store = open_node_store(settings)
     overlay.attach_store(store)
     return NodeLog(store, overlay, nodes, settings.shard)

@@ -1,4 +1,4 @@
-"""Posted nodes, edges and labels in the event log's database: of each node what was told of it since the shard."""
+"""Posted nodes, edges and labels in the event log's database, by node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ CREATE INDEX IF NOT EXISTS nodes_changed ON nodes (changed);
 
 
 class NodeFacts(Message):
-    """All that was told of one node. neighbours: weights of edges by the other node's id, 0 where there is none.
+    """Facts that were posted of one node.
+
+    neighbours: weights of edges by the other node's id, 0 where there is none.
 
     features: values by name, none where they are as before. labelled: was a label told, or that there is none?
     """
@@ -36,7 +38,10 @@ class NodeFacts(Message):
     label: str | None = None
 
     def with_event(self, event: NodeEventIn, features: Mapping[str, float] | None) -> NodeFacts:
-        """The facts after an event. features: those of the event by their names."""
+        """Returns the facts after an event.
+
+        features: those of the event, by their names.
+        """
         neighbours = self.neighbours | {edge.node: edge.weight for edge in event.neighbours if edge.node != event.node}
         told = "label" in event.model_fields_set
         return NodeFacts(
@@ -47,7 +52,7 @@ class NodeFacts(Message):
         )
 
     def without(self, node: str) -> NodeFacts:
-        """The same without the edge to a node."""
+        """Returns the facts without the edge to a node."""
         return self.model_copy(update={"neighbours": {k: w for k, w in self.neighbours.items() if k != node}})
 
 
@@ -76,7 +81,10 @@ class NodeStore(LogStore):
                     rows.execute(statement)
 
     def put_each(self, batches: Sequence[Sequence[Told]]) -> list[int | FederationError]:
-        """Takes batches, all of them durable at once; how many nodes each told of. One without room is left out."""
+        """Stores batches, all durable at once, and counts the nodes of each.
+
+        A batch without room is left out.
+        """
         with self._database.transaction() as rows:
             found: list[int | FederationError] = []
             for batch in batches:
@@ -120,32 +128,38 @@ class NodeStore(LogStore):
         rows.execute("INSERT OR REPLACE INTO nodes SELECT ?, ?, changed FROM place", [node, text])
 
     def read_all(self) -> tuple[LogSnapshot, dict[str, NodeFacts]]:
-        """What is known of erasures, and all facts, of one moment."""
+        """Reads erasures and all facts of one moment."""
         with self._database.reading() as rows:
             return self._read_told(rows), self._read_since(rows, -1)
 
     def read_nodes(self, after: int) -> tuple[int, dict[str, NodeFacts]]:
-        """How many changes there were by now, and the facts of nodes that have changed after so many."""
+        """Reads the facts that have changed after a change number, and the newest number."""
         with self._database.reading() as rows:
             (changed,) = rows.execute("SELECT changed FROM place").fetchone()
             return changed, self._read_since(rows, after)
 
     def hand_over(self) -> HandedNodes:
-        """All that a shard is to absorb. From now on it may have it: what is erased then is erased from it too."""
+        """Hands over all that a shard is to absorb.
+
+        From now on the shard may have it: what is erased later must be erased from the shard too.
+        """
         with self._database.transaction() as rows:
             rows.execute("UPDATE place SET handed = changed")
             told = self._read_told(rows)
             return HandedNodes(self._read_since(rows, -1), told, told.changed)
 
     def forget_absorbed(self, handed: HandedNodes, shard: str, kept: Iterable[str]) -> None:
-        """Take away what the shard of this digest holds now. What was told later stays, and so do nodes `kept`."""
+        """Deletes what the shard of this digest holds now.
+
+        What was posted later stays, and so do nodes `kept`.
+        """
         with self._database.transaction() as rows:
             gone = [(node, handed.upto) for node in handed.facts.keys() - set(kept)]
             rows.executemany("DELETE FROM nodes WHERE node = ? AND changed <= ?", gone)
             note_absorbed(rows, handed.upto, handed.told.rewritten, shard)
 
     def holds_liked(self, count: int, least_rating: float) -> bool:
-        """Have so many nodes been told of since a shard has looked?"""
+        """Checks if so many nodes were posted since a shard has looked."""
         del least_rating
         some = "SELECT count(*) FROM (SELECT 1 FROM nodes WHERE changed > (SELECT looked FROM place) LIMIT ?)"
         with self._database.reading() as rows:
@@ -167,7 +181,7 @@ class NodeStore(LogStore):
 
 
 def _parse(text: str, path: Path) -> NodeFacts:
-    """DataError for a row that is damaged, which does not say what it holds."""
+    """Reads facts. DataError, without the content, for a damaged row."""
     try:
         return NodeFacts.model_validate_json(text)
     except ValidationError:
@@ -175,7 +189,10 @@ def _parse(text: str, path: Path) -> NodeFacts:
 
 
 def _remove_node(rows: Connection, node: str) -> tuple[int, bool]:
-    """Deletes what was told of a node, and its edges of others; how many rows, and may a shard have some of it?"""
+    """Deletes the facts of a node, and its edges in facts of others.
+
+    Returns how many rows had some, and whether a shard may have some of it.
+    """
     (handed,) = rows.execute("SELECT handed FROM place").fetchone()
     own = rows.execute("SELECT changed FROM nodes WHERE node = ?", [node]).fetchone()
     rows.execute("DELETE FROM nodes WHERE node = ?", [node])

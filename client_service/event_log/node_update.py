@@ -31,14 +31,19 @@ from shared.errors import DataError
 
 @contextmanager
 def hold_node_shard(folder: Path) -> Iterator[NodeShard]:
-    """The shard in `folder`, which nobody else changes meanwhile. DataError where another process changes it."""
+    """Loads the shard in `folder` and keeps other processes from changing it.
+
+    DataError where another process changes it.
+    """
     with only_writer(folder):
         drop_staged(folder)
         yield load_node_shard(folder)
 
 
 def merge_nodes_into_shard(before: NodeShard, store: NodeStore) -> Absorbed[NodeShard]:
-    """The next shard, which is not written. The log stays: see `NodeStore.forget_absorbed`.
+    """Merges posted nodes into a shard, and returns the next one, unwritten.
+
+    The log stays: see `NodeStore.forget_absorbed`.
 
     Erased nodes go first, so that one that has come back keeps what is later. A new node without features waits in the
     log, and so does an edge to a node that is nowhere. A node whose label was not known is for training from now on;
@@ -67,7 +72,7 @@ def _waits(shard: NodeShard, node: str, facts: NodeFacts) -> bool:
 
 
 def _drop_nodes(shard: NodeShard, gone: Int64) -> NodeShard:
-    """The shard without these rows and all of their edges, foreign ones too."""
+    """Removes rows with all of their edges, foreign ones too."""
     kept = np.setdiff1d(np.arange(len(shard.node_ids)), gone)
     if not len(kept):
         raise DataError(f"shard {shard.name!r}: expected at least one node that is not erased, got none")
@@ -93,7 +98,7 @@ def _take_rows(shard: NodeShard, kept: Int64) -> NodeShard:
 
 
 def _add_nodes(shard: NodeShard, new: list[str]) -> NodeShard:
-    """The shard with these nodes besides, without features, edges and labels yet."""
+    """Adds nodes without features, edges and labels."""
     if not new:
         return shard
     ids = np.array([*shard.node_ids, *new], dtype=object)
@@ -119,7 +124,7 @@ def _add_nodes(shard: NodeShard, new: list[str]) -> NodeShard:
 
 
 def _merge_facts(shard: NodeShard, told: Mapping[str, NodeFacts]) -> NodeShard:
-    """The shard with features, edges and labels as they were told of its nodes."""
+    """Merges posted features, edges and labels of the shard's nodes."""
     rows = {row: facts for node, facts in told.items() if (row := find_row(shard.rows, node)) is not None}
     if not rows:
         return shard

@@ -34,14 +34,14 @@ def _at(seconds: int) -> datetime:
 
 
 def describe_receipt(receipt: ErasureReceipt) -> dict[str, Any]:
-    """The fields of ErasureOut."""
+    """Returns the fields of ErasureOut."""
     done = receipt.done
     times = {"asked_at": _at(receipt.asked), "done_at": None if done is None else _at(done)}
     return {"receipt": receipt.receipt, **times, "remains": WAITS if done is None else FINAL}
 
 
 class LogOverlay(Protocol):
-    """What a log changes in answers; see `Overlay`, and `NodeOverlay` of nodes."""
+    """Changes of answers by an event log; see `Overlay`, and `NodeOverlay` of nodes."""
 
     @property
     def least_rating(self) -> float: ...
@@ -81,9 +81,11 @@ class SiloLog(Generic[Store, Changes]):
             self.overlay.follow()
 
     def erase(self, one: str) -> tuple[int, ErasureReceipt]:
-        """A user or a node is unknown from the next answer on, and gone from the log; the rest follows with a refresh.
+        """Erases a user or a node, which is unknown from the next answer on.
 
-        How many rows the log had of it, and where the erasure stands.
+        Answers and log change at once, the rest with a refresh.
+
+        Returns how many rows the log had of it, and the receipt.
         """
         with self._lock:
             gone, given = self.store.erasures.erase_user(one, known=self._may_hold(one))
@@ -95,7 +97,10 @@ class SiloLog(Generic[Store, Changes]):
         return gone, receipt
 
     def _may_hold(self, one: str) -> bool:
-        """Has the shard this user or node? One that was written since answers came from it is not looked into."""
+        """Checks if the shard may have this user or node.
+
+        A shard that was written since answers came from it is not looked into.
+        """
         if self.overlay.holds(one):
             return True
         try:
@@ -136,7 +141,7 @@ class SiloLog(Generic[Store, Changes]):
 
 
 class EventLog(SiloLog[EventStore, Overlay]):
-    """What applications tell of users and items."""
+    """Event log of users and items."""
 
     def __init__(self, store: EventStore, overlay: Overlay, folder: Path) -> None:
         super().__init__(store, overlay, folder, states_other_lists)
@@ -146,11 +151,11 @@ class EventLog(SiloLog[EventStore, Overlay]):
         )
 
     async def take_interactions(self, message: InteractionsIn) -> InteractionsOut:
-        """Once this returns they are on the disk, and in the next answer."""
+        """Stores interactions: once this returns, they are on the disk and in the next answer."""
         return await self._batches.ask(message)
 
     async def put_item(self, item: str, facts: ItemIn) -> ItemIn:
-        """What is said of an item holds from the next answer on."""
+        """Stores the facts of an item, which hold from the next answer on."""
         return await self._facts.ask((item, facts))
 
     def _take_all(self, messages: Sequence[InteractionsIn]) -> list[InteractionsOut | FederationError]:
@@ -183,7 +188,7 @@ class EventLog(SiloLog[EventStore, Overlay]):
             return [facts if isinstance(one, int) else one for (_, facts), one in zip(told, found, strict=True)]
 
     def erase_user(self, user: str) -> ErasedOut:
-        """The user is unknown from the next answer on."""
+        """Erases a user, who is unknown from the next answer on."""
         gone, receipt = self.erase(user)
         return ErasedOut(interactions=gone, **describe_receipt(receipt))
 

@@ -83,7 +83,7 @@ class BasisRun:
 
     @property
     def warning(self) -> str:
-        """What the silo's operator is told where its part is zeros."""
+        """Warns the silo's operator that the silo adds zeros, and why."""
         why = SILO_SUMS[self._sum.name].nothing
         return f"{why}: it adds zeros to this sum, and the other silos and the aggregator learn that"
 

@@ -61,7 +61,7 @@ class Silo:
 
     @property
     def federation(self) -> str:
-        """The key of the aggregator where the silo pins it, else nothing."""
+        """Returns the key of the aggregator where the silo pins one, else nothing."""
         return "" if self.masking is None else self.masking.aggregator
 
 
@@ -156,7 +156,7 @@ def open_basis_run(
     items: CommonItems | None = None,
     over: Statistics | None = None,
 ) -> BasisRun:
-    """The silo's part of the sums of a run that has room for so many clients, before any round. Slow.
+    """Opens the silo's part of a run that sums, before any round. Slow.
 
     In a silo that fits its models on everything, everything is counted in sums that the silo can take its own part out
     of, such as counts without noise. Others, such as directions, would tell what is judged in them the answers.

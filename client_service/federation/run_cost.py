@@ -185,7 +185,10 @@ def _session_costs(model: str, method: MethodSettings, shard: Counts) -> list[Co
 
 
 def _node_costs(model: str, method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of the closed form of nodes, and of training a network on their features: the model first."""
+    """Estimates the costs of a silo of nodes, the model's first.
+
+    They are those of the closed form, and of training a network.
+    """
     nodes, columns, sizes = float(shard.users), float(shard.items), method.nodes
     block = min(columns, float(sizes.directions))
     design = 1.0 + block * (sizes.hops + 1) + sizes.random_features

@@ -126,7 +126,7 @@ class RunOpening:
         return await self._in_worker(open_basis_run, *opened)
 
     async def _completed_shard(self) -> TaskShard:
-        """The shard with what earlier sums tell of it."""
+        """Completes the shard by earlier sums, such as sums over foreign neighbours."""
         settings, shard = self._silo.settings, self._silo.shard
         return cast(TaskShard, await self._in_worker(complete_shard, self._basis_folder, settings.method, shard))
 

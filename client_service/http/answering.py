@@ -140,7 +140,7 @@ class Answering:
 
     @property
     def log(self) -> SiloLog[Any, Any]:
-        """What applications tell. ConflictError in a silo that they tell nothing."""
+        """Returns the event log. ConflictError in a silo that takes no events."""
         if self._feedback is None and self._answers is not None:
             raise ConflictError(f"expected a silo that takes events, got one of task {self._task_name!r}")
         if self._feedback is None:
@@ -149,14 +149,14 @@ class Answering:
 
     @property
     def feedback(self) -> EventLog:
-        """What applications tell of users and items. ConflictError in a silo of another task."""
+        """Returns the event log of users and items. ConflictError in a silo of another task."""
         if self._answers is None or isinstance(self._feedback, EventLog):
             return cast(EventLog, self.log)
         raise ConflictError(f"expected a silo that takes events of users, got one of task {self._task_name!r}")
 
     @property
     def node_log(self) -> NodeLog:
-        """What applications tell of nodes. ConflictError in a silo of another task."""
+        """Returns the event log of nodes. ConflictError in a silo of another task."""
         if self._answers is None or isinstance(self._feedback, NodeLog):
             return cast(NodeLog, self.log)
         raise ConflictError(f"expected a silo that takes events of nodes, got one of task {self._task_name!r}")
@@ -189,7 +189,7 @@ class Answering:
         return self.model_server(NextItems).answer_all(asked)
 
     async def answer_nodes(self, message: LabelsIn) -> LabelListOut:
-        """Labels of a message's nodes. A few are computed at once, more in a thread."""
+        """Labels the nodes of a message: a few at once, more in a thread."""
         labels = self.model_server(NodeLabels)
         if len(message.nodes) <= NODES_AT_ONCE and message.edges <= EDGES_AT_ONCE:
             return labels.answer(message)

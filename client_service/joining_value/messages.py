@@ -40,7 +40,10 @@ class CurveOut(Message):
 
 
 class GraphQualityOut(Message):
-    """What a silo of nodes sees of its graph, and of its served model on validation nodes; it stays here."""
+    """Quality of a silo's graph and of its served model on validation nodes.
+
+    These figures stay in the silo.
+    """
 
     edge_homophily: float | None = Field(
         None, description="share of edges between nodes of one label; none: no edge has two labelled ends"

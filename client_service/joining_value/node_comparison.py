@@ -1,4 +1,4 @@
-"""Compares a finished run with the closed form of the silo's own nodes, with intervals over nodes; and its curves."""
+"""Comparison of a finished run with the closed form of the silo's own nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ DEGREES = ("nodes with few neighbours", "nodes with a middling number", "nodes w
 
 
 def compare_nodes(shard: NodeShard, served: ServedNodes) -> ComparisonOut:
-    """The primary measure of each on test nodes, and by how many neighbours they have, and the gain on validation.
+    """Compares the primary measure on test nodes, in all and by number of neighbours.
+
+    The gain is on validation nodes.
 
     Of the area under the curve the intervals are those of DeLong et al. (1988), in which both ways share their nodes.
     """
@@ -40,7 +42,7 @@ def compare_nodes(shard: NodeShard, served: ServedNodes) -> ComparisonOut:
 
 
 def _group(name: str, shard: NodeShard, served: ServedNodes, rows: Int64) -> GroupOut | None:
-    """Figures of these nodes; None where their measure says nothing."""
+    """Compares figures of these nodes; None where their measure says nothing."""
     counts = np.bincount(shard.labels[shard.nodes_of(TRAIN)], minlength=len(shard.classes)).astype(np.float64)
     labels = shard.labels[rows]
     ways: dict[str, Float64] = {
@@ -66,7 +68,7 @@ def _interval(values: PerNode, floor: float | None = None) -> FigureOut:
 
 
 def _ratio(ours: PerNode, alone: PerNode) -> FigureOut | None:
-    """The ratio of both, and its interval by the delta method on the logarithm."""
+    """Computes the ratio of both, with its interval by the delta method on the logarithm."""
     if min(ours.mean, alone.mean) <= 0.0 or min(map(len, ours.parts)) < 2:
         return None
     error = NORMAL * ours.less(alone, 1.0 / ours.mean, 1.0 / alone.mean).deviation()
@@ -78,7 +80,10 @@ POINTS = 51  # of a curve
 
 
 def describe_graph(shard: NodeShard, served: ServedNodes) -> GraphQualityOut:
-    """Homophily and classes of the silo's graph, and curves of the served model on validation nodes."""
+    """Computes homophily and classes of the graph, and curves of the served model.
+
+    Curves are of validation nodes.
+    """
     valid = shard.nodes_of(VALID)
     chances, labels = served.probabilities[valid], shard.labels[valid]
     counts = np.bincount(shard.labels[shard.labels != UNKNOWN], minlength=len(shard.classes))
@@ -95,9 +100,10 @@ def describe_graph(shard: NodeShard, served: ServedNodes) -> GraphQualityOut:
 
 
 def adjust_homophily(shard: NodeShard) -> float | None:
-    """Adjusted homophily (Platonov et al. 2023): 0 where edges do not heed the labels, 1 where all join equal ones.
+    """Computes adjusted homophily (Platonov et al. 2023).
 
-    Over edges both of whose ends have known labels; None where there is none, or where all of them are of one class.
+    0 where edges do not depend on labels, 1 where all join equal ones. Only edges whose two ends have known labels
+    count; None where there is none, or where all of them are of one class.
     """
     sources, targets, _ = shard.list_edges()
     both = (shard.labels[sources] != UNKNOWN) & (shard.labels[targets] != UNKNOWN)
@@ -111,9 +117,10 @@ def adjust_homophily(shard: NodeShard) -> float | None:
 
 
 def draw_roc(probabilities: Float64, labels: Int64) -> CurveOut | None:
-    """The share of true positives over that of false ones: of class 1 of two, or the mean of each against the others.
+    """Computes the share of true positives over that of false ones.
 
-    None where no class has nodes within and without.
+    Of two classes class 1 is measured, of more the mean of each against the others. None where no class has nodes
+    within and without.
     """
     classes, grid = probabilities.shape[1], np.linspace(0.0, 1.0, POINTS)
     chosen = (1,) if classes == 2 else range(classes)
@@ -126,7 +133,7 @@ def draw_roc(probabilities: Float64, labels: Int64) -> CurveOut | None:
 
 
 def _rates(scores: Float64, positive: NDArray[np.bool_], grid: Float64) -> Float64:
-    """True positives at each share of false ones, between two thresholds on a line."""
+    """Interpolates the true positive rate at each false positive rate of the grid."""
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
     last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)  # equal scores have one threshold

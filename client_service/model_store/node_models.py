@@ -28,7 +28,10 @@ WEIGHED = "closed form of all silos' sums with this silo's share weighed"
 
 @dataclass(frozen=True)
 class NodeForm:
-    """What computes scores from powers P^k x, as arrays of `NodeScorer`. powers: of all nodes, (n, J + 1, d)."""
+    """Arrays of `NodeScorer`, and the powers P^k x of all nodes.
+
+    powers: (n, J + 1, d).
+    """
 
     powers: Float32
     projection: Float64 | None
@@ -37,7 +40,7 @@ class NodeForm:
 
 @dataclass(frozen=True)
 class Joining:
-    """The primary measure on validation nodes of the closed form alone, and of what answers."""
+    """Primary measure on validation nodes: the closed form alone, and the served model."""
 
     measure: str
     nodes: int
@@ -62,7 +65,7 @@ class ServedNodes(FrozenModel):
 
 
 def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
-    """Copies the model as it is now, and lets validation choose between the closed form and the network.
+    """Copies the model, and chooses the closed form or the network by validation.
 
     Where both are as good the closed form answers: it is the simpler one.
     """
@@ -92,7 +95,7 @@ def freeze_nodes(version: str, training: NodeTrainer) -> ServedNodes:
 
 
 def describe_closed(model: NodeModel) -> str:
-    """Says of which sums a closed form is."""
+    """Describes which sums a closed form was fitted with."""
     own = model.choice.own
     return OWN if own == ALONE else POOLED if own == 0.0 else WEIGHED
 
@@ -119,7 +122,9 @@ def form_of_closed(shard: NodeShard, closed: ClosedForm) -> NodeForm:
 
 
 def _border_rates(shard: NodeShard, hops: int) -> dict[str, NDArray[Any]]:
-    """By which a neighbour gives (n,), and a node receives at each hop (n, J), as `propagate_nodes` has it.
+    """Computes the rates of `propagate_nodes` where border sums are known.
+
+    giving: by which a neighbour gives, (n,). receiving: by which a node receives at each hop, (n, J).
 
     Nothing where no border sums are known: then both follow from the degrees.
     """
@@ -143,7 +148,10 @@ def calibrate_network(training: NodeTrainer) -> Calibration:
 
 
 def form_of_network(training: NodeTrainer, calibration: Calibration) -> NodeForm | None:
-    """Lays a network out as arrays of `NodeScorer`; None of one that is no function of powers P^k x."""
+    """Lays a network out as arrays of `NodeScorer`.
+
+    None for a network that is no function of powers P^k x.
+    """
     model = training.model
     if not isinstance(model, UniFilter):
         return None

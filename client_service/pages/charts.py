@@ -24,7 +24,7 @@ def curves(quality: QualityOut, task: Task[Any, Any]) -> tuple[Chart, ...]:
 
 
 def graph_charts(quality: QualityOut) -> tuple[Chart, ...]:
-    """Of a silo of nodes, the curves of its served model on validation nodes; none of another silo."""
+    """Draws the curves of a silo of nodes on validation nodes; none of another silo."""
     graph = quality.graph
     if graph is None:
         return ()
@@ -46,7 +46,7 @@ def graph_charts(quality: QualityOut) -> tuple[Chart, ...]:
 
 
 def describe_graph_words(quality: QualityOut) -> str:
-    """Homophily and classes of a silo of nodes in a sentence; "" of another silo."""
+    """Describes homophily and classes of a silo of nodes; "" of another silo."""
     graph = quality.graph
     if graph is None:
         return ""

@@ -97,26 +97,26 @@ class NodeLabels(ModelServer):
 
     @property
     def known_users(self) -> int:
-        """How many nodes the silo has, but for those that came since its graph was compiled."""
+        """Counts the silo's nodes, without those that came since its graph was compiled."""
         return self.overlay.known_nodes
 
     @property
     def nodes(self) -> CompiledNodes:
-        """The graph that answers."""
+        """Returns the graph that answers."""
         return self._nodes
 
     @property
     def shown_items(self) -> int:
-        """How many classes a label can be of."""
+        """Counts the classes that a label can be of."""
         return len(self._nodes.head.classes)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes."""
+        """Returns the names of the classes."""
         return self._nodes.head.classes
 
     def answer(self, asked: LabelsIn) -> LabelListOut:
-        """A label for each node, in the order of the request.
+        """Labels each node, in the order of the request.
 
         NotFoundError for unknown ids, ProtocolError for features that the silo does not have; neither quotes any.
         """
@@ -204,7 +204,10 @@ class NodeLabels(ModelServer):
         return self._write(asked, chances, other, self._weigh(served, asked, joined, int(chances.argmax())))
 
     def _join(self, served: CompiledNodeModel, asked: AskedNode) -> JoinedNode:
-        """Computes P^k x of a node, and each neighbour's part of it: of those in the graph, then of later ones."""
+        """Computes P^k x of a node, and each neighbour's part.
+
+        Neighbours in the graph come first, then those that came since.
+        """
         rows, row = asked.neighbours, asked.row
         if row is not None and not asked.changed:
             return served.known_node(row, rows, asked.weights)
@@ -221,7 +224,7 @@ class NodeLabels(ModelServer):
         return join_node(own, around, served.powers[row], float(self._nodes.degrees[row]))
 
     def _look_around(self, served: CompiledNodeModel, row: int | None, rows: Int64, weights: Float64) -> Neighbourhood:
-        """Collects what is known of neighbours in the graph, with the features that were told of them since."""
+        """Collects the neighbours in the graph, with features that were posted since."""
         before = np.zeros(len(rows))
         if row is not None:
             known, own = self._nodes.edges.row(row)
@@ -238,7 +241,7 @@ class NodeLabels(ModelServer):
         return found
 
     def _join_later(self, served: CompiledNodeModel, node: str, weight: float) -> Neighbourhood:
-        """Computes P^k x of a neighbour that came since, by its own neighbours in the graph."""
+        """Computes P^k x of a neighbour outside the graph, by its neighbours in the graph."""
         told, links = self.overlay.facts(node).features, self.overlay.links(node)
         assert told is not None, "only neighbours with features are joined"
         rows, weights, _ = self._find_edges(None, links)
@@ -249,7 +252,7 @@ class NodeLabels(ModelServer):
     def _weigh(
         self, served: CompiledNodeModel, asked: AskedNode, joined: JoinedNode, column: int
     ) -> tuple[WeighingNeighbourOut, ...]:
-        """The neighbours whose parts of the node's powers add most to the score of a class."""
+        """Ranks neighbours by what they add to the score of a class."""
         if not len(joined.parts):
             return ()
         slopes = served.scorer.slopes(joined.powers, column)

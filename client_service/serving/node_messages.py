@@ -38,7 +38,7 @@ class NeighbourIn(Message):
 
 
 class NodeIn(Message):
-    """A node that the silo does not have yet, or one that it has, as it would be with other features or neighbours."""
+    """Description of a node: a new one, or a silo's with other features or neighbours."""
 
     node: NodeId | None = Field(None, description="its id; a new node needs none")
     features: Features | None = Field(None, description=FEATURES, examples=[{"rejected_rate": 0.2}])
@@ -68,7 +68,7 @@ class LabelsIn(Message):
 
     @property
     def edges(self) -> int:
-        """How many neighbours all nodes are given."""
+        """Counts the neighbours of all nodes together."""
         return sum(len(one.neighbours or ()) for one in self.nodes if isinstance(one, NodeIn))
 
 
@@ -105,7 +105,7 @@ class LabelOut(Message):
 
 
 class JoiningOut(Message):
-    """What the served model has of other silos, on this silo's own validation nodes."""
+    """Measures of joining on this silo's own validation nodes."""
 
     measure: str = Field(description="the name of the figures", examples=["AUC"])
     nodes: int = Field(ge=0, description="validation nodes with a label")

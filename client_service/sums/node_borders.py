@@ -1,4 +1,4 @@
-"""Border sums of a silo: what it adds to the table for other silos' nodes, and what it reads of its own nodes' rows.
+"""Border sums at a silo: its part of the table, and the rows of its own nodes.
 
 The table of all silos is kept as it was summed, alike in every silo; a row of it is noise to whom it does not belong.
 """
@@ -48,17 +48,20 @@ class Borders(Statistics):
     tables: UInt32
 
     def described(self) -> dict[str, str]:
-        """How ids are hashed, and what a row is."""
+        """Describes how ids are hashed, and what a row is."""
         words = {"kind": self.kind, "federation": self.federation}
         return words | {"width": str(self.width), "least": str(self.least)}
 
     @property
     def rows(self) -> int:
-        """How many rows a table has."""
+        """Counts the rows of a table."""
         return len(self.claims) // self.width
 
     def complete(self, shard: NodeShard, secret: bytes) -> NodeShard:
-        """The shard with what the silo reads of its nodes' rows. secret: of the silo, for the run that has summed."""
+        """Completes the shard by the rows of its own nodes.
+
+        secret: the silo's, of the run that has summed.
+        """
         found = read_borders(shard, self, secret)
         return shard if found is None else replace(shard, borders=found)
 
@@ -91,7 +94,7 @@ def read_borders(shard: NodeShard, known: Borders, secret: bytes) -> BorderSums 
 
 
 def place_own(shard: NodeShard, federation: str, numbers: int) -> NodeCells:
-    """The cells of the silo's own nodes."""
+    """Hashes the ids of the silo's own nodes to cells."""
     return place_nodes(_spell(shard.node_ids), federation, numbers)
 
 
@@ -100,7 +103,10 @@ def _spell(ids: Sequence[str]) -> list[str]:
 
 
 def find_rows(nodes: NodeCells, claims: UInt32, rows: int) -> Int64:
-    """The row of each node; -1 where nobody claims it, several do, or other nodes have its cells."""
+    """Finds the row of each node.
+
+    -1 where nobody claims it, several do, or other nodes have its cells.
+    """
     listed, found = list_rows(claims, rows), np.full(len(nodes.claims), -1, np.int64)
     for cells in nodes.cells[::-1]:
         found = np.where((claims[cells] == nodes.claims) & (listed[cells] >= 0), listed[cells], found)
@@ -108,7 +114,7 @@ def find_rows(nodes: NodeCells, claims: UInt32, rows: int) -> Int64:
 
 
 def draw_padding(secret: bytes, claims: UInt32, number: int) -> UInt32:
-    """Numbers that nobody but the silo knows, (L,): of this run, these claims and this round alone."""
+    """Draws numbers that only the silo knows, (L,), for these claims and this round."""
     label = b"border rows" + hashlib.sha256(np.ascontiguousarray(claims, dtype="<u4").data).digest()
     found = np.zeros(len(claims), np.uint32)
     add_to_flat(found, [MaskStream(hmac.digest(secret, label, hashlib.sha256), 1)], piece=number)
@@ -116,13 +122,13 @@ def draw_padding(secret: bytes, claims: UInt32, number: int) -> UInt32:
 
 
 def keep_shard(shard: NodeShard, method: MethodSettings) -> NodeShard:
-    """All is counted in the rounds, which need what was summed before."""
+    """Returns the shard: all is counted in the rounds, which need earlier sums."""
     del method
     return shard
 
 
 def digest_borders(shard: NodeShard, method: MethodSettings) -> SummedDigests:
-    """Computes the digests of what is counted, features and edges, and of the names of columns, which silos share."""
+    """Computes the digests of features and edges, and of the names of columns."""
     del method
     total = hashlib.sha256()
     for matrix in (shard.features, shard.adjacency):
@@ -135,7 +141,10 @@ def digest_borders(shard: NodeShard, method: MethodSettings) -> SummedDigests:
 
 
 def add_borders(at: SumRound) -> Sums:
-    """Claims in the first round; then rows for other silos' nodes, and the padding of the silo's own nodes' rows."""
+    """Adds claims in the first round, then sums for other silos' nodes, and padding.
+
+    The padding is on the rows of the silo's own nodes.
+    """
     shard: NodeShard = at.counted
     numbers = at.method.nodes.border_numbers
     own = place_own(shard, at.federation, numbers)
@@ -155,14 +164,17 @@ def add_borders(at: SumRound) -> Sums:
 
 
 def _list_claimed(shard: NodeShard, method: MethodSettings) -> Int64:
-    """Own nodes with enough foreign neighbours."""
+    """Lists own nodes with enough foreign neighbours."""
     if shard.foreign is None:
         return np.zeros(0, np.int64)
     return np.flatnonzero(shard.foreign.counts >= method.nodes.border_least)
 
 
 def _add_neighbours(grid: UInt32, shard: NodeShard, at: SumRound, claims: UInt32) -> None:
-    """Adds sums of own nodes' features to the rows of the foreign nodes that have enough of them as neighbours."""
+    """Adds sums of own nodes' features to the rows of their foreign neighbours.
+
+    Only foreign nodes with `border_own` of them or more get a sum.
+    """
     if shard.foreign is None:
         return
     by_foreign = shard.foreign.weights.T.tocsr()
@@ -183,7 +195,10 @@ def _add_neighbours(grid: UInt32, shard: NodeShard, at: SumRound, claims: UInt32
 
 
 def _propagate_own(shard: NodeShard, at: SumRound) -> Float64:
-    """P^h X of the own nodes for round h + 2, with the sums of the rounds before."""
+    """Computes P^h X of the own nodes for round h + 2.
+
+    The sums of the rounds before complete it.
+    """
     hops = at.number - 2
     features = unit_rows(shard.features) if at.method.nodes.projected else shard.features
     product: Float64 = features.toarray().astype(np.float64)
@@ -201,7 +216,10 @@ def _borders(at: SumRound, tables: UInt32) -> Borders:
 
 
 def finish_borders(at: SumRound) -> Borders:
-    """The tables of all rounds. ProtocolError where there is something in rows that nobody has claimed."""
+    """Returns the tables of all rounds.
+
+    ProtocolError where rows that nobody has claimed are not zero.
+    """
     found = _borders(at, np.stack([at.sums[number][TABLE] for number in range(2, at.number + 1)]))
     used = (list_rows(found.claims, found.rows).max(initial=-1) + 1) * found.width
     if found.tables[:, used:].any():
@@ -211,7 +229,7 @@ def finish_borders(at: SumRound) -> Borders:
 
 
 def read_tables(arrays: Arrays, described: Mapping[str, str]) -> Borders:
-    """Border sums from the disk."""
+    """Reads border sums from the disk."""
     claims, tables = (arrays[name] for name in ARRAYS)
     return Borders(
         "node_borders", described["federation"], int(described["width"]), int(described["least"]), claims, tables
@@ -219,7 +237,7 @@ def read_tables(arrays: Arrays, described: Mapping[str, str]) -> Borders:
 
 
 def cost_borders(method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Of the tables, and of propagating the silo's features."""
+    """Estimates the costs of the tables, and of propagating the silo's features."""
     sent, width = float(method.nodes.border_numbers), float(row_width(method))
     kept = 4.0 * sent * method.basis.rounds
     nodes, edges = float(shard.users), float(shard.edges)
@@ -229,7 +247,7 @@ def cost_borders(method: MethodSettings, shard: Counts) -> list[Cost]:
 
 
 def warn_of_subtraction(method: MethodSettings) -> tuple[str, ...]:
-    """A warning of what rows tell together, and of what a silo that lies reads."""
+    """Warns of what rows tell together, and of what a lying silo reads."""
     least, own = method.nodes.border_least, method.nodes.border_own
     return (
         f"border sums tell another silo the sum of features of {own} or more of this silo's nodes that are neighbours"

@@ -23,7 +23,7 @@ from shared.sums.sum import EMPTY_PART_DIGEST, Float64, UInt32
 
 @dataclass(frozen=True, eq=False)
 class NodeDirections(Statistics):
-    """Directions of the features of all silos' nodes: the sum as it came, which is the same in every silo.
+    """Directions of the features of all silos' nodes: the sum, alike in every silo.
 
     products: (1, q r), words.
     """
@@ -71,13 +71,18 @@ def training_digest(shard: NodeShard) -> str:
 
 
 def hide_rare_columns(rows: Float32, least: int) -> Float32:
-    """Returns rows with 0 in each column that fewer than `least` of them have: a sum of so few would tell of each."""
+    """Sets columns to 0 that fewer than `least` rows have.
+
+    A sum over so few rows would tell of each.
+    """
     having = np.count_nonzero(rows, axis=0)
     return np.where(having < least, np.float32(0.0), rows)
 
 
 def count_products(shard: NodeShard, method: MethodSettings) -> Float64:
-    """Computes what this silo adds to the directions, (q, r), without features that few nodes have.
+    """Computes this silo's part of the directions, (q, r).
+
+    Features that few nodes have are left out.
 
     SettingsError for a shard of other sizes.
     """
@@ -90,7 +95,10 @@ def count_products(shard: NodeShard, method: MethodSettings) -> Float64:
 
 
 def digest_features(shard: NodeShard, method: MethodSettings) -> SummedDigests:
-    """Computes the digests of the summed data, which stamp Gram sums too, and of the names of features and classes."""
+    """Computes the digests of the summed data, and of the names of features and classes.
+
+    Gram sums are stamped with the same digests.
+    """
     del method
     return SummedDigests(training_digest(shard), shard.columns_digest if len(shard.node_ids) else EMPTY_PART_DIGEST)
 

@@ -1,4 +1,4 @@
-"""The Gram sums at a silo of nodes: what it adds, and the ridge's matrices of all silos that the sums become."""
+"""Gram sums at a silo of nodes: its part, and the matrices of all silos."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FALSE_NUMBERS = (
 
 @dataclass(frozen=True, eq=False)
 class SummedGram(Statistics):
-    """Phi' Phi (D, D) and Phi' Y (D, c) of training nodes of all silos.
+    """Gram sums: Phi' Phi (D, D) and Phi' Y (D, c) of all silos' training nodes.
 
     products: the directions over which they were counted, where features are projected.
     """
@@ -61,7 +61,7 @@ class SummedGram(Statistics):
 
 
 class GramPart(NamedTuple):
-    """What a silo counts: its graph, and how many nodes of a class or with a column it needs for a sum of them."""
+    """Graph of a silo, and the least nodes that a class or a column needs."""
 
     shard: NodeShard
     least: int
@@ -89,7 +89,10 @@ def digest_nodes(shard: NodeShard, method: MethodSettings) -> SummedDigests:
 
 
 def own_gram(part: GramPart, nodes: NodeSettings, directions: NodeDirections | None) -> NodeGram:
-    """Computes the Gram matrices that a silo adds: of nodes of classes, and of columns, that enough nodes have."""
+    """Computes the Gram matrices that a silo adds.
+
+    Classes and columns that too few nodes have are left out.
+    """
     projection = None if directions is None else directions.find_projection(nodes)
     rows = choose_nodes(part.shard, part.least)
     design = make_design(part.shard, spec_of_settings(nodes), projection)[rows]
@@ -148,7 +151,7 @@ def read_gram(arrays: Arrays, described: Mapping[str, str]) -> SummedGram:
 
 
 def cost_gram(method: MethodSettings, shard: Counts) -> list[Cost]:
-    """Estimates the costs of a silo's design and of its Gram matrices, and of solving the ridge."""
+    """Estimates the costs of a silo's design, of its Gram matrices, and of the ridge."""
     nodes = method.nodes
     columns, block = float(nodes.columns), float(nodes.projected or nodes.features)
     held = 24.0 * shard.users * (columns + block) + 80.0 * columns**2 + 8.0 * nodes.features * nodes.projected

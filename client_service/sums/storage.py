@@ -38,7 +38,10 @@ SECRET, SECRET_BYTES = "secret", 32
 
 
 def run_secret(folder: Path, run: str, federation: str) -> bytes:
-    """A secret of the silo for a run that sums, made where there is none. federation: the key of its aggregator."""
+    """Reads the silo's secret for a run that sums, or makes one.
+
+    federation: the key of its aggregator.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_new(folder / SECRET, secrets.token_bytes(SECRET_BYTES), PRIVATE)
     kept = (folder / SECRET).read_bytes()
@@ -48,7 +51,7 @@ def run_secret(folder: Path, run: str, federation: str) -> bytes:
 
 
 def complete_shard(folder: Path, method: MethodSettings, shard: Any) -> Any:
-    """The shard with what the newest sums of the federation's parts tell of it, such as its nodes' neighbours. Slow.
+    """Completes the shard by the newest sums, such as of its nodes' neighbours. Slow.
 
     folder: where sums are kept. method: the silo's settings.
     """

@@ -233,7 +233,7 @@ def open_recommender(settings: ClientSettings, shard: Shard) -> tuple[Recommende
 
 
 def merge_events(settings: ClientSettings, shard: Shard, store: EventStore) -> Absorbed[Shard]:
-    """The shard with what the log tells, over the items that it may have."""
+    """Merges the log into the shard, over the items that the shard may have."""
     return merge_log_into_shard(shard, store, settings.least_rating, listed_items(settings))
 
 

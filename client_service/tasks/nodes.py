@@ -1,4 +1,4 @@
-"""Labels of nodes: a shard is a graph whose nodes have features, and a model tells the classes of unlabelled ones."""
+"""Task of node labels: a model tells the classes of unlabelled nodes of a graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from shared.method.declaration import Counts
 
 
 def load_nodes(settings: ClientSettings) -> NodeShard:
-    """The shard of a client's settings, with what sums tell of its nodes' neighbours in other silos.
+    """Loads the shard of a client's settings, completed by border sums.
 
     DataError for files of no use, SettingsError for other sizes than all share.
     """
@@ -43,36 +43,36 @@ def load_nodes(settings: ClientSettings) -> NodeShard:
 
 
 def complete_nodes(settings: ClientSettings, shard: NodeShard) -> NodeShard:
-    """Likewise one that has been read, or that is not written yet."""
+    """Completes a loaded or unwritten shard by border sums, under the client's name."""
     shard = replace(shard, name=settings.name)
     sizes_of(shard, settings.method.nodes)
     return cast(NodeShard, complete_shard(settings.state_directory / FOLDER, settings.method, shard))
 
 
 def count_nodes(shard: NodeShard) -> Counts:
-    """Nodes stand where users do, columns of features where items do."""
+    """Counts nodes as users, and columns of features as items."""
     return Counts(users=len(shard.node_ids), items=len(shard.feature_names), edges=max(1, shard.edges))
 
 
 def count_judged(shard: NodeShard) -> int:
-    """How many validation nodes judge a model."""
+    """Counts the validation nodes that judge a model."""
     return len(shard.nodes_of(VALID))
 
 
 def measure_split(split: int, shard: NodeShard, served: ServedNodes) -> Measures:
-    """Accuracy and area under the curve over the nodes of a split."""
+    """Measures accuracy and area under the curve over the nodes of a split."""
     rows = shard.nodes_of(split)
     return measure_nodes(served.probabilities[rows], shard.labels[rows])
 
 
 def judge_validation(shard: NodeShard, served: ServedNodes, interrupt: Interrupt) -> Measures:
-    """On validation nodes."""
+    """Measures a model on validation nodes."""
     del interrupt
     return measure_split(VALID, shard, served)
 
 
 def judge_test(shard: NodeShard, served: ServedNodes, interrupt: Interrupt) -> Measures:
-    """On test nodes."""
+    """Measures a model on test nodes."""
     del interrupt
     return measure_split(TEST, shard, served)
 
@@ -80,7 +80,7 @@ def judge_test(shard: NodeShard, served: ServedNodes, interrupt: Interrupt) -> M
 def begin_training(
     place: RunContext, shard: NodeShard, device: torch.device, interrupt: Interrupt
 ) -> tuple[NodeTrainer, dict[str, Any]]:
-    """A model where its run begins, with the closed form of what was summed."""
+    """Begins a run's model, with the closed form of what was summed."""
     training = NodeTrainer(shard, place.method, device, interrupt, place.kind)
     if isinstance(place.basis, SummedGram):
         training.fuse_with(place.basis)
@@ -88,7 +88,10 @@ def begin_training(
 
 
 def rebuild_training(head: ModelHead, shard: NodeShard, folder: Path, device: torch.device) -> NodeTrainer:
-    """The model to which a head belongs; the sums lie beside its `folder`. DataError where they are missing."""
+    """Rebuilds the model to which a head belongs.
+
+    The sums lie beside its `folder`. DataError where they are missing.
+    """
     training, known = NodeTrainer(shard, head.method, device, kind=head.kind), load_model_basis(folder, head)
     if isinstance(known, SummedGram):
         training.fuse_with(known)
@@ -98,7 +101,7 @@ def rebuild_training(head: ModelHead, shard: NodeShard, folder: Path, device: to
 def summarise_nodes(
     place: RunContext, shard: NodeShard, served: ServedNodes, training: NodeTrainer, interrupt: Interrupt
 ) -> dict[str, Any]:
-    """The served model beside the silo's own closed form, for the silo's operator."""
+    """Compares the served model with the silo's own closed form, for the silo's operator."""
     del place, training, interrupt
     return {"comparison": compare_nodes(shard, served), "graph": describe_graph(shard, served)}
 
@@ -112,19 +115,19 @@ def answer_nodes(shard: NodeShard, serving: Path | None = None) -> NodeLabels:
 
 
 def open_nodes(settings: ClientSettings, shard: NodeShard) -> OpenedTask:
-    """Answers beside the models, and the log of what has come since the shard was written."""
+    """Opens the answers beside the models, and the event log."""
     answers = answer_nodes(shard, settings.state_directory / SERVING)
     return OpenedTask(answers, open_node_log(settings, answers.overlay, answers.nodes))
 
 
 def merge_events(settings: ClientSettings, shard: NodeShard, store: NodeStore) -> Absorbed[NodeShard]:
-    """The shard with what the log tells."""
+    """Merges the event log into the shard."""
     del settings
     return merge_nodes_into_shard(shard, store)
 
 
 def reopen_nodes(settings: ClientSettings, shard: NodeShard) -> Reopened:
-    """Answers from another graph, which is published with its first model."""
+    """Opens answers from another graph, which is published with its first model."""
     serving = settings.state_directory / SERVING
     answers = NodeLabels(*publish_nodes(shard, serving, at_once=False))
 

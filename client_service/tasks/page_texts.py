@@ -169,7 +169,10 @@ def try_visit(question: Question, answers: NextItems) -> Trial:
 
 
 def try_node(question: Question, answers: NodeLabels) -> Trial:
-    """Ask for a node's label as the API would; the page says so where no model answered."""
+    """Asks for a node's label as the API would.
+
+    The page says where no model has answered.
+    """
     asked = Trial(user=question.user or "", k=question.k, form="node")
     if not question.user:
         return asked

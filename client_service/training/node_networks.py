@@ -46,7 +46,10 @@ class NodeNetworkTrainer(Trainer):
     model: NodeNetwork
 
     def build_model(self) -> NodeNetwork:
-        """A network of the silo's graph. SettingsError where the shard has other features or classes than the run."""
+        """Builds a network of the silo's graph.
+
+        SettingsError where the shard has other features or classes than the run.
+        """
         has = (self.shard.features.shape[1], len(self.shard.classes))
         if (expected := (self.method.nodes.features, self.method.nodes.classes)) != has:
             words = (
@@ -59,25 +62,28 @@ class NodeNetworkTrainer(Trainer):
         return NETWORKS[self.kind](self.shard, self.method)
 
     def draw_batches(self, generator: np.random.Generator) -> Iterable[Int64]:
-        """Training nodes in a drawn order; none where no label is known."""
+        """Draws batches of training nodes; none where no label is known."""
         rows = generator.permutation(self.shard.nodes_of(TRAIN))
         return np.array_split(rows, -(-len(rows) // self.method.batch_size)) if len(rows) else ()
 
     def train(self, objective: Objective = PLAIN) -> None:
-        """Run the round's local epochs, with dropout drawn for this round."""
+        """Runs the round's local epochs, with dropout drawn for this round."""
         self._begin_steps()
         super().train(objective)
         self.model.eval()
 
     def sum_gradients(self) -> tuple[dict[str, Float32], int]:
-        """The gradient summed over all training nodes, with dropout drawn for this round, and how many these are."""
+        """Sums the gradient over all training nodes, and counts these.
+
+        Dropout is drawn for this round.
+        """
         self._begin_steps()
         found = super().sum_gradients()
         self.model.eval()
         return found
 
     def find_loss(self, rows: Int64) -> Tensor:
-        """Mean cross entropy of these nodes."""
+        """Computes the mean cross entropy of these nodes."""
         logits = self.model(torch.from_numpy(rows).to(self.device))
         labels = torch.from_numpy(self.shard.labels[rows]).to(self.device)
         if logits.shape[1] == 1:
@@ -85,7 +91,7 @@ class NodeNetworkTrainer(Trainer):
         return torch.nn.functional.cross_entropy(logits, labels)
 
     def parameter_groups(self, only: str) -> list[dict[str, Any]]:
-        """The filter's coefficients with a rate of their own, and the others."""
+        """Groups the filter's coefficients, which have their own rate, and other parameters."""
         rate, filter_rate = self.method.learning_rate, self.method.nodes.filter_learning_rate
         named = [(name, value) for name, value in self.model.named_parameters() if name.startswith(only)]
         sides = (lambda name: name.startswith("filter."), lambda name: not name.startswith("filter."))
@@ -94,7 +100,7 @@ class NodeNetworkTrainer(Trainer):
         return [{"params": params, "lr": lr} for params, lr in zip(groups, rates, strict=True) if params]
 
     def measure(self, name: str) -> tuple[float, ...]:
-        """local_steps, or a signature of the graph's bases (FedGSP), computed once."""
+        """Measures local_steps, or a signature of the graph's bases (FedGSP), once."""
         if name == "local_steps":
             batches = -(-len(self.shard.nodes_of(TRAIN)) // self.method.batch_size)
             return (float(self.method.local_epochs * batches),)
@@ -112,13 +118,13 @@ class NodeNetworkTrainer(Trainer):
 
 @torch.no_grad()
 def label_probabilities(model: NodeNetwork) -> Float64:
-    """The probability of each class for every node of the graph, (n, c)."""
+    """Computes the probability of each class for every node, (n, c)."""
     model.eval()
     return probabilities_of(model())
 
 
 def probabilities_of(logits: Tensor) -> Float64:
-    """(n, 1) of two classes, or (n, c) -> (n, c)."""
+    """Computes probabilities (n, c) of logits: (n, 1) of two classes, else (n, c)."""
     both = torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
     found: Float64 = torch.softmax(both.detach().double(), dim=1).cpu().numpy()
     return found

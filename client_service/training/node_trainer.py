@@ -1,4 +1,4 @@
-"""Labels of one silo's nodes: a closed form on propagated features, and a network beside it that rounds train."""
+"""Trainer of a silo's node labels: a closed form, and beside it a network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from shared.strategies.local_client import PLAIN, Objective
 
 
 def sizes_of(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
-    """Completes settings by the sizes of the shard. SettingsError where they name others."""
+    """Completes settings by the sizes of the shard.
+
+    SettingsError where the settings name others.
+    """
     sizes = {"features": shard.features.shape[1], "classes": len(shard.classes)}
     whole = nodes.model_copy(update={name: size for name, size in sizes.items() if getattr(nodes, name) == 0})
     require_columns(shard, whole)
@@ -40,7 +43,7 @@ def sizes_of(shard: NodeShard, nodes: NodeSettings) -> NodeSettings:
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """A fitted closed form with the design of all nodes that it was fitted on, (n, D).
+    """Fitted closed form, with the design of all nodes, (n, D).
 
     projection: of features to the design's directions, (q, r); None where they are taken as they are.
     """
@@ -51,12 +54,12 @@ class ClosedForm:
     projection: Float64 | None
 
     def predict(self) -> Float64:
-        """Probabilities of all nodes, (n, c)."""
+        """Computes probabilities of all nodes, (n, c)."""
         return self.model.predict(self.design).astype(np.float64)
 
 
 class NodeTrainer(NodeNetworkTrainer):
-    """Fits the closed form where it begins, and trains a network where the settings' model is one.
+    """Trainer of node labels: fits the closed form, and trains a network if asked.
 
     summed: the Gram sums of all silos; None before they are made.
     """
@@ -64,35 +67,35 @@ class NodeTrainer(NodeNetworkTrainer):
     summed: SummedGram | None = None
 
     def fuse_with(self, known: SummedGram) -> None:
-        """Answer by the sums of all silos too, from now on."""
+        """Adds the sums of all silos, by which the closed form answers from now on."""
         self.summed, self.basis = known, known.digest
         self.__dict__.pop("closed", None)
 
     @property
     def has_network(self) -> bool:
-        """Is a network trained, or is the closed form all that there is?"""
+        """Checks if a network is trained beside the closed form."""
         return self.kind in NETWORKS
 
     @cached_property
     def sizes(self) -> NodeSettings:
-        """The settings, with the shard's sizes."""
+        """Returns the settings with the shard's sizes."""
         return sizes_of(self.shard, self.method.nodes)
 
     @cached_property
     def alone(self) -> ClosedForm:
-        """The closed form of the silo's own nodes and edges. Slow."""
+        """Fits the closed form of the silo's own nodes and edges. Slow."""
         return self._fit_alone(replace(self.shard, borders=None))
 
     @cached_property
     def closed(self) -> ClosedForm:
-        """The closed form that answers: with the sums of all silos where they are made. Slow."""
+        """Fits the closed form that answers, with all silos' sums once made. Slow."""
         if self.summed is None:
             return self.alone if self.shard.borders is None else self._fit_alone(self.shard)
         return self._fit(self.shard, self.summed.find_projection(self.sizes), self.summed)
 
     @torch.no_grad()
     def class_scores(self) -> Float64:
-        """The network's scores of all nodes and classes, (n, c): of two classes the first has 0."""
+        """Computes the network's scores, (n, c): of two classes the first has 0."""
         self.model.eval()
         logits = self.model().double().cpu()
         scores = torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
@@ -100,11 +103,11 @@ class NodeTrainer(NodeNetworkTrainer):
         return found
 
     def build_model(self) -> NodeNetwork:
-        """The network, or a module without parameters."""
+        """Builds the network, or a module without parameters."""
         return super().build_model() if self.has_network else cast(NodeNetwork, nn.Module())
 
     def train(self, objective: Objective = PLAIN) -> None:
-        """Run the round's local epochs. Without a network, or without a training node, nothing is trained."""
+        """Runs the round's local epochs, where there is a network and a training node."""
         if self.has_network and len(self.shard.nodes_of(TRAIN)):
             super().train(objective)
         else:
@@ -124,7 +127,7 @@ class NodeTrainer(NodeNetworkTrainer):
         return ClosedForm(fit_nodes(shard, design, spec, pooled), spec, design, projection)
 
     def _closed_loss(self) -> float:
-        """The closed form's cross entropy over training nodes; 0 without one."""
+        """Computes the closed form's cross entropy over training nodes; 0 without one."""
         rows = self.shard.nodes_of(TRAIN)
         if not len(rows):
             return 0.0
@@ -133,7 +136,10 @@ class NodeTrainer(NodeNetworkTrainer):
 
 
 def propagate_all(shard: NodeShard, closed: ClosedForm) -> Float32:
-    """Computes P^k x of all nodes for k = 0 to the largest power of a closed form, (n, J + 1, d)."""
+    """Computes P^k x of all nodes, (n, J + 1, d).
+
+    k is 0 to J, the largest power of the closed form.
+    """
     powers = tuple(range(max(closed.spec.powers) + 1))
     blocks = propagated_blocks(shard, replace(closed.spec, powers=powers), closed.projection)
     return np.stack([blocks[power] for power in powers], axis=1)

@@ -135,7 +135,10 @@ class Trainer(ABC):
             self.figures = Figures(loss=self.run_epoch(self.draw_batches(generator), self.find_loss, objective))
 
     def sum_gradients(self) -> tuple[dict[str, Float32], int]:
-        """The gradient of the loss summed over all examples, by exchanged parameter, and how many these are."""
+        """Sums the loss's gradient over all examples, and counts these.
+
+        The gradient is by exchanged parameter.
+        """
         trained, examples, losses = dict(self.model.named_parameters()), 0, StepValues(self.device)
         self.model.zero_grad()
         for rows in self.interrupt.each(self.draw_batches(np.random.default_rng(self.draw_seed("train")))):

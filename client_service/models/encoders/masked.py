@@ -50,7 +50,7 @@ class MaskedModel(Model):
 
 
 def unmasked_name(name: str) -> str:
-    """A parameter's name as others know it: that of a model without masks, or "mask." before it."""
+    """Returns a parameter's exchanged name: that without masks, or "mask." before it."""
     if name.endswith(MASK):
         return f"mask.{name.removesuffix(MASK)}.weight"
     return f"{name.removesuffix(WEIGHT)}.weight" if name.endswith(WEIGHT) else name

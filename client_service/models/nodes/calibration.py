@@ -29,7 +29,7 @@ class Calibration:
     offsets: tuple[float, ...] = ()
 
     def probabilities(self, scores: Float32 | Float64) -> Float32:
-        """Probabilities (m, c) of scores (m, c)."""
+        """Computes probabilities (m, c) of scores (m, c)."""
         return _softmax(scores.astype(np.float64), self.scale, np.array(self.offsets or (0.0,))).astype(np.float32)
 
 
@@ -37,7 +37,9 @@ UNCALIBRATED = Calibration(USUAL_SCALE)
 
 
 def calibrate(scores: Float32, labels: Int64) -> Calibration:
-    """Fits scale, and for two classes offsets, to nodes (m, c) whose labels (m,) are known, with few towards the usual.
+    """Fits a scale, and for two classes offsets, to the known labels of nodes.
+
+    scores: (m, c). labels: (m,). With few nodes the scale stays near its usual value.
 
     # Paper: Platt's targets are moved from 0 and 1; here: the scale is drawn to its usual value, which does as much.
     """
@@ -65,7 +67,9 @@ def _softmax(scores: Float64, scale: float, offsets: Float64) -> Float64:
 
 @dataclass(frozen=True)
 class Reliability:
-    """How often nodes with about a probability are of the class: by bins of the probability, of bins with a node.
+    """Reliability of probabilities: how often nodes with about one probability are of the class.
+
+    Values are of bins of the probability, and of bins with a node.
 
     error: the mean distance of both, each bin by its nodes.
     """
@@ -76,7 +80,7 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        """The expected calibration error; nan without a node."""
+        """Computes the expected calibration error; nan without a node."""
         if not sum(self.nodes):
             return float("nan")
         distances = np.abs(np.array(self.predicted) - np.array(self.observed))

@@ -1,4 +1,4 @@
-"""Fits labels of nodes in closed form: a ridge on propagated features, by Gram matrices that silos can sum.
+"""Fits labels of nodes in closed form: a ridge on propagated features, by summable Gram matrices.
 
 Phi is the design of a silo's nodes, (n, D). Phi' Phi and Phi' Y of its training nodes are all that a ridge needs, so
 that sums of them over silos give the ridge on all silos' training nodes. A logistic regression has no such sums.
@@ -37,7 +37,7 @@ USUAL_NODES, USUAL_NODES_ALONE = 100, 20  # validation nodes as which the usual 
 
 @dataclass(frozen=True)
 class DesignSpec:
-    """What the columns of a design are, alike in all silos.
+    """Columns of a design, alike in all silos.
 
     features: q. powers: of the propagation whose blocks P^k X the design has. directions: columns to which features are
     projected where they are many, 0 where they are as they are: projected features are those of unit rows, and the
@@ -52,22 +52,22 @@ class DesignSpec:
 
     @property
     def block(self) -> int:
-        """The number of columns of one power."""
+        """Returns the number of columns of one power."""
         return self.directions or self.features
 
     @property
     def linear(self) -> int:
-        """The number of columns of all powers."""
+        """Returns the number of columns of all powers."""
         return self.block * (1 if self.directions else len(self.powers))
 
     @property
     def width(self) -> int:
-        """D: a constant, the powers' columns, the ReLU features."""
+        """Returns D, the columns of the design: a constant, the powers', the ReLU features."""
         return 1 + self.linear + self.random
 
     @cached_property
     def forms(self) -> dict[str, Int64]:
-        """The forms of a model that one Gram matrix serves, each by its columns."""
+        """Lists the forms of a model that one Gram matrix serves, each by its columns."""
         counts = (1,) if self.directions else range(1, len(self.powers) + 1)
         found = {f"linear{self.powers[count - 1]}": np.arange(1 + count * self.block) for count in counts}
         if self.directions:
@@ -78,7 +78,7 @@ class DesignSpec:
 
     @cached_property
     def random_weights(self) -> Float32:
-        """The weights of the ReLU features, (1 + linear, random): the first row is a bias."""
+        """Draws the weights of the ReLU features, (1 + linear, random): the first row is a bias."""
         inputs = 1 + self.linear
         drawn = np.random.default_rng([self.seed, inputs, self.random]).standard_normal((inputs, self.random))
         weights: Float32 = (drawn * (2.0 / inputs) ** 0.5).astype(np.float32)
@@ -86,7 +86,7 @@ class DesignSpec:
 
 
 def spec_of_settings(nodes: NodeSettings) -> DesignSpec:
-    """The design of a federation's settings, whose columns are `nodes.columns`."""
+    """Returns the design of a federation's settings, whose columns are `nodes.columns`."""
     return DesignSpec(nodes.features, nodes.powers, nodes.projected, nodes.random_width)
 
 
@@ -123,7 +123,9 @@ def unit_rows(features: sparse.csr_array) -> sparse.csr_array:
 
 
 def count_directions(shard: NodeShard, hops: int, drawn: Float64) -> Float64:
-    """Computes Z' Z Omega, (q, r), Z the mean of P^k X over k = 0 to hops, of unit rows. drawn: Omega, (q, r).
+    """Computes Z' Z Omega, (q, r), Z the mean of P^k X of unit rows.
+
+    hops: k is 0 to hops. drawn: Omega, (q, r).
 
     Summed over silos its columns span the directions to which features are projected. Those of X' X instead are .01
     worse on Cora and CiteSeer. P is symmetric, so that Z, which is dense, is never made.
@@ -151,7 +153,10 @@ def find_own_projection(shard: NodeShard, spec: DesignSpec) -> Float64 | None:
 
 
 def complete_design(blocks: dict[int, Float32], spec: DesignSpec) -> Float32:
-    """Puts the constant before blocks of rows, power -> (m, block), and their ReLU features behind: (m, D)."""
+    """Joins a constant, the blocks of powers and their ReLU features, (m, D).
+
+    blocks: power -> (m, block).
+    """
     rows = [blocks[power] for power in spec.powers]
     if spec.directions:
         mean: Float64 = np.mean(rows, axis=0, dtype=np.float64)
@@ -164,26 +169,29 @@ def complete_design(blocks: dict[int, Float32], spec: DesignSpec) -> Float32:
 
 @dataclass(frozen=True)
 class NodeGram:
-    """Phi' Phi (D, D) and Phi' Y (D, c) of training nodes, Y with a one at each node's class."""
+    """Gram matrices of training nodes: Phi' Phi (D, D) and Phi' Y (D, c).
+
+    Y has a one at each node's class.
+    """
 
     square: Float64
     right: Float64
 
     @property
     def nodes(self) -> float:
-        """The number of training nodes: the design's first column is constant."""
+        """Returns the number of training nodes: the design's first column is constant."""
         return float(self.square[0, 0])
 
     def __add__(self, other: NodeGram) -> NodeGram:
-        """Sums two silos."""
+        """Adds the matrices of two silos."""
         return NodeGram(self.square + other.square, self.right + other.right)
 
     def times(self, weight: float) -> NodeGram:
-        """Weighs each node."""
+        """Multiplies both matrices by the weight of a node."""
         return NodeGram(self.square * weight, self.right * weight)
 
     def of_columns(self, columns: Int64) -> NodeGram:
-        """The matrices of some of the columns."""
+        """Selects the matrices of some of the columns."""
         return NodeGram(self.square[np.ix_(columns, columns)], self.right[columns])
 
 
@@ -196,17 +204,20 @@ def count_gram(design: Float32, labels: Int64, classes: int) -> NodeGram:
 
 
 def gram_size(width: int, classes: int) -> int:
-    """The count of numbers of a packed Gram matrix."""
+    """Counts the numbers of a packed Gram matrix."""
     return width * (width + 1) // 2 + width * (classes - 1)
 
 
 def pack_gram(gram: NodeGram) -> Float64:
-    """Lists the upper triangle and the right side of all classes but the first, which follows from the constant."""
+    """Lists the upper triangle, and the right side without the first class.
+
+    The first class follows from the others and the constant.
+    """
     return np.concatenate([gram.square[np.triu_indices(len(gram.square))], gram.right[:, 1:].ravel()])
 
 
 def unpack_gram(values: Float64, width: int, classes: int) -> NodeGram:
-    """The Gram matrices that were packed."""
+    """Restores the Gram matrices that `pack_gram` has listed."""
     upper = width * (width + 1) // 2
     square = np.zeros((width, width))
     square[np.triu_indices(width)] = values[:upper]
@@ -217,7 +228,10 @@ def unpack_gram(values: Float64, width: int, classes: int) -> NodeGram:
 
 @dataclass(frozen=True)
 class Ridge:
-    """A ridge whose strength is chosen later. values, axes: of the centred Gram matrix; turned: of its right side."""
+    """Ridge regression whose strength is chosen later.
+
+    values, axes: of the centred Gram matrix. turned: the centred right side along these axes.
+    """
 
     gram: NodeGram
     means: Float64
@@ -227,18 +241,24 @@ class Ridge:
 
     @property
     def scale(self) -> float:
-        """The mean eigenvalue, by which strengths are comparable; 1 where no column differs between nodes."""
+        """Returns the mean eigenvalue, which makes strengths comparable; 1 where no column varies."""
         mean = float(self.values.mean()) if len(self.values) else 0.0
         return mean if mean > LEAST_SCALE else 1.0
 
     def solve(self, strength: float) -> Float64:
-        """Weights (D, c) that minimise |Y - Phi W|^2 + strength scale |W|^2; the constant, column 0, is free."""
+        """Computes weights (D, c) that minimise |Y - Phi W|^2 + strength scale |W|^2.
+
+        The weight of the constant, column 0, has no penalty.
+        """
         found = self.axes @ (self.turned / (self.values + strength * self.scale)[:, None])
         constant = self.gram.right[0] / max(self.gram.nodes, 1.0) - self.means @ found
         return np.concatenate([constant[None], found])
 
     def cross_validation(self, strength: float) -> float:
-        """The generalised cross-validation of a strength, which needs no other nodes: less is better."""
+        """Computes the generalised cross-validation of a strength: less is better.
+
+        No validation node is needed.
+        """
         added = self.values + strength * self.scale
         nodes = max(self.gram.nodes, 1.0)
         sizes = self.gram.right[0]
@@ -266,7 +286,9 @@ def solve_ridge(gram: NodeGram, strengths: Sequence[float]) -> Float64:
 
 @dataclass(frozen=True)
 class NodeChoice:
-    """What a model of nodes is fitted with. own: multiple of the silo's own Gram matrix; ALONE: without the sum.
+    """Choice with which a model of nodes is fitted.
+
+    own: multiple of the silo's own Gram matrix; ALONE: without the sum of all silos.
 
     It is the best candidate; the model is the mean of those that validation cannot tell from it, of which count are.
     """
@@ -279,7 +301,10 @@ class NodeChoice:
 
 @dataclass(frozen=True)
 class NodeComparison:
-    """The primary measure of the silo's own validation, alone and with the sum, and how many nodes it has."""
+    """Primary measure on the silo's own validation nodes, alone and with the sum.
+
+    nodes: how many validation nodes there are.
+    """
 
     alone: float
     together: float | None
@@ -288,7 +313,10 @@ class NodeComparison:
 
 @dataclass(frozen=True)
 class NodeModel:
-    """A fitted model: plain arrays. weights: of all columns of the design, (D, c), 0 of those that it does not use."""
+    """Fitted closed form, as plain arrays.
+
+    weights: of all columns of the design, (D, c), 0 of those that the form does not use.
+    """
 
     spec: DesignSpec
     weights: Float32
@@ -298,7 +326,10 @@ class NodeModel:
 
     @property
     def linear(self) -> Float32:
-        """Weights of P^k X by the spec's powers, (powers, block, c); of projected ones a part of a mean."""
+        """Returns the weights of P^k X by the spec's powers, (powers, block, c).
+
+        Projected features have one block, the mean of the powers: each power has its part of the weights.
+        """
         powers, classes = len(self.spec.powers), self.weights.shape[1]
         rows = self.weights[1 : 1 + self.spec.linear]
         if self.spec.directions:
@@ -306,12 +337,12 @@ class NodeModel:
         return rows.reshape(powers, self.spec.block, classes)
 
     def scores(self, design: Float32) -> Float32:
-        """Scores of design rows, (m, c), before they are probabilities."""
+        """Computes scores of design rows, (m, c), before calibration."""
         found: Float32 = design @ self.weights
         return found
 
     def predict(self, design: Float32) -> Float32:
-        """Probabilities of design rows, (m, c)."""
+        """Computes probabilities of design rows, (m, c)."""
         return self.calibration.probabilities(self.scores(design))
 
 
@@ -388,7 +419,9 @@ def _candidates(
 
 
 def _choose(shard: NodeShard, design: Float32, candidates: list[tuple[_Candidate, float]]) -> _Candidate:
-    """Means the candidates that validation nodes cannot tell from the best; the fewer nodes, the more usual it is.
+    """Averages the candidates that validation nodes cannot tell from the best, and the usual one.
+
+    The fewer validation nodes, the more the usual candidate weighs.
 
     The usual one is what generalised cross-validation chooses without a validation node, of the first of the grams.
     """

@@ -1,4 +1,4 @@
-"""Fits logistic regressions on the rows of a design, for what a silo has alone: of these no sums over silos are made.
+"""Fits logistic regressions on the rows of a design, for a silo alone.
 
 A ridge needs its rows through Gram matrices alone, which add up; the gradient of a logistic regression depends on the
 weights at hand, so that silos would have to sum anew for each of its steps.
@@ -20,9 +20,9 @@ STEPS = 200  # at most
 
 
 def fit_logistic(rows: Float64, labels: NDArray[np.int64], classes: int) -> Iterator[tuple[float, Float64]]:
-    """Yields each strength, strongest first, with weights (D, c) that sum to 0 over classes; column 0 is a constant.
+    """Yields each strength, strongest first, with weights (D, c) that sum to 0 over classes.
 
-    rows: (m, D) of nodes whose labels (m,) are known. Nothing where there is no node.
+    rows: (m, D) of nodes whose labels (m,) are known; column 0 is a constant. Nothing is yielded without a node.
     """
     if not len(rows):
         return
@@ -39,7 +39,10 @@ def fit_logistic(rows: Float64, labels: NDArray[np.int64], classes: int) -> Iter
 
 
 def _loss(weights: Float64, rows: Float64, labels: NDArray[np.int64], penalty: float) -> tuple[float, Float64]:
-    """The cross entropy with the penalty, and its gradient; the first class has the score 0."""
+    """Computes the cross entropy with the penalty, and its gradient.
+
+    The first class has the score 0.
+    """
     by_class = weights.reshape(rows.shape[1], -1)
     scores = np.concatenate([np.zeros((len(rows), 1)), rows @ by_class], axis=1)
     chances = np.exp(scores - scores.max(1, keepdims=True))

@@ -11,12 +11,18 @@ Scores = NDArray[np.floating]
 
 
 def accuracy(scores: Scores, labels: Int64) -> float:
-    """Computes the share of nodes, (m,), whose class has the highest score, (m, c). nan without a node."""
+    """Computes the share of nodes, (m,), whose class has the highest score, (m, c).
+
+    nan without a node.
+    """
     return float(np.mean(scores.argmax(1) == labels)) if len(labels) else float("nan")
 
 
 def area_under_roc(scores: Scores, labels: Int64) -> float:
-    """Computes how often a node of class 1 scores above one of class 0; ties count half. nan where a class lacks."""
+    """Computes how often a node of class 1 scores above one of class 0.
+
+    Ties count half. nan where no node is of one of the classes.
+    """
     positive = labels == 1
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if not ones or not zeros:
@@ -26,11 +32,11 @@ def area_under_roc(scores: Scores, labels: Int64) -> float:
 
 
 def primary_name(classes: int) -> str:
-    """The measure by which is chosen."""
+    """Names the measure by which validation chooses."""
     return "auc" if classes == 2 else "accuracy"
 
 
 def primary_score(scores: Scores, labels: Int64, classes: int) -> float:
-    """Computes the measure by which is chosen; -inf where it is not defined."""
+    """Computes the measure by which validation chooses; -inf where the measure is not defined."""
     found = area_under_roc(scores, labels) if classes == 2 else accuracy(scores, labels)
     return found if np.isfinite(found) else float("-inf")

@@ -1,4 +1,4 @@
-"""SAGE: labels of nodes by layers that take a node's own numbers apart from the mean of its neighbours'.
+"""SAGE network: layers on a node's own hidden values, and on its neighbours' mean.
 
 Hamilton, Ying, Leskovec. Inductive Representation Learning on Large Graphs. NeurIPS 2017; as a backbone with residual
 connections in Platonov et al. A Critical Look at the Evaluation of GNNs under Heterophily. ICLR 2023. Shapes: n nodes,
@@ -19,7 +19,10 @@ from shared.method.tensors import count_outputs
 
 
 class NeighbourLayers(nn.Module):
-    """L layers x + ReLU(own y + neighbours mean(y) + bias), y = gain norm(x) + shift, each (L, h, h) or (L, h)."""
+    """L layers x + ReLU(own y + neighbours mean(y) + bias), y = gain norm(x) + shift.
+
+    Parameters have the shapes (L, h, h) or (L, h).
+    """
 
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
@@ -28,7 +31,10 @@ class NeighbourLayers(nn.Module):
         self.gain = nn.Parameter(torch.ones(layers, width))
 
     def step(self, layer: int, values: Tensor, means: Tensor) -> Tensor:
-        """One layer, (n, h) -> (n, h). Nothing is taken over a batch: each node is scaled by itself."""
+        """Computes one layer, (n, h) -> (n, h).
+
+        Each node is scaled by itself, so that a layer depends on no batch.
+        """
         scaled = nn.functional.layer_norm(values, values.shape[1:], self.gain[layer], self.shift[layer])
         neighbours = torch.sparse.mm(means, scaled)
         return torch.relu(scaled @ self.own[layer].T + neighbours @ self.neighbours[layer].T + self.bias[layer])
@@ -55,7 +61,7 @@ class SAGE(nn.Module):
         self.predictive = nn.Linear(width, outputs)
 
     def forward(self, rows: Tensor | None = None) -> Tensor:
-        """Logits of these nodes, (B, o); of all without rows."""
+        """Computes logits of these nodes, (B, o), or of all nodes without rows."""
         data = self.data.on(self.input.weight.device)
         values = torch.relu(self.input(self.dropout(data["features"])))
         for layer in range(len(self.layers.own)):
@@ -66,7 +72,7 @@ class SAGE(nn.Module):
 
 
 def mean_of_neighbours(adjacency: sparse.csr_array) -> Tensor:
-    """D^-1 A, sparse; the rows of isolated nodes are zero, (n, n)."""
+    """Computes D^-1 A, sparse, (n, n); the rows of isolated nodes are zero."""
     degrees = np.asarray(adjacency.sum(axis=1), dtype=np.float64).ravel()
     scaled = sparse.csr_array(
         sparse.diags_array(np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)) @ adjacency
@@ -79,7 +85,7 @@ def mean_of_neighbours(adjacency: sparse.csr_array) -> Tensor:
 
 
 def build_sage(shard: NodeShard, method: MethodSettings) -> SAGE:
-    """A SAGE of the shard's graph."""
+    """Builds a SAGE network of the shard's graph."""
     return SAGE(
         shard.features, shard.adjacency, method.width, method.layers, count_outputs(method), method.nodes.dropout
     )

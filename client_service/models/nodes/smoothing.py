@@ -25,7 +25,10 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Smoothing:
-    """corrected: share of an error that comes from neighbours, 0 without correction. smoothed: that of a score."""
+    """Shares of an error and of a score that come from a node's neighbours.
+
+    corrected: of an error, 0 without correction. smoothed: of a score, 0 without smoothing.
+    """
 
     corrected: float
     smoothed: float
@@ -35,7 +38,9 @@ SMOOTHINGS = tuple(Smoothing(one, other) for one in (0.0, 0.5, 0.8) for other in
 
 
 def smooth_scores(shard: NodeShard, scores: Float32 | Float64, smoothing: Smoothing) -> Float64:
-    """Corrects scores (n, c) by the spread errors of training nodes, then spreads scores with these nodes' labels.
+    """Spreads errors of training nodes, then the corrected scores, over edges.
+
+    scores: (n, c). In the second step training nodes have their labels as scores.
 
     # Paper: errors grow to the size of those of training nodes ("autoscale"); here: they are added as they arrive,
     # because the few training nodes of a silo have errors of the ridge that are small where it overfits.
@@ -55,7 +60,7 @@ def smooth_scores(shard: NodeShard, scores: Float32 | Float64, smoothing: Smooth
 
 
 def _spread(propagation: sparse.csr_array, given: Float64, share: float) -> Float64:
-    """(1 - share) (I - share P)^-1 given."""
+    """Approximates (1 - share) (I - share P)^-1 given, by iteration."""
     found = given
     for _ in range(STEPS):
         found = share * (propagation @ found) + (1.0 - share) * given
@@ -63,7 +68,7 @@ def _spread(propagation: sparse.csr_array, given: Float64, share: float) -> Floa
 
 
 def choose_smoothing(shard: NodeShard, scores: Float32 | Float64) -> Smoothing | None:
-    """Chooses by validation nodes; None where they do not clearly gain."""
+    """Chooses the smoothing with the best validation; None where validation hardly gains."""
     valid, classes = shard.nodes_of(VALID), len(shard.classes)
     if not len(valid):
         return None

@@ -35,9 +35,9 @@ class SpectralBases:
     coefficients: Float64
 
     def of_new_rows(self, powers: Float64) -> Float64:
-        """Bases (K + 1, m, F) of rows that were not there, from their rows of P^j x, (K + 1, m, F).
+        """Computes bases (K + 1, m, F) of new rows from their P^j x, (K + 1, m, F).
 
-        The columns' lengths and angles stay those of the nodes that were there.
+        The columns' lengths and angles stay those of the graph's own nodes.
         """
         bases: Float64 = np.einsum("kjf,jmf->kmf", self.coefficients, powers)
         return bases
@@ -101,7 +101,9 @@ def propagate_features(propagation: sparse.csr_array, features: sparse.csr_array
 def mixed_bases(
     propagation: sparse.csr_array, features: sparse.csr_array, order: int, homophily: float, tau: float
 ) -> SpectralBases:
-    """Computes tau P^k x + (1 - tau) u_k for k = 1 to K, and x for k = 0.
+    """Computes tau P^k x + (1 - tau) u_k for k from 1 to K.
+
+    For k = 0 the basis is x.
 
     homophily: h, from 0 to 1; theta = pi / 2 (1 - h). tau 1: powers of P alone; tau 0: bases at the angle theta alone.
     """
@@ -135,7 +137,7 @@ def mixed_bases(
 def _heterophily_bases(
     propagation: sparse.csr_array, values: Float64, order: int, cosine: float
 ) -> Iterator[tuple[Float64, Float64]]:
-    """Yields u_1 to u_K, (n, F), and what makes them out of P^j x, (K + 1, F).
+    """Yields u_k, (n, F), for k from 1 to K, and its coefficients of P^j x, (K + 1, F).
 
     # Paper: T_k of the mixed basis of the order before; here: a_k, because only with it all pairs meet at theta.
     """

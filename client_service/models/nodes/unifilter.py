@@ -1,4 +1,4 @@
-"""UniFilter: labels of nodes by one polynomial filter of their features, and a small network on top.
+"""UniFilter: labels of nodes by one polynomial filter of their features, and a small network.
 
 Huang, Wang, Li, Lio. How Universal Polynomial Bases Enhance Spectral Graph Neural Networks. ICML 2024. Shapes: n nodes,
 F features, K order, h width, o outputs: one for two classes, c for more.
@@ -40,25 +40,25 @@ class GraphData:
         return self
 
     def on(self, device: torch.device) -> GraphData:
-        """The same on a device, moved once."""
+        """Moves the tensors to a device once, and returns itself."""
         if any(value.device != device for value in self.tensors.values()):
             self.tensors = {name: value.to(device) for name, value in self.tensors.items()}
         return self
 
 
 class SeededDropout(nn.Module):
-    """Dropout whose draws follow from a seed, so that a round that is run again draws the same."""
+    """Dropout that draws by a seed, so that a repeated round draws the same."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
         self.share, self.seed, self.draws = share, 0, 0
 
     def begin(self, seed: int) -> None:
-        """Draw anew from this seed."""
+        """Starts the draws anew from this seed."""
         self.seed, self.draws = seed, 0
 
     def forward(self, values: Tensor) -> Tensor:
-        """Some numbers become 0 while training, and the others grow."""
+        """Sets some numbers to 0 while training, and scales the others up."""
         if not self.training or self.share == 0:
             return values
         generator = torch.Generator().manual_seed((self.seed + self.draws) % (1 << 63))
@@ -93,7 +93,7 @@ class UniFilter(nn.Module):
         self.hidden, self.predictive = nn.Linear(features, width), nn.Linear(width, outputs)
 
     def forward(self, rows: Tensor | None = None) -> Tensor:
-        """Logits of these nodes, (B, o); of all without rows."""
+        """Computes logits of these nodes, (B, o), or of all nodes without rows."""
         data = self.data.on(self.filter.weight.device)
         first, others = data["first"], data["others"]
         if rows is not None:
@@ -101,13 +101,13 @@ class UniFilter(nn.Module):
         return self.label_filtered(first * self.filter.weight[0] + torch.tensordot(self.filter.weight[1:], others, 1))
 
     def label_filtered(self, filtered: Tensor) -> Tensor:
-        """Logits of nodes by their filtered features, (B, F) -> (B, o)."""
+        """Computes logits of nodes from their filtered features, (B, F) -> (B, o)."""
         logits: Tensor = self.predictive(torch.relu(self.hidden(self.dropout(filtered))))
         return logits
 
     @torch.no_grad()
     def arrays_at_rest(self) -> dict[str, Float32]:
-        """Coefficients and layers as they answer, by the names under which they are exchanged."""
+        """Returns coefficients and layers by the names under which they are exchanged."""
         values: dict[str, Tensor] = {"filter.weight": self.filter.weight}
         for name, layer in (("hidden", self.hidden), ("predictive", self.predictive)):
             values |= {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
@@ -115,7 +115,7 @@ class UniFilter(nn.Module):
 
     @torch.no_grad()
     def label_new_nodes(self, powers: Float64) -> Tensor:
-        """Logits of nodes that were not in the graph, by their rows of P^k x, (K + 1, m, F) -> (m, o)."""
+        """Computes logits (m, o) of nodes outside the graph from P^k x, (K + 1, m, F)."""
         weight = self.filter.weight.detach().cpu().double().numpy()
         mixed: Float64 = np.einsum("k,kjf->jf", weight, self.coefficients)
         filtered = np.einsum("jf,jmf->mf", mixed, powers)
@@ -124,7 +124,10 @@ class UniFilter(nn.Module):
 
 
 class MaskedUniFilter(UniFilter):
-    """UniFilter whose two layers are seen through private masks (FED-PUB): weight * mask, entry by entry."""
+    """UniFilter with private masks on the weights of both layers (FED-PUB).
+
+    A masked weight is weight * mask, entry by entry.
+    """
 
     def __init__(self, bases: SpectralBases, width: int, outputs: int, dropout: float = 0.0) -> None:
         super().__init__(bases, width, outputs, dropout)
@@ -134,13 +137,13 @@ class MaskedUniFilter(UniFilter):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Weights under the names that others know, masks as "mask.<name of the weight>"."""
+        """Yields weights under their exchanged names, and masks as "mask.<name of the weight>"."""
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
             yield unmasked_name(name), parameter
 
 
 def build_unifilter(shard: NodeShard, method: MethodSettings, kind: type[UniFilter] = UniFilter) -> UniFilter:
-    """A UniFilter of the shard's graph. Slow on large graphs."""
+    """Builds a UniFilter of the shard's graph. Slow on large graphs."""
     nodes = method.nodes
     bases = mixed_bases(
         propagation_matrix(shard.adjacency), shard.features, nodes.order, training_homophily(shard), nodes.tau
@@ -149,7 +152,10 @@ def build_unifilter(shard: NodeShard, method: MethodSettings, kind: type[UniFilt
 
 
 def training_homophily(shard: NodeShard) -> float:
-    """h: share of edges between training nodes whose labels are equal; .75 where there is none."""
+    """Computes h, the share of edges between training nodes whose labels are equal.
+
+    .75 where no edge joins two training nodes.
+    """
     known = shard.edge_homophily(shard.nodes_of(TRAIN))
     return UNKNOWN_HOMOPHILY if known is None else known
 
@@ -159,9 +165,10 @@ SIDES = {"signature_low": 1.0, "signature_high": 0.0}
 
 
 def measure_signature(shard: NodeShard, order: int, name: str) -> Float32:
-    """The leading direction of features in each basis 1 to K, with its largest entry above 0, (K, F).
+    """Computes the leading direction of features in each basis 1 to K, (K, F).
 
-    p^k (signature_low) and q^k (signature_high): the first right singular vector of the centred basis (n, F).
+    p^k (signature_low) and q^k (signature_high) are the first right singular vector of the centred basis (n, F), with
+    its largest entry above 0.
     """
     # Paper: which numbers of a client p and q are is told in the main text alone; here: the released code's leading
     # directions, with a fixed sign, because distances between clients depend on it.
@@ -171,7 +178,10 @@ def measure_signature(shard: NodeShard, order: int, name: str) -> Float32:
 
 
 def lead_direction(basis: Float64) -> Float64:
-    """First right singular vector of the centred columns, its largest entry above 0, (F,); zeros where all is 0."""
+    """Computes the first right singular vector of the centred columns, (F,).
+
+    Its largest entry is above 0; zeros where all columns are constant.
+    """
     centred = basis - basis.mean(axis=0)
     products = centred @ centred.T if len(centred) < centred.shape[1] else centred.T @ centred
     values, vectors = np.linalg.eigh(products)
