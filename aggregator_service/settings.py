@@ -341,7 +341,7 @@ class AggregatorSettings(Listening, EnvironmentSettings):
 
 
 def _with_sums(method: MethodSettings, *, alone: bool, strategy: str) -> MethodSettings:
-    """The settings with the sums that are shared; alone: nothing is trained.
+    """Completes the settings by the sums that are shared; alone: nothing is trained.
 
     With a list of items its length chooses the kind, unless the settings say one; visits have transitions, and nodes
     Gram sums. Without one

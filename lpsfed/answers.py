@@ -161,7 +161,10 @@ class SentInteractions:
 
 @dataclass(frozen=True)
 class NearNode:
-    """A neighbour that counts for a label. contribution: what it adds to the score of the label, before calibration."""
+    """Neighbour that counts for a label.
+
+    contribution: what it adds to the score of the label, before calibration.
+    """
 
     node: str
     weight: float
@@ -188,7 +191,7 @@ class LabelledNode:
 
 @dataclass(frozen=True)
 class JoiningGain:
-    """A measure on the silo's own validation nodes: of its own closed form, and of what answers."""
+    """Measure on the silo's own validation nodes: its own closed form, and what answers."""
 
     measure: str
     nodes: int
@@ -199,7 +202,10 @@ class JoiningGain:
 
 @dataclass(frozen=True)
 class LabelledNodes:
-    """A label for each node of the question, in its order. joining: what joining has added, where there is a model."""
+    """Labels of the nodes of a question, in its order.
+
+    joining: what joining has added, where there is a model.
+    """
 
     results: tuple[LabelledNode, ...]
     model: str | None = None
@@ -208,13 +214,16 @@ class LabelledNodes:
 
 @dataclass(frozen=True)
 class SentNodes:
-    """What became of nodes that were sent. waiting: new ones without features, which wait for some."""
+    """Counts of sent nodes.
+
+    waiting: new ones without features, which wait for some.
+    """
 
     accepted: int = 0
     waiting: int = 0
 
     def __add__(self, other: SentNodes) -> SentNodes:
-        """Of both together."""
+        """Adds up two answers."""
         return SentNodes(self.accepted + other.accepted, self.waiting + other.waiting)
 
 

@@ -89,7 +89,7 @@ class Interaction:
 
 @dataclass(frozen=True)
 class NewNode:
-    """A node that is asked for without being sent, or one of the silo as it would be with other features or neighbours.
+    """Description of a node: a new one, or a silo's with other features or neighbours.
 
     features: by their names, or all in the shard's order. neighbours: weights of edges by the other node's id.
     """
@@ -107,7 +107,9 @@ class NewNode:
 
 @dataclass(frozen=True)
 class NodeEvent:
-    """What is said of a node; what is left out stays. neighbours: weights of edges by the other node's id, 0: none.
+    """Features, edges and label of a node; what is left out stays.
+
+    neighbours: weights of edges by the other node's id, 0: none.
 
     label: one of the silo's classes. unlabelled: the label is not known any more.
     """
@@ -243,19 +245,19 @@ def predict_next(
 
 
 def label_nodes(nodes: Sequence[str | NewNode]) -> ApiCall[LabelledNodes]:
-    """Labels of nodes of the silo, by id, and of described ones."""
+    """Asks for labels of nodes of the silo, by id, and of described ones."""
     asked = [one if isinstance(one, str) else one.to_json() for one in nodes]
     return ApiCall("POST /v1/labels", "POST", "/v1/labels", LabelledNodes, body={"nodes": asked})
 
 
 def send_nodes(events: Sequence[NodeEvent]) -> ApiCall[SentNodes]:
-    """Say what at most NODES_A_CALL nodes are."""
+    """Sends features, edges and labels of at most NODES_A_CALL nodes."""
     body = {"nodes": [one.to_json() for one in events]}
     return ApiCall("POST /v1/nodes", "POST", "/v1/nodes", SentNodes, body=body)
 
 
 def erase_node(node: str) -> ApiCall[Erasure]:
-    """Erase a node from everything that the silo keeps."""
+    """Erases a node from everything that the silo keeps."""
     return ApiCall("DELETE /v1/nodes/{node}", "DELETE", f"/v1/nodes/{_escape(node)}", Erasure)
 
 

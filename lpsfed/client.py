@@ -130,14 +130,18 @@ class Client:
         return sent
 
     def label_nodes(self, nodes: Sequence[str | NewNode]) -> LabelledNodes:
-        """The most likely label of each of at most 1,000 nodes: ids of the silo's, or descriptions of others.
+        """Asks for the most likely label of each of at most 1,000 nodes.
+
+        nodes: ids of the silo's, or descriptions of others.
 
         RefusedError with code `not-found` where an id is unknown. A silo of users or visits refuses.
         """
         return self._send(calls.label_nodes(nodes))
 
     def send_nodes(self, events: Iterable[NodeEvent]) -> SentNodes:
-        """Say what nodes are, for however many. All are on the silo's disk when this returns.
+        """Sends features, edges and labels of nodes, however many.
+
+        All are on the silo's disk when this returns.
 
         Where it raises, those of the first calls are; to send the same again changes nothing.
         """
@@ -147,7 +151,7 @@ class Client:
         return sent
 
     def erase_node(self, node: str) -> Erasure:
-        """Erase a node with its features, edges and label from all that the silo keeps."""
+        """Erases a node with its features, edges and label from all that the silo keeps."""
         return self._send(calls.erase_node(node))
 
     def erase_user(self, user: str) -> Erasure:

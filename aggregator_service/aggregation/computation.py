@@ -129,7 +129,10 @@ def _state_of_sum(archive: Archive, run: Run, exchange: SecureRound) -> State:
 
 
 def describe_collaboration(archive: Archive, run: Run) -> CollaborationOut | None:
-    """Who learns from whom after the run's last aggregated round; None where all get the same, or it is not kept."""
+    """Reads who learns from whom after the run's last aggregated round.
+
+    None where all clients get the same, or where nothing is kept of the run.
+    """
     if (recall := archive.strategy(run.request).collaboration) is None:
         return None
     with archive.database.reading() as connection:

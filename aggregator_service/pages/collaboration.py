@@ -1,4 +1,4 @@
-"""Heat map of who learns from whom, where each client gets a mixture of its own."""
+"""Heat map of who learns from whom, where each client gets its own mixture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ SHOWN, SHADES = 30, 10
 
 @dataclass(frozen=True)
 class HeatCell:
-    """One weight: as it is written, and its shade from 0 to SHADES of the largest weight that is shown."""
+    """One weight as text, with its shade.
+
+    shade: from 0 to SHADES of the largest weight that is shown.
+    """
 
     value: str
     shade: int
@@ -19,7 +22,7 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class HeatRow:
-    """What one client gets of each."""
+    """Weights of one client: what the client gets of each."""
 
     client: str
     cells: tuple[HeatCell, ...]
@@ -27,7 +30,7 @@ class HeatRow:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """W of the clients that a page holds. notes: what it follows from. more: how many clients are not shown."""
+    """Weights W of the clients that a page shows."""
 
     round: int
     clients: tuple[str, ...]
@@ -37,7 +40,7 @@ class HeatMap:
 
 
 def draw_heat_map(found: CollaborationOut | None) -> HeatMap | None:
-    """The weights of the first clients by name; None where all get the same."""
+    """Draws the weights of the first clients by name; None where all get the same."""
     if found is None:
         return None
     shown = found.clients[:SHOWN]
@@ -59,7 +62,7 @@ def draw_heat_map(found: CollaborationOut | None) -> HeatMap | None:
 
 
 def _describe(columns: tuple[float, ...]) -> str:
-    """The least and the most over orders."""
+    """Writes the least and the most over orders."""
     if not columns:
         return "no"
     least, most = min(columns), max(columns)

@@ -149,8 +149,10 @@ def _serves(run: Run, kept: frozenset[str], *, has_basis: bool) -> bool:
 
 
 def kept_sums(database: Database) -> frozenset[str]:
-    """The runs whose sums stay available, whatever the retention time: the newest of each part, and what they are
-    over."""
+    """Lists the runs whose sums are kept, whatever the retention time.
+
+    They are the newest of each part, and the runs over whose sums these count.
+    """
     newest = {find_sum(run.request.method).part: run for run in _finished_sum_runs(database)}
     over = {name for run in newest.values() for name in (run.request.items, run.request.over) if name is not None}
     return frozenset(run.name for run in newest.values()) | over

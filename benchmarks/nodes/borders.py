@@ -22,13 +22,16 @@ from shared.sums.node_borders import NODE_BORDERS, TABLE
 
 
 def border_method(given: DividedGraph) -> MethodSettings:
-    """The settings of a run that sums borders for as many hops as the design has."""
+    """Returns the settings of border sums over as many hops as the design has."""
     basis = BasisSettings(kind=NODE_BORDERS.name, rounds=given.nodes.hops + 1)
     return given.method.model_copy(update={"basis": basis, "sums": {}})
 
 
 def sum_borders(silos: Sequence[NodeShard], method: MethodSettings, run: str) -> tuple[Borders, list[bytes]]:
-    """Sums the borders of silos as secure aggregation sums them. Returns the tables, and each silo's secret of it."""
+    """Sums the borders of silos as secure aggregation sums them.
+
+    Returns the tables, and each silo's secret of the run.
+    """
     secrets = [hashlib.sha256(f"{run} {silo.name}".encode()).digest() for silo in silos]
     sums: dict[int, Sums] = {}
 
@@ -54,7 +57,7 @@ def run_borders(given: DividedGraph) -> SiloScores:
 
 
 def describe_borders(silos: Sequence[NodeShard]) -> dict[str, float]:
-    """The share of nodes of which a silo reads border sums, and of foreign edge ends that are in them."""
+    """Computes the shares of nodes and of foreign edge ends that border sums reach."""
     read = sum(int(np.count_nonzero(silo.borders.counts)) for silo in silos if silo.borders is not None)
     ends = sum(int(silo.borders.counts.sum()) for silo in silos if silo.borders is not None)
     foreign = sum(int(silo.foreign.counts.sum()) for silo in silos if silo.foreign is not None)
@@ -63,12 +66,18 @@ def describe_borders(silos: Sequence[NodeShard]) -> dict[str, float]:
 
 
 def run_all_edges(given: DividedGraph) -> SiloScores:
-    """Gram sums where each silo knew the features of all foreign neighbours: what border sums can bring at most."""
+    """Runs Gram sums where each silo knows the features of all foreign neighbours.
+
+    That is the most that border sums can bring.
+    """
     return run_gram(replace(given, silos=complete_exactly(given)))
 
 
 def complete_exactly(given: DividedGraph) -> tuple[NodeShard, ...]:
-    """Silos with the sums over all foreign neighbours, of the whole graph. Features are taken as they are."""
+    """Completes silos by the sums over all foreign neighbours in the whole graph.
+
+    Features are taken as they are.
+    """
     whole, hops = given.whole, given.nodes.hops
     scales = inverse_roots(np.asarray(whole.adjacency.sum(1), np.float64).ravel())[:, None]
     product = whole.features.toarray().astype(np.float64)

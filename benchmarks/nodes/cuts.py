@@ -1,4 +1,4 @@
-"""Node graphs of the benchmark: where their files are, with which settings, and one drawn cut into silos."""
+"""Node graphs of the benchmark: their files, their settings, and a draw of silos."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {"minesweeper": {"nodes.random_featu
 
 @dataclass(frozen=True)
 class DividedGraph:
-    """One draw of a benchmark: silos of one graph, and the graph itself with the silos' splits.
+    """One draw of a benchmark: silos of one graph, and the whole graph with their splits.
 
     rows: of each silo's nodes in the whole graph. kept: the share of edges inside silos. seed: of cut and splits.
     """
@@ -40,12 +40,15 @@ class DividedGraph:
 
     @property
     def nodes(self) -> NodeSettings:
-        """The settings of nodes, with the graph's sizes."""
+        """Returns the settings of nodes, with the graph's sizes."""
         return self.method.nodes
 
 
 def locate_graph_file(name: str, data: str | None) -> Path:
-    """Finds a graph by its path, or by its name in the folder of data sets. SettingsError where there is none."""
+    """Finds a graph by its path, or by its name among the data sets.
+
+    SettingsError where there is none.
+    """
     if Path(name).exists():
         return Path(name)
     folder = data_folder(data) or BESIDE
@@ -59,7 +62,10 @@ def locate_graph_file(name: str, data: str | None) -> Path:
 
 
 def settings_of(graph: NodeShard, changes: Mapping[str, Any]) -> MethodSettings:
-    """The settings of a graph, with its sizes. changes: by dotted names. SettingsError for one that there is not."""
+    """Returns the settings of a graph, with its sizes.
+
+    changes: by dotted names. SettingsError for an unknown one.
+    """
     known = next((SETTINGS[name] for name in SETTINGS if graph.name.startswith(name)), {})
     sizes = {"nodes.features": graph.features.shape[1], "nodes.classes": len(graph.classes)}
     return method_settings(**{**sizes, **known, **changes})
@@ -74,7 +80,7 @@ def divide_by_seed(
     cut: str | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> DividedGraph:
-    """Reads a graph, cuts it into silos and draws the splits within each by one seed."""
+    """Reads a graph, cuts it into silos, and draws their splits, all by one seed."""
     graph = read_graph(path)
     method = settings_of(graph, changes or {})
     found = cut_graph(graph, parts, seed, cut)

@@ -1,4 +1,4 @@
-"""Figures of methods on silos of node graphs: means over silos, over nodes, who is harmed, intervals over nodes."""
+"""Figures of methods on silos of node graphs: means, harmed silos, intervals over nodes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def describe_scores(given: DividedGraph, found: SiloScores) -> dict[str, Any]:
 
 
 def compare_scores(pairs: Sequence[tuple[Tested, Tested]]) -> dict[str, Any]:
-    """Compares two methods on the same test nodes of all draws: the mean gain of a silo, and its interval over nodes.
+    """Compares two methods on the same test nodes: a silo's mean gain, with its interval.
 
     pairs: of each draw, the method and what it is compared with. harmed: silos whose measure is lower, of all draws.
     """
@@ -89,5 +89,5 @@ def compare_scores(pairs: Sequence[tuple[Tested, Tested]]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """The mean and the deviation over draws."""
+    """Computes the mean and the deviation over draws."""
     return {"mean": float(np.mean(values)), "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}

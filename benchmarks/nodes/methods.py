@@ -30,7 +30,7 @@ from shared.sums.sum import UInt32
 
 @dataclass(frozen=True)
 class SiloScores:
-    """What a method gives: of each silo the scores of all its nodes, (n, c), higher for a likelier class.
+    """Scores of a method: of each silo's nodes, (n, c), higher for a likelier class.
 
     bytes_up: what one silo sends in all, the mean over silos. more: what else is worth a line of the JSON.
     """
@@ -42,7 +42,10 @@ class SiloScores:
 
 @dataclass(frozen=True)
 class NodeMethod:
-    """A method of the benchmark. alone: what its silos have without the others; by default the closed form."""
+    """Method of the benchmark.
+
+    alone: what its silos have without the others; by default the closed form.
+    """
 
     name: str
     title: str
@@ -51,7 +54,10 @@ class NodeMethod:
 
 
 def fit_alone(shard: NodeShard, nodes: NodeSettings, *, logistic: bool = False) -> tuple[NodeModel, Float32]:
-    """Fits the closed form of one graph by its own nodes alone. Returns it and the probabilities of all nodes."""
+    """Fits the closed form of one graph by its own nodes alone.
+
+    Returns the model, and the probabilities of all nodes.
+    """
     spec = spec_of_settings(nodes)
     design = make_design(shard, spec, find_own_projection(shard, spec))
     model = fit_nodes(shard, design, spec, logistic=logistic)
@@ -59,7 +65,10 @@ def fit_alone(shard: NodeShard, nodes: NodeSettings, *, logistic: bool = False) 
 
 
 def run_alone(given: DividedGraph, *, logistic: bool = False) -> SiloScores:
-    """Fits the closed form of each silo alone: a ridge, as of sums, or whichever of ridge and logistic is better."""
+    """Fits the closed form of each silo alone.
+
+    logistic: may a silo have a logistic regression where it is better than the ridge?
+    """
     fitted = [fit_alone(silo, given.nodes, logistic=logistic) for silo in given.silos]
     return SiloScores(
         tuple(scores for _, scores in fitted), more={"choices": count_choices([one for one, _ in fitted])}
@@ -67,13 +76,19 @@ def run_alone(given: DividedGraph, *, logistic: bool = False) -> SiloScores:
 
 
 def run_centralised(given: DividedGraph) -> SiloScores:
-    """Fits the closed form of the whole graph, with the edges between silos, by the same splits."""
+    """Fits the closed form of the whole graph, by the same splits.
+
+    The edges between silos are there.
+    """
     model, scores = fit_alone(given.whole, given.nodes)
     return SiloScores(tuple(scores[rows] for rows in given.rows), more={"choices": count_choices([model])})
 
 
 def run_gram(given: DividedGraph) -> SiloScores:
-    """Sums Gram matrices of all silos, as secure aggregation sums them, and fits each silo with them and its own."""
+    """Sums the Gram matrices of all silos, and fits each silo by sum and own part.
+
+    The sum is in fixed point, as secure aggregation has it.
+    """
     summed, sent = sum_grams(given)
     spec = spec_of_settings(given.nodes)
     projection = summed.find_projection(given.nodes)
@@ -87,7 +102,7 @@ def run_gram(given: DividedGraph) -> SiloScores:
 
 
 def run_smoothed(given: DividedGraph) -> SiloScores:
-    """Corrects and smooths what Gram sums give over each silo's edges, where its validation gains."""
+    """Corrects and smooths the scores of Gram sums, where a silo's validation gains."""
     found, chosen = run_gram(given), {"smoothed": 0}
     scores = []
     for silo, own in zip(given.silos, found.scores, strict=True):
@@ -98,7 +113,10 @@ def run_smoothed(given: DividedGraph) -> SiloScores:
 
 
 def sum_grams(given: DividedGraph) -> tuple[SummedGram, float]:
-    """Sums what silos send for Gram sums, in fixed point. Returns it and the bytes that each of them sends."""
+    """Sums what silos send for Gram sums, in fixed point.
+
+    Returns the sum, and the bytes that each silo sends.
+    """
     nodes, silos, sent, directions = given.nodes, len(given.silos), 0, None
     if nodes.projected:
         words = [FORM.encode(count_products(silo, given.method).ravel(), silos, PRODUCTS) for silo in given.silos]
@@ -118,7 +136,7 @@ def _sum_words(words: list[UInt32]) -> UInt32:
 
 
 def count_choices(models: list[NodeModel]) -> dict[str, int]:
-    """Counts how many silos chose what: form and own share."""
+    """Counts how many silos chose each form and own share."""
     found: dict[str, int] = {}
     for model in models:
         own = "alone" if model.choice.own == float("inf") else f"own x {model.choice.own:g}"

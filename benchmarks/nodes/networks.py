@@ -33,14 +33,14 @@ ROUNDS = 100
 
 @dataclass
 class SiloRecord:
-    """One silo over the rounds: its best round by its own validation, and the scores of all nodes there."""
+    """Best round of one silo by its own validation, with the scores of all nodes."""
 
     valid: float = float("-inf")
     round: int = 0
     scores: Float32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     def judge(self, trainer: NodeNetworkTrainer, number: int) -> None:
-        """Keep the scores where validation is better than in any round before."""
+        """Keeps the scores of a round that validates better than all before."""
         shard, found = trainer.shard, label_probabilities(trainer.model)
         rows = shard.nodes_of(VALID)
         valid = judge_validation(found[rows], shard.labels[rows])
@@ -49,7 +49,10 @@ class SiloRecord:
 
 
 def judge_validation(probabilities: Float64, labels: Int64) -> float:
-    """Area under the curve of two classes; of more, the negative cross entropy: accuracy ties over few nodes."""
+    """Computes the area under the curve of two classes; of more, minus the cross entropy.
+
+    Accuracy ties over few nodes.
+    """
     if probabilities.shape[1] == 2:
         return primary_score(probabilities, labels, 2)
     known = np.maximum(probabilities[np.arange(len(labels)), labels], 1e-9)
@@ -58,7 +61,10 @@ def judge_validation(probabilities: Float64, labels: Int64) -> float:
 
 @dataclass(frozen=True)
 class FederationRecord:
-    """records: of each silo in the order given. bytes_up: of one silo over all rounds, the mean over silos."""
+    """Records of all silos over a run.
+
+    records: in the order given. bytes_up: of one silo over all rounds, the mean over silos.
+    """
 
     records: tuple[SiloRecord, ...]
     bytes_up: float
@@ -66,14 +72,14 @@ class FederationRecord:
 
     @property
     def valid(self) -> float:
-        """Mean over silos of the best round's validation."""
+        """Computes the mean over silos of the best round's validation."""
         return float(np.mean([one.valid for one in self.records]))
 
 
 def train_federation(
     shards: Sequence[NodeShard], method: MethodSettings, strategy: str, rounds: int, seed: int
 ) -> FederationRecord:
-    """All silos train in every round; each is judged after it by what it was given."""
+    """Trains all silos in every round, and judges each by what it was given."""
     built = build_strategy(strategy, method)
     trainers = {one.name: begin_silo(one, built, method, seed) for one in shards}
     state, sent = State(built.start(method, seed)), dict[str, Update]()
@@ -93,7 +99,7 @@ def train_federation(
 
 
 def begin_silo(shard: NodeShard, strategy: Strategy, method: MethodSettings, seed: int) -> NodeNetworkTrainer:
-    """A silo's trainer where a run with this seed begins."""
+    """Begins the trainer of a silo in a run with this seed."""
     trainer = NodeNetworkTrainer(shard, method, CPU, kind=strategy.model)
     trainer.initialise(seed)
     return trainer
@@ -121,7 +127,7 @@ USUAL: Mapping[str, Any] = {"nodes.order": 5, "nodes.tau": 1.0, "learning_rate":
 def network_settings(
     given: DividedGraph, known: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Any]
 ) -> MethodSettings:
-    """Settings of the graph's networks, with its sizes and with what the method changes."""
+    """Completes the settings of the graph's networks by its sizes and the method's changes."""
     chosen = next((known[name] for name in known if given.name.startswith(name)), USUAL)
     sizes = {"nodes.features": given.nodes.features, "nodes.classes": given.nodes.classes}
     return override({}, {"model": "unifilter", **sizes, **chosen, **changes})
@@ -158,7 +164,7 @@ def describe_network(
     known: Mapping[str, Mapping[str, Any]] = LOCAL,
     rounds: int = ROUNDS,
 ) -> NodeMethod:
-    """A method that trains networks."""
+    """Describes a method that trains networks."""
     own = partial(run_network, strategy=strategy, changes=changes or {}, known=known, rounds=rounds)
     return NodeMethod(name, title, own)
 

@@ -33,7 +33,10 @@ SHARES = (0.2, 0.4, 0.4)
 
 @dataclass(frozen=True)
 class NodeBenchmark:
-    """What is measured. seeds: so many, from `first`. official: the splits that come with the data, as one silo."""
+    """Options of one benchmark.
+
+    seeds: so many, from `first`. official: the splits that come with the data, as one silo.
+    """
 
     name: str
     methods: tuple[str, ...] = ("gram",)
@@ -66,7 +69,7 @@ def find_methods(names: Sequence[str]) -> list[NodeMethod]:
 
 
 def run_floor_of(floor: Any) -> Any:
-    """A floor of each silo as a method."""
+    """Makes a method of a floor of each silo."""
     return lambda given: SiloScores(tuple(floor(silo).astype("float32") for silo in given.silos))
 
 

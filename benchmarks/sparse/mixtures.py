@@ -1,4 +1,4 @@
-"""Do weights of who resembles whom (FedGSP's W) help silos of users and items more than equal ones? No services run.
+"""Compares equal sums of silos' item pairs with sums weighted by FedGSP's W.
 
 EASE of sums of all silos' pairs X'X, weighted for each silo: by W in the place of an equal sum, which is what LPSFed's
 rhobar (Eq. 12) mixes with. Signatures are the leading directions of the silos' items on the graph of their users, two
@@ -45,7 +45,10 @@ RULES: Mapping[str, GraphRule] = {
 
 
 def describe_silos(shards: Sequence[Shard], items: int) -> tuple[Float64, Float64]:
-    """Leading directions of items in the bases of each silo's graph of users, low and high, (M, K, N)."""
+    """Computes leading directions of items in each silo's graph of users, (M, K, N).
+
+    Low and high frequencies have one array each.
+    """
     sides: list[list[list[Float64]]] = [[], []]
     for shard in shards:
         wide = widen_items(shard.train, shard, items)
@@ -59,14 +62,14 @@ def describe_silos(shards: Sequence[Shard], items: int) -> tuple[Float64, Float6
 
 
 def widen_items(matrix: sparse.csr_array, shard: Shard, items: int) -> sparse.csr_array:
-    """A silo's users over the list of all items, (M, N)."""
+    """Widens a silo's users to the list of all items, (M, N)."""
     found = sparse.coo_array(matrix)
     places = np.asarray(shard.places)[found.col]
     return sparse.csr_array((found.data.astype(np.float32), (found.row, places)), shape=(matrix.shape[0], items))
 
 
 def learn_weights(low: Float64, high: Float64, rule: GraphRule) -> Float64:
-    """The mean of W over orders, once it has settled, (M, M)."""
+    """Computes the mean of W over orders, once W has settled, (M, M)."""
     settled = []
     for order in range(low.shape[1]):
         weights = begin_weights(len(low))
@@ -78,7 +81,9 @@ def learn_weights(low: Float64, high: Float64, rule: GraphRule) -> Float64:
 
 
 def measure_mixture(shard: Shard, mixed: Float32, own: Float32, owns: Sequence[float]) -> PerUser:
-    """NDCG@20 of each test user of the silo: pairs of all, and a share of its own, by the ridge that validation takes.
+    """Measures NDCG@20 of each test user by pairs of all silos and a share of its own.
+
+    The ridge and the share are what validation takes.
 
     mixed, own: over the list of all items, (N, N).
     """
@@ -93,14 +98,14 @@ def measure_mixture(shard: Shard, mixed: Float32, own: Float32, owns: Sequence[f
 
 
 def judge_lists(shard: Shard, weights: Float32, *, valid: bool) -> PerUser:
-    """NDCG@20 of each user with such items."""
+    """Measures NDCG@20 of each user who has validation or test items."""
     seen = shard.train if valid else sparse.csr_array(shard.train + shard.valid)
     top = ranked_by(lambda rows: shard.train[rows] @ weights)
     return METRICS[PRIMARY].per_user(*find_hits(top, shard.valid if valid else shard.test, seen))
 
 
 def measure_ways(shards: Sequence[Shard], items: int) -> dict[str, list[PerUser]]:
-    """Of each way the users of each silo."""
+    """Measures the users of each silo by each way."""
     pairs = [(wide.T @ wide).toarray() for one in shards for wide in [widen_items(one.train, one, items)]]
     low, high = describe_silos(shards, items)
     count = len(shards)
@@ -118,7 +123,7 @@ def measure_ways(shards: Sequence[Shard], items: int) -> dict[str, list[PerUser]
 
 
 def compare_ways(found: Mapping[str, Sequence[PerUser]]) -> Iterator[list[str]]:
-    """A line a way: the mean over users, and the difference to the equal sum."""
+    """Yields a row of each way: the mean over users, and the difference to the equal sum."""
     equal = np.concatenate(found[EQUAL])
     for name, silos in found.items():
         values = np.concatenate(silos)
@@ -128,13 +133,13 @@ def compare_ways(found: Mapping[str, Sequence[PerUser]]) -> Iterator[list[str]]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add which set, and how users are divided."""
+    """Adds the options of data set and cut."""
     parser.add_argument("--name", default="ml-100k", help=NAME_HELP)
     parser.add_argument("--cut", default="users", help="users: by taste; random")
 
 
 def main() -> None:
-    """See the module."""
+    """Prints the comparison."""
     given = parse_silos(__doc__, add_options)
     with threadpool_limits(1):
         dataset = read_thin(given)

@@ -1,4 +1,4 @@
-"""How soon does a silo label a node? Nodes posted to a real client over HTTP, one request after the other.
+"""Measures how soon a silo labels a node, by requests to a real client.
 
 python -m benchmarks.speed.node_labels GRAPH [--asked 2000] [--neighbours 20]
 
@@ -42,7 +42,7 @@ BATCH = 100
 
 
 def draw_new(shard: NodeShard, neighbours: int, rng: np.random.Generator) -> dict[str, Any]:
-    """A node that the silo does not have: the features of one that it has, and drawn neighbours."""
+    """Draws a new node: features of a node of the silo, and random neighbours."""
     row, ids = int(rng.integers(len(shard.node_ids))), shard.node_ids
     around = rng.choice(len(ids), min(neighbours, len(ids)), replace=False)
     features = shard.features[[row]].toarray()[0].tolist()
@@ -50,7 +50,7 @@ def draw_new(shard: NodeShard, neighbours: int, rng: np.random.Generator) -> dic
 
 
 def time_requests(line: RequestConnection, key: str, bodies: Sequence[dict[str, Any]]) -> list[float]:
-    """Milliseconds of each."""
+    """Measures the milliseconds of each request."""
     times = []
     for body in bodies:
         request = write_request("POST", "/v1/labels", key, body)
@@ -61,7 +61,7 @@ def time_requests(line: RequestConnection, key: str, bodies: Sequence[dict[str, 
 
 
 def time_answers(answers: NodeLabels, bodies: Sequence[dict[str, Any]]) -> list[float]:
-    """Milliseconds of one core of each."""
+    """Measures the milliseconds that each answer takes of one core."""
     times = []
     for message in map(LabelsIn.model_validate, bodies):
         began = time.process_time()
@@ -71,7 +71,7 @@ def time_answers(answers: NodeLabels, bodies: Sequence[dict[str, Any]]) -> list[
 
 
 def measure(shard: NodeShard, asked: int, neighbours: int) -> list[tuple[str, ...]]:
-    """Rows of the table: known nodes, the one with most neighbours, new nodes, and batches."""
+    """Measures the rows of the table: known nodes, the busiest, new nodes, and batches."""
     rng, ids = np.random.default_rng(0), shard.node_ids
     with tempfile.TemporaryDirectory() as place:
         save_node_shard(Path(place) / "silo", replace(shard, name="silo"))

@@ -78,8 +78,11 @@ async def post_nodes(message: NodesIn, service: Service) -> NodesOut:
 
 @router.delete("/nodes/{node}")
 async def erase_node(node: NodePath, service: Service) -> ErasedNodeOut:
-    """The node is unknown from the next answer on, with its features, edges and label; shard, caches, checkpoints and
-    model follow with a refresh that begins by itself. The receipt tells when that is done."""
+    """Erases a node, which is unknown from the next answer on.
+
+    Its features, edges and label leave shard, caches, checkpoints and model with a refresh that begins by itself. The
+    receipt tells when that is done.
+    """
     return await run_in_threadpool(service.node_log.erase_node, node)
 
 

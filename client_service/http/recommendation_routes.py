@@ -139,7 +139,7 @@ async def predict_next(message: NextIn, service: Service) -> NextListOut:
 
 @recommendations.post("/labels", response_model_exclude_none=True)
 async def label_nodes(message: LabelsIn, service: Service) -> LabelListOut:
-    """The most likely label of each node, of the silo or described; 409 from a silo that holds no graph of nodes."""
+    """Labels each node, of the silo or described; 409 without a graph of nodes."""
     return await service.answer_nodes(message)
 
 

@@ -193,7 +193,7 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x0
 
 
 class NodeSettings(Message):
-    """How labels of nodes are learnt from graphs, and the sizes that all silos of nodes share."""
+    """Settings of node labels, and the sizes that all silos of nodes share."""
 
     features: int = Field(0, ge=0, le=1 << 20, description="q, columns of each silo's features; 0: as the shard has")
     classes: int = Field(0, ge=0, le=1 << 10, description="c, classes of labels; 0: as the shard has")
@@ -252,7 +252,10 @@ class NodeSettings(Message):
     @model_validator(mode="before")
     @classmethod
     def _count_names(cls, given: Any) -> Any:
-        """Names give the sizes. ValueError for names that come twice, and for another size beside them."""
+        """Counts names where no sizes are given.
+
+        ValueError for a name that comes twice, and for another size beside the names.
+        """
         if not isinstance(given, dict):
             return given
         found = dict(given)
@@ -269,22 +272,25 @@ class NodeSettings(Message):
 
     @property
     def projected(self) -> int:
-        """Columns to which the closed form projects features; 0 where it takes them as they are."""
+        """Counts the columns to which features are projected; 0 where they are not."""
         return self.directions if self.features > self.directions else 0
 
     @property
     def powers(self) -> tuple[int, ...]:
-        """Powers of the propagation that the closed form has: blocks of each, or of projected features their mean."""
+        """Lists the powers of the propagation in the closed form.
+
+        The design has a block of each, or of projected features their mean.
+        """
         return tuple(range(self.hops + 1))
 
     @property
     def random_width(self) -> int:
-        """Random features that the closed form has: none beside projected ones."""
+        """Counts the random features of the closed form: none beside projected ones."""
         return 0 if self.projected else self.random_features
 
     @property
     def columns(self) -> int:
-        """D, columns of the closed form's design: a constant, the powers' blocks, the random features."""
+        """Counts D, the columns of the design: a constant, powers' blocks, random features."""
         return 1 + (self.projected or len(self.powers) * self.features) + self.random_width
 
 

@@ -238,7 +238,10 @@ def target_attentive_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def count_outputs(sizes: MethodSettings) -> int:
-    """Outputs of a network of nodes: one for two classes, else one for each. SettingsError for unknown sizes."""
+    """Counts the outputs of a network of nodes: one for two classes, else c.
+
+    SettingsError for unknown sizes.
+    """
     if min(sizes.nodes.features, sizes.nodes.classes) < 1:
         got = f"{sizes.nodes.features} and {sizes.nodes.classes}"
         words = "expected the numbers of features and classes that all silos of nodes share"
@@ -247,14 +250,17 @@ def count_outputs(sizes: MethodSettings) -> int:
 
 
 def unifilter_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """All of UniFilter: K + 1 coefficients, a layer F -> d and the predictive one."""
+    """Lists the tensors of UniFilter: K + 1 coefficients, a layer F -> d, the predictive one."""
     outputs, order = count_outputs(sizes), sizes.nodes.order
     layers = {"hidden": (sizes.width, sizes.nodes.features), "predictive": (outputs, sizes.width)}
     return (Tensor("filter.weight", (order + 1,), f"constant:{1 / (order + 1)!r}"), *_with_biases(layers))
 
 
 def sage_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """All of SAGE: a layer F -> d, L layers in one tensor each, and the predictive layer."""
+    """Lists the tensors of SAGE: a layer F -> d, L layers, the predictive one.
+
+    Each tensor of the L layers has all of them.
+    """
     outputs, width, layers = count_outputs(sizes), sizes.width, sizes.layers
     limit = f"uniform:{math.sqrt(3.0 / width)!r}"
     matrices = tuple(Tensor(f"layers.{name}", (layers, width, width), limit) for name in ("neighbours", "own"))
@@ -265,7 +271,7 @@ def sage_specification(sizes: MethodSettings) -> tuple[Tensor, ...]:
 
 
 def nothing_exchanged(sizes: MethodSettings) -> tuple[Tensor, ...]:
-    """No tensor: a closed form follows from the shard, and from sums that are no part of it."""
+    """Lists no tensor: a closed form follows from the shard and from sums."""
     del sizes
     return ()
 

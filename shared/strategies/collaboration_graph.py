@@ -21,7 +21,7 @@ Terms = Literal["both", "low", "high"]
 
 @dataclass(frozen=True)
 class GraphRule:
-    """How the weights follow from the signatures.
+    """Rule by which weights follow from signatures.
 
     weight_floor: kappa; the spread of a column counts as kappa times the mean spread at least; 0: as published.
     sharpness: g; gamma is g times the mean |t_ij|. gamma: a fixed one in its place. least_own: what each client keeps
@@ -39,7 +39,7 @@ class GraphRule:
 
 @dataclass(frozen=True)
 class CollaborationStep:
-    """Weights after one step: W (M, M), r and s (d,) of the columns, and distances t (M, M)."""
+    """Weights after one step: W (M, M), r and s (d,), and distances t (M, M)."""
 
     weights: Float64
     low: Float64
@@ -48,21 +48,30 @@ class CollaborationStep:
 
     @property
     def effective_columns(self) -> tuple[float, float]:
-        """1 / sum r^2 and 1 / sum s^2: of how many columns the distances consist; 0 where none counts."""
+        """Computes 1 / sum r^2 and 1 / sum s^2, the columns that distances consist of.
+
+        0 where none counts.
+        """
         sums = [float(np.square(one).sum()) for one in (self.low, self.high)]
         low, high = (1.0 / one if one > 0 else 0.0 for one in sums)
         return low, high
 
 
 def begin_weights(clients: int) -> Float64:
-    """W_0: each client learns from all others alike, and nothing from itself; one alone keeps its own, (M, M)."""
+    """Returns W_0: each client learns from all others alike, (M, M).
+
+    A client learns nothing from itself, unless it is alone.
+    """
     if clients == 1:
         return np.ones((1, 1))
     return (1.0 - np.eye(clients)) / (clients - 1)
 
 
 def carry_weights(weights: Float64, known: Sequence[str], present: Sequence[str]) -> Float64:
-    """W of the clients present, by that of those known: newcomers begin as all do, leavers' shares are divided."""
+    """Computes W of the clients present from that of the clients known.
+
+    Newcomers begin as all do; the shares of leavers are divided.
+    """
     carried = begin_weights(len(present))
     places = {name: place for place, name in enumerate(known)}
     kept = [(new, places[name]) for new, name in enumerate(present) if name in places]
@@ -75,7 +84,10 @@ def carry_weights(weights: Float64, known: Sequence[str], present: Sequence[str]
 
 
 def advance_weights(low: Float64, high: Float64, weights: Float64, rule: GraphRule) -> CollaborationStep:
-    """One step of R, S and W in this order. low, high: P and Q (M, d). weights: W before it, (M, M)."""
+    """Advances R, S and W by one step, in this order.
+
+    low, high: P and Q (M, d). weights: W before the step, (M, M).
+    """
     laplacian = find_laplacian(weights)
     centred = [side - side.mean(axis=0) for side in (low, high)]  # distances stay, and equal columns become 0
     columns = [weigh_columns(find_spreads(side, laplacian), rule) for side in centred]
@@ -85,7 +97,7 @@ def advance_weights(low: Float64, high: Float64, weights: Float64, rule: GraphRu
 
 
 def find_laplacian(weights: Float64) -> Float64:
-    """L = diag(Ws 1) - Ws of the symmetric Ws = (W + W') / 2, (M, M)."""
+    """Computes L = diag(Ws 1) - Ws, (M, M), of Ws = (W + W') / 2."""
     # Paper: Eq. 10 takes W as symmetric, though its rows are projected one by one; here: (W + W') / 2, because then
     # p' L p is Eq. 10's half sum.
     both = (weights + weights.T) / 2
@@ -94,13 +106,16 @@ def find_laplacian(weights: Float64) -> Float64:
 
 
 def find_spreads(signatures: Float64, laplacian: Float64) -> Float64:
-    """e_l = p_l' L p_l (Eq. 10, 18) of each column, (d,)."""
+    """Computes e_l = p_l' L p_l (Eq. 10, 18) of each column, (d,)."""
     spreads: Float64 = np.maximum((signatures * (laplacian @ signatures)).sum(axis=0), 0.0)
     return spreads
 
 
 def weigh_columns(spreads: Float64, rule: GraphRule) -> Float64:
-    """r_l = (1 / e_l) / sum(1 / e) (Eq. 9, 17), (d,); zeros where all clients are alike in every column."""
+    """Computes r_l = (1 / e_l) / sum(1 / e) (Eq. 9, 17), (d,).
+
+    Zeros where all clients are alike in every column.
+    """
     # Paper: s maximises what Eq. 11 says it minimises, as -sum s^2 n is concave; here: its formula, as published.
     # Paper: 1 / e_l as it is, so that columns that hardly differ take all weight; here: a floor under e_l, because
     # otherwise W is 1 / M to six digits on wide features. kappa = 0 is the paper's.
@@ -120,7 +135,10 @@ def weigh_columns(spreads: Float64, rule: GraphRule) -> Float64:
 
 
 def square_distances(rows: Float64) -> Float64:
-    """|a_i - a_j|^2 of every two rows, by their products: no (M, M, d) array, (M, M)."""
+    """Computes |a_i - a_j|^2 of every two rows, (M, M).
+
+    Products of rows take no (M, M, d) array.
+    """
     products = rows @ rows.T
     lengths = np.diag(products)
     found = np.maximum(lengths[:, None] + lengths - products - products.T, 0.0)
@@ -129,7 +147,10 @@ def square_distances(rows: Float64) -> Float64:
 
 
 def solve_weights(distances: Float64, rule: GraphRule) -> Float64:
-    """w_i = projection of -t_i / (2 gamma) on the simplex (Eq. 19 to 34), with least_own on the diagonal, (M, M)."""
+    """Projects -t_i / (2 gamma) on the simplex (Eq. 19 to 34), (M, M).
+
+    The diagonal is `least_own` at least.
+    """
     clients = len(distances)
     gamma = rule.gamma
     if gamma is None:
@@ -143,7 +164,7 @@ def solve_weights(distances: Float64, rule: GraphRule) -> Float64:
 
 
 def project_on_simplex(rows: Float64, total: float = 1.0) -> Float64:
-    """The nearest points with numbers >= 0 that sum to `total`, row by row, by sorting, (M, M)."""
+    """Projects rows on numbers >= 0 that sum to `total`, by sorting, (M, M)."""
     shifted = rows - rows.max(axis=1, keepdims=True)  # the projection stays, and no sum loses its digits
     descending = -np.sort(-shifted, axis=1)
     excess = descending.cumsum(axis=1) - total
@@ -164,7 +185,10 @@ COLUMNS = "effective_columns"
 
 @dataclass(frozen=True)
 class Collaboration:
-    """W of each order (K, M, M), for clients in the order of their names, and its effective columns (2, K)."""
+    """Weights of who learns from whom, of each order, (K, M, M).
+
+    clients: in the order of their names. columns: effective ones, (2, K).
+    """
 
     clients: tuple[str, ...]
     weights: Float64
@@ -172,18 +196,18 @@ class Collaboration:
 
     @property
     def overall(self) -> Float64:
-        """The mean over orders: by what all but the filter is mixed, (M, M)."""
+        """Computes the mean over orders, by which all but the filter is mixed, (M, M)."""
         mean: Float64 = self.weights.mean(axis=0)
         return mean
 
     def remember(self) -> dict[str, Array]:
-        """As the state's memory holds it: a row for each client."""
+        """Returns the arrays of the state's memory: a row for each client."""
         rows = {ROW + name: self.weights[:, place].astype(np.float32) for place, name in enumerate(self.clients)}
         return {**rows, COLUMNS: self.columns.astype(np.float32)}
 
 
 def recall_collaboration(memory: Arrays) -> Collaboration | None:
-    """W of the round before, from the state's memory; None before the first."""
+    """Reads W of the round before from the state's memory; None before the first."""
     clients = tuple(sorted(name.removeprefix(ROW) for name in memory if name.startswith(ROW)))
     if not clients:
         return None

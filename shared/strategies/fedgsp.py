@@ -1,4 +1,6 @@
-"""FedGSP: each client gets a mean of its own, from those alike at low frequencies and unlike at high ones.
+"""FedGSP: each client gets a mean of its own, weighted by its graph's spectrum.
+
+Clients that are alike at low frequencies and unlike at high ones weigh most.
 
 Yu. Homophily Heterogeneity Matters in Graph Federated Learning: A Spectrum Sharing and Complementing Perspective. The
 appendix, section III. Shapes: M clients, K order of the filter, F features.
@@ -39,7 +41,7 @@ MEASURES = {LOW: "signature_low", HIGH: "signature_high"}
 
 
 class FedGSPSettings(OwnSettings):
-    """How the collaboration graph follows from the clients' signatures.
+    """Settings of the collaboration graph.
 
     weight_floor: kappa, the least spread of a column as a multiple of the mean one; 0 as published. sharpness: g, gamma
     over the mean |t|. gamma: of Eq. 19, in its place; 0: by sharpness. least_own: what a client keeps of its own.
@@ -56,13 +58,16 @@ class FedGSPSettings(OwnSettings):
 
     @property
     def rule(self) -> GraphRule:
-        """As the collaboration graph reads them."""
+        """Returns the rule of the collaboration graph."""
         gamma = self.gamma or None
         return GraphRule(self.weight_floor, self.sharpness, gamma, self.least_own, self.uniform, self.terms)
 
 
 def fit_with_signatures(client: LocalClient, received: FitInput, *, method: MethodSettings, shares: str) -> Parameters:
-    """Load, train, send; and the signatures, which follow from the graph alone and so are the same every round."""
+    """Trains, and sends parameters and signatures.
+
+    Signatures follow from the graph alone and so are the same every round.
+    """
     client.load(received)
     client.train()
     arrays = {name: value for name, value in client.arrays().items() if shares == "all" or name == FILTER}
@@ -72,7 +77,10 @@ def fit_with_signatures(client: LocalClient, received: FitInput, *, method: Meth
 
 
 def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Collaboration:
-    """One step of R, S, W for each order, from W of the round before; over those who have sent, by name."""
+    """Advances R, S and W of each order by one step, from W of the round before.
+
+    Only clients who have sent are in it, by name.
+    """
     names = tuple(update.client for update in updates)
     low, high = (np.stack([np.asarray(one.arrays[side], dtype=np.float64) for one in updates]) for side in (LOW, HIGH))
     earlier, steps = recall_collaboration(before.memory), list[CollaborationStep]()
@@ -85,7 +93,9 @@ def collaborate(before: State, updates: Sequence[Update], rule: GraphRule) -> Co
 
 
 def combine_by_spectra(state: State, updates: Sequence[Update], *, rule: GraphRule) -> State:
-    """The plain mean, for who has not sent yet, and each sender's mean by W. One absent keeps its last one.
+    """Computes each sender's mean by W, and the plain mean for all others.
+
+    A client that is absent keeps its last mean.
 
     filter.weight[k] is mixed by W of order k, the rest, and filter.weight[0], by the mean of all W.
     """
@@ -102,20 +112,23 @@ def combine_by_spectra(state: State, updates: Sequence[Update], *, rule: GraphRu
 
 
 def mix_filter(found: Collaboration, sent: Float64) -> Float64:
-    """Coefficient k of each client by the weights of order k, (M, K + 1) -> (M, K + 1)."""
+    """Mixes coefficient k by the weights of order k, (M, K + 1) -> (M, K + 1)."""
     by_order = np.concatenate([found.overall[None], found.weights])
     mixed: Float64 = np.einsum("kij,jk->ik", by_order, sent)
     return mixed
 
 
 def keep_memory(before: State, centre: State) -> State:
-    """The centre with the memory that the combination gave it."""
+    """Returns the centre with the memory that the combination has given."""
     del before
     return centre
 
 
 def fedgsp(method: MethodSettings) -> Strategy:
-    """All of UniFilter is mixed; the leading directions of its bases go up, and tell of the features."""
+    """Builds FedGSP: all of UniFilter is mixed by W.
+
+    Leading directions of the bases go up, and tell of the features.
+    """
     settings = read_own(FedGSPSettings, method)
     names: Mapping[str, frozenset[str]] = {"all": EXCHANGES[MODEL].names, "filter": frozenset({FILTER})}
     shape = (method.nodes.order, method.nodes.features)

@@ -38,7 +38,9 @@ class ProximalPenalty:
 
 
 def fedprox(method: MethodSettings) -> Strategy:
-    """Whatever the model can exchange is averaged, of an encoder both MLPs; no scalar leaves.
+    """Builds FedProx: whatever the model can exchange is averaged; no scalar leaves.
+
+    Of an encoder both MLPs are exchanged.
 
     SettingsError where a round would be one step: the penalty's gradient is 0 where training begins, so that it would
     be FedAvg.

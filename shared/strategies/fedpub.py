@@ -69,12 +69,12 @@ def _normalise(adjacency: Float64) -> Float64:
 
 
 def functional_embedding(arrays: Arrays) -> Float64:
-    """What a client's model makes of the proxy graph, mean over its nodes, (d,)."""
+    """Computes the mean of a client's embeddings of the proxy graph, (d,)."""
     return filter_embedding(arrays) if FILTER in arrays else pooling_embedding(arrays)
 
 
 def filter_embedding(arrays: Arrays) -> Float64:
-    """What a client's UniFilter makes of the proxy graph in its hidden layer, mean over nodes, (d,)."""
+    """Computes the mean hidden layer of a client's UniFilter on the proxy graph, (d,)."""
     # Paper: the client runs its model; here: the aggregator does, and on powers of the proxy's propagation alone,
     # because bases at an angle depend on a silo's labels. The hidden layer, as in the released code: the output has one
     # number for two classes, whose cosines are 1 or -1.
@@ -88,7 +88,7 @@ def filter_embedding(arrays: Arrays) -> Float64:
 
 @lru_cache(maxsize=2)
 def proxy_powers(features: int, order: int) -> Float32:
-    """P^k x of the proxy graph's nodes for k = 0 to K, x standard normal, (K + 1, n, F)."""
+    """Computes P^k x of the proxy graph, x standard normal, (K + 1, n, F)."""
     generator = np.random.default_rng(PROXY_SEED)
     propagation = _normalise(proxy_graph(generator)).astype(np.float32)
     powers = [generator.standard_normal((len(propagation), features)).astype(np.float32)]
@@ -145,7 +145,10 @@ def own_mean(state: State, update: Update | None) -> Parameters:
 
 
 def fedpub(method: MethodSettings) -> Strategy:
-    """Both MLPs, or of nodes all of UniFilter, are sent without their masks; no scalar leaves."""
+    """Builds FedPUB: layers are sent without their masks, and no scalar leaves.
+
+    They are both MLPs, or of nodes all of UniFilter.
+    """
     fit = partial(fit_plain, objectives=(Objective(penalty=masks_and_distance),))
     model = MASKED.get(method.model, "masked")
     shared = EXCHANGES[model].names.__contains__

@@ -1,4 +1,4 @@
-"""FedSGD with Adam: each client sends the gradient over all of its examples, and the server makes one step of the sum.
+"""FedSGD: clients send gradients over all examples, and the server makes Adam's step.
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas. AISTATS 2017. arXiv 1602.05629: FedAvg with one step on all examples,
 where the step can be the server's. It is central training on all clients' examples, whatever optimiser makes the step.
@@ -27,7 +27,10 @@ EPSILON = 1e-8
 
 
 class FedSGDSettings(OwnSettings):
-    """beta1, beta2: how much of each moment of Adam lasts a step. decay: pull of all parameters toward 0 (L2)."""
+    """Settings of Adam.
+
+    beta1, beta2: how much of each moment lasts a step. decay: pull of all parameters toward 0 (L2).
+    """
 
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
@@ -35,7 +38,7 @@ class FedSGDSettings(OwnSettings):
 
 
 def send_gradients(client: LocalClient, received: FitInput) -> Parameters:
-    """The gradient of the loss summed over all examples, and how many these are; both in units of UNIT."""
+    """Sends the summed gradient and the count of examples, both in units of UNIT."""
     client.load(received)
     gradients, examples = client.sum_gradients()
     scaled = {name: (value / UNIT).astype(np.float32) for name, value in gradients.items()}
@@ -43,7 +46,9 @@ def send_gradients(client: LocalClient, received: FitInput) -> Parameters:
 
 
 def step_by_gradients(before: State, centre: State, *, method: MethodSettings, own: FedSGDSettings) -> State:
-    """Adam's step by the mean gradient over the examples of all clients (Kingma, Ba 2015, with both corrections).
+    """Makes Adam's step by the mean gradient over all clients' examples.
+
+    Both corrections are those of Kingma and Ba 2015.
 
     The centre is a mean over clients of sums over examples, and so is the reported number: their ratio is the mean over
     examples, whoever has how many. Without an example nothing moves.
@@ -67,7 +72,7 @@ def step_by_gradients(before: State, centre: State, *, method: MethodSettings, o
 
 
 def rate_of(name: str, method: MethodSettings) -> float:
-    """The learning rate of a tensor: the filter's coefficients may have one of their own."""
+    """Returns a tensor's learning rate: filter coefficients may have their own."""
     of_filter = method.nodes.filter_learning_rate
     return of_filter if of_filter is not None and name.startswith("filter.") else method.learning_rate
 
@@ -77,7 +82,10 @@ def _recall(before: State, name: str, like: Float64) -> Float64:
 
 
 def fedsgd(method: MethodSettings) -> Strategy:
-    """Gradients of whatever the model can exchange are summed; the number of examples goes up, and no scalar leaves."""
+    """Builds FedSGD: gradients of all exchanged tensors are summed.
+
+    The count of examples goes up too, and no scalar leaves.
+    """
     own = read_own(FedSGDSettings, method)
     return Strategy(
         "fedsgd",

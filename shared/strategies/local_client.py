@@ -79,7 +79,9 @@ class LocalClient(Protocol):
         """Run the run's local epochs."""
 
     def sum_gradients(self) -> tuple[Arrays, int]:
-        """The gradient of the loss summed over all examples, by exchanged parameter, and how many examples these are.
+        """Sums the loss's gradient over all examples, and counts these.
+
+        The gradient is by exchanged parameter.
 
         Nothing is trained.
         """

@@ -27,7 +27,7 @@ NOISED = frozenset(one.noise.tensor for one in SUMS.values() if one.noise is not
 
 
 def list_sums(method: MethodSettings) -> dict[Part, BasisSettings]:
-    """The sums that a federation's settings declare, by part, in the order in which their runs are held.
+    """Lists the sums that a federation declares, by part, in the order of their runs.
 
     What a declared sum is counted over (`Sum.over`) is declared with it, with the same numbers of silos and pairs.
     SettingsError for two of one part, and for one beneath the name of another part than its own.
@@ -107,7 +107,10 @@ def method_of_part(method: MethodSettings, part: Part) -> MethodSettings:
 
 
 def describe_part(part: Part, kind: str = "") -> str:
-    """What a run of this part sums, in words without an article, such as "common basis". kind: of the sum, if known."""
+    """Names what a run of this part sums, without an article: "common basis".
+
+    kind: of the sum, if known.
+    """
     if kind in SUMS:
         return SUMS[kind].title.removeprefix("the ")
     named = (one for one in SUMS.values() if part in (one.part, f"{one.part}_{one.name}"))

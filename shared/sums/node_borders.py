@@ -35,27 +35,36 @@ Int64 = NDArray[np.int64]
 
 
 class NodeCells(NamedTuple):
-    """The cells of each node, (CHOICES, M), and what these hold where it alone is claimed there, (M,)."""
+    """Cells of each node in the table, (CHOICES, M), and its claim, (M,).
+
+    A cell holds the claim of a node that alone is claimed there.
+    """
 
     cells: Int64
     claims: UInt32
 
 
 def border_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
-    """The table: cells in the first round, rows in the later ones. SettingsError where no row fits into it."""
+    """Lists the one tensor: cells in the first round, rows in the later ones.
+
+    SettingsError where no row fits into the table.
+    """
     count_rows(method)
     return (Tensor(TABLE, (method.nodes.border_numbers,), "zeros", dtype="U32"),)
 
 
 def row_width(method: MethodSettings) -> int:
-    """Numbers of a row: the features, and how many neighbours they are of. SettingsError where nobody says q."""
+    """Counts the numbers of a row: features, and how many neighbours are summed.
+
+    SettingsError where nobody says q.
+    """
     if method.nodes.features == 0:
         raise SettingsError("nodes.features: expected the columns of all silos' features with border sums, got 0")
     return method.nodes.features + 1
 
 
 def count_rows(method: MethodSettings) -> int:
-    """How many rows the table has. SettingsError for none."""
+    """Counts the rows of the table. SettingsError for none."""
     width, numbers = row_width(method), method.nodes.border_numbers
     if numbers < width:
         raise SettingsError(f"nodes.border_numbers: expected {width:,} or more, as a row has, got {numbers:,}")
@@ -69,7 +78,9 @@ def border_sizes(basis: BasisSettings, shapes: Shapes) -> Mapping[str, int]:
 
 
 def place_nodes(ids: Iterable[str], federation: str, numbers: int) -> NodeCells:
-    """Hashes ids, in their one spelling, to cells. federation: its aggregator's key.
+    """Hashes ids, in their one spelling, to cells.
+
+    federation: its aggregator's key.
 
     Cells follow from the federation in every run: with other hashes a second sum would tell more.
     """
@@ -82,8 +93,10 @@ def place_nodes(ids: Iterable[str], federation: str, numbers: int) -> NodeCells:
 
 
 def list_rows(claims: UInt32, rows: int) -> Int64:
-    """The row of each cell, -1 where it has none: cells with one claim have rows in their order, as long as there are
-    any."""
+    """Lists the row of each cell, -1 where a cell has none.
+
+    Cells with one claim have rows in their order, as long as there are any.
+    """
     claimed = np.flatnonzero(np.asarray(claims) >> np.uint32(24) == 1)[:rows]
     found = np.full(len(claims), -1, np.int64)
     found[claimed] = np.arange(len(claimed))
@@ -91,7 +104,7 @@ def list_rows(claims: UInt32, rows: int) -> Int64:
 
 
 def describe_borders(basis: BasisSettings) -> str:
-    """What all silos learn by border sums."""
+    """Describes what all silos learn by border sums."""
     del basis
     return (
         "of a guessed id, whether it is a node of some silo with neighbours in other silos. Each silo alone reads, of"

@@ -76,7 +76,10 @@ def find_projection(products: NDArray[np.uint32], nodes: NodeSettings) -> Float6
 
 
 def _require_possible(core: Float64) -> None:
-    """Checks Omega' Z' Z Omega, (r, r), which is symmetric and has no eigenvalue below 0 but for rounding."""
+    """Checks that Omega' Z' Z Omega, (r, r), is symmetric without negative eigenvalues.
+
+    Rounding is allowed.
+    """
     values, unlike = np.linalg.eigvalsh((core + core.T) / 2.0), np.abs(core - core.T).max()
     if not values[-1] > 0.0 or values[0] < -ROUNDING * values[-1] or unlike > ROUNDING * values[-1]:
         words = "expected a sum of the directions of nodes' features that data can have, got an impossible one"

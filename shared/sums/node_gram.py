@@ -26,12 +26,15 @@ WORDS, BITS = 2, 22
 
 
 def form_of_gram(nodes: NodeSettings) -> WideNumbers:
-    """How numbers of Gram sums are written."""
+    """Returns how numbers of Gram sums are written."""
     return WideNumbers(WORDS, BITS, nodes.fraction_bits)
 
 
 def gram_tensors(method: MethodSettings) -> tuple[Tensor, ...]:
-    """Lists the tensors of Phi' Phi, (2, D (D + 1) / 2), and Phi' Y without the first class, (2, D (c - 1))."""
+    """Lists the tensors of Phi' Phi and Phi' Y, the latter without the first class.
+
+    Their shapes are (2, D (D + 1) / 2) and (2, D (c - 1)).
+    """
     nodes = require_sizes(method.nodes)
     columns = nodes.columns
     return (
@@ -67,7 +70,7 @@ def decode_gram(sums: Mapping[str, NDArray[np.uint32]], nodes: NodeSettings) -> 
 
 
 def over_directions(method: MethodSettings) -> Part | None:
-    """The directions of features, where these are projected."""
+    """Returns the part of the directions of features, where features are projected."""
     return DIRECTIONS if method.nodes.projected else None
 
 

@@ -40,7 +40,7 @@ def count_one(basis: BasisSettings) -> int:
 
 
 def over_nothing(method: MethodSettings) -> Part | None:
-    """A sum that needs no other one first."""
+    """Returns None, for a sum that needs no other one first."""
     del method
     return None
 

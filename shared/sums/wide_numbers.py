@@ -1,4 +1,4 @@
-"""Real numbers of a sum in several words of 32 bits, because words are added modulo 2^32.
+"""Real numbers of a sum in several words of 32 bits, added modulo 2^32.
 
 The low words have `bits` bits each, so that 2^(32 - bits) silos have room in a sum; the last word has the sign.
 """
@@ -15,7 +15,10 @@ from shared.sums.sum import Float64, UInt32
 
 
 class WideNumbers(NamedTuple):
-    """How a tensor's numbers are written: in words, the low ones of `bits` bits, as multiples of 2^-fraction."""
+    """Number format of a tensor: words, and multiples of 2^-fraction.
+
+    words: how many, the low ones of `bits` bits each.
+    """
 
     words: int
     bits: int
@@ -23,12 +26,12 @@ class WideNumbers(NamedTuple):
 
     @property
     def most_silos(self) -> int:
-        """So many silos a sum has room for."""
+        """Counts the silos that a sum has room for."""
         return 1 << 32 - self.bits
 
     @property
     def limit(self) -> float:
-        """A sum of this size or more has no place."""
+        """Returns the size from which a sum has no room."""
         return float(2.0 ** (31 + self.bits * (self.words - 1) - self.fraction))
 
     def encode(self, values: Float64, clients: int, name: str) -> UInt32:
@@ -55,5 +58,5 @@ class WideNumbers(NamedTuple):
         return whole.astype(np.float64) * 2.0**-self.fraction
 
     def has_wrapped(self, words: NDArray[np.uint32], silos: int) -> bool:
-        """Checks if a low word is larger than the parts of so many silos can make it."""
+        """Checks if a low word is larger than so many silos can make it."""
         return bool((np.asarray(words)[:-1] > silos * ((1 << self.bits) - 1)).any())

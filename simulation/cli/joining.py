@@ -172,7 +172,10 @@ class GivenData:
 
     @property
     def file_options(self) -> FileOptions:
-        """How a file of interactions is read. SettingsError for what graphs alone have."""
+        """Returns the options of a file of interactions.
+
+        SettingsError for options of graphs alone.
+        """
         if self.reading.edges is not None or self.reading.values:
             raise SettingsError("--edges, --values: expected none in this federation, whose silos have no graphs")
         return options.parse_file_options(self.reading.columns, self.reading.delimiter)
@@ -180,7 +183,7 @@ class GivenData:
 
 @dataclass(frozen=True)
 class GraphReading:
-    """What is said of the files: --columns, --delimiter, and of a graph --edges and --values."""
+    """Options of the files: --columns, --delimiter, and of a graph --edges and --values."""
 
     columns: str | None
     delimiter: str | None
@@ -310,7 +313,10 @@ def _convert(silo: SiloFolder, name: str, path: Path, given: GivenData, task: st
 
 
 def _convert_graph(silo: SiloFolder, name: str, path: Path, given: GivenData, *, shared: NodeSettings) -> Sequence[str]:
-    """Write the shard of a graph with the columns and classes that all silos share; what was left out."""
+    """Writes the shard of a graph with the shared columns and classes.
+
+    Returns what was left out.
+    """
     from simulation.graphs.read import read_graph, take_columns, with_shared_names
     from simulation.graphs.source import parse_graph_rules
     from simulation.joining.join import keep_nodes

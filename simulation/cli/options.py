@@ -325,7 +325,7 @@ DEFAULT_URL = "http://127.0.0.1:8800"
 
 
 def choose_task(task: TaskName | None, data: str, file: FileFlags) -> TaskName:
-    """The task that was asked for, else the one that the data are for, else lists of items."""
+    """Returns the task that was asked for, else the data's, else lists of items."""
     from simulation.experiments.tasks import recognise_task
 
     if task is None and file.edges is not None:
@@ -432,7 +432,10 @@ def parse_file_options(columns: str | None, delimiter: str | None) -> FileOption
 def parse_graph_options(
     columns: str | None, delimiter: str | None, values: list[str] | None, *, shared: bool = True
 ) -> GraphOptions:
-    """What --columns, --delimiter and --values say of a graph's files. shared: see `GraphOptions`."""
+    """Parses --columns, --delimiter and --values of a graph's files.
+
+    shared: see `GraphOptions.shared_values`.
+    """
     from simulation.graphs.read import FIELDS, GraphOptions
 
     pairs, mark = _parse_reading(columns, delimiter, FIELDS)

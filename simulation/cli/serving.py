@@ -140,14 +140,17 @@ OF_BEFORE = (
 
 
 def _earlier_names(flags: Mapping[str, Any]) -> Path | None:
-    """The names of features and classes with which an earlier start has begun this federation."""
+    """Finds the file of names with which an earlier start has begun this federation."""
     folder = flags.get("state_directory") or os.environ.get("LPSFED_AGGREGATOR_STATE_DIRECTORY")
     path = None if folder is None else Path(folder) / NAMES
     return path if path is not None and path.is_file() else None
 
 
 def read_node_names(path: Path, strategy: str | None) -> dict[str, Any]:
-    """The settings of a federation of graphs, by a file with the names of features and classes. SettingsError."""
+    """Reads the names of features and classes as settings of a federation of graphs.
+
+    SettingsError for a file of another form.
+    """
     from shared.method.settings import NodeSettings, method_settings, validate_settings
 
     try:

@@ -189,7 +189,7 @@ class Table:
         return [f"{'column' if len(names) == 1 else 'columns'} {told}{rest} {verb} not read (see --columns)"]
 
     def name_of(self, of: str) -> str | None:
-        """The name of a field's column in the file; None where there is none."""
+        """Returns the name of a field's column in the file; None without the column."""
         return next((name for name in self.file_options.names(of) if name in self.columns), None)
 
     def _checked_splits(self, column: pl.Series) -> pl.Series:

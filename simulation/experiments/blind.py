@@ -59,7 +59,7 @@ def hide_test_sessions(path: Path, blind: Path) -> None:
 
 
 def hide_test_labels(path: Path, blind: Path) -> None:
-    """Write the shard of nodes anew into the folder `blind`, its test nodes without labels."""
+    """Writes the shard of nodes into the folder `blind`, without labels of test nodes."""
     shard = load_node_shard(path)
     hidden = shard.splits == NODE_TEST
     without = replace(

@@ -1,4 +1,4 @@
-"""Baselines of labels of nodes, a silo at a time, and the ceiling: all silos' nodes and edges in one place."""
+"""Floors of node labels for each silo, and the ceiling: all data in one place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ Float64 = NDArray[np.float64]
 
 
 def measure_node_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
-    """Floors of every shard, what it has alone, and the closed form on all silos' nodes with the edges between them."""
+    """Measures the floors of every shard, and the ceiling over all silos.
+
+    The ceiling is the closed form on all nodes and the edges between silos.
+    """
     shards = [load_node_shard(path) for path in experiment.shards]
     names, method, kept = [path.name for path in experiment.shards], experiment.agreed_method, experiment.floors_folder
     total = sum(len(shard.node_ids) for shard in shards)
@@ -56,7 +59,7 @@ def measure_node_bounds(experiment: Experiment, *, shown: bool) -> Bounds:
 
 
 def measure_floors(shard: NodeShard, method: MethodSettings) -> ByName:
-    """On the shard's test nodes: each floor, and the closed form of its own nodes."""
+    """Measures each floor, and the silo's own closed form, on its test nodes."""
     measured = {
         MAJORITY: count_majority(shard),
         PROPAGATION: propagate_labels(shard),
@@ -66,13 +69,16 @@ def measure_floors(shard: NodeShard, method: MethodSettings) -> ByName:
 
 
 def count_majority(shard: NodeShard) -> Float64:
-    """The shares of classes among training nodes, for every node, (n, c)."""
+    """Computes the shares of classes among training nodes, for every node, (n, c)."""
     counts = np.bincount(shard.labels[shard.nodes_of(TRAIN)], minlength=len(shard.classes)) + 1e-9
     return np.tile(counts / counts.sum(), (len(shard.node_ids), 1))
 
 
 def propagate_labels(shard: NodeShard) -> Float64:
-    """Labels of training nodes spread over edges, (n, c) (Zhou et al. 2004); no feature is looked at."""
+    """Spreads labels of training nodes over edges, (n, c) (Zhou et al. 2004).
+
+    No feature is used.
+    """
     train = shard.nodes_of(TRAIN)
     given = np.zeros((len(shard.node_ids), len(shard.classes)))
     given[train, shard.labels[train]] = 1.0
@@ -85,13 +91,13 @@ def propagate_labels(shard: NodeShard) -> Float64:
 
 
 def predict_alone(shard: NodeShard, method: MethodSettings) -> Float64:
-    """What a silo answers by its own nodes alone, (n, c)."""
+    """Computes what a silo answers by its own nodes alone, (n, c)."""
     found = NodeTrainer(shard, method, torch.device("cpu")).alone.predict()
     return np.asarray(found, dtype=np.float64)
 
 
 def measure_ceiling(shards: dict[str, NodeShard], method: MethodSettings) -> ByName:
-    """Each silo's test nodes by the closed form on the graph of all silos."""
+    """Measures each silo's test nodes by the closed form on all silos' graph."""
     pooled = pool_graphs(list(shards.values()))
     probabilities, rows = predict_alone(pooled, method), rows_of_ids(pooled.node_ids)
     return {
@@ -101,7 +107,10 @@ def measure_ceiling(shards: dict[str, NodeShard], method: MethodSettings) -> ByN
 
 
 def pool_graphs(shards: Sequence[NodeShard]) -> NodeShard:
-    """All silos' graphs as one, with the edges between silos that both ends know. A node of two silos is one."""
+    """Joins all silos' graphs, with the edges between silos that both ends know.
+
+    A node of two silos is one.
+    """
     ids = sorted({node for shard in shards for node in shard.node_ids})
     places = rows_of_ids(ids)
     first, ends = dict[str, tuple[int, int]](), list[Any]()

@@ -228,14 +228,14 @@ class NodeTask(SimulatedTask):
     sums = GRAM
 
     def choose_method(self, preset: str | None, strategy: str, changes: dict[str, Any]) -> tuple[MethodSettings, int]:
-        """Closed forms of the sums of all silos, unless something else is asked for: that is what pays."""
+        """Chooses Gram sums of all silos, unless something else is asked for."""
         if strategy == self.strategy and changes.get("basis.kind", GRAM) != "off":
             alone = {"strategy.train": "false", "strategy.send": "false"}
             changes = {"basis.kind": GRAM, **({} if {*alone} & {*changes} else alone), **changes}
         return super().choose_method(preset, strategy, changes)
 
     def recognises(self, data: str) -> bool:
-        """Checks for generated rings, shards, .npz, GraphML, and a folder with tables of nodes and edges."""
+        """Checks if data are rings, node shards, .npz, GraphML or tables of a graph."""
         from simulation.graphs.read import holds_graph
         from simulation.partitioning.sources import holds_shards
 
@@ -247,7 +247,10 @@ class NodeTask(SimulatedTask):
         return cut_node_shards(data, cut, folder)
 
     def fit_method(self, method: MethodSettings, shards: Sequence[Path]) -> MethodSettings:
-        """The settings with the numbers of features and classes, which all silos share. SettingsError for others."""
+        """Sets the numbers of features and classes, which all silos share.
+
+        SettingsError for shards with different ones.
+        """
         from client_service.data.node_files import load_node_shard
         from shared.method.settings import BasisSettings, validate_settings
         from shared.sums.node_directions import DIRECTIONS, NODE_DIRECTIONS
@@ -269,7 +272,7 @@ class NodeTask(SimulatedTask):
         return measure_node_bounds(experiment, shown=shown)
 
     def find_example(self, shard: Path) -> Example:
-        """The label of a node that has none, or where all have one of a test node."""
+        """Finds a node whose label is asked for: one without a label, else a test node."""
         from client_service.data.node_files import load_node_shard
         from client_service.data.node_graphs import TEST, UNLABELLED
 
@@ -302,5 +305,5 @@ def simulated_task(name: str) -> SimulatedTask:
 
 
 def recognise_task(data: str) -> str:
-    """The task that the data are for by their names, else lists of items."""
+    """Recognises the task of data by their names; else lists of items."""
     return next((task.name for task in SIMULATED.values() if task.recognises(data)), ItemTask.name)

@@ -1,4 +1,6 @@
-"""Divides a node graph among silos (METIS, balanced growth, at random, overlapping) and draws each silo's splits.
+"""Divides a node graph among silos, and draws each silo's splits.
+
+METIS, balanced growth, random parts, and overlapping samples divide.
 
 What METIS cuts differs from what growth cuts: METIS keeps 89 % of Cora's edges in ten parts, breadth growth 67 %. Each
 shard's notes therefore name the cut, and the share of edges that it keeps.
@@ -27,7 +29,10 @@ LARGEST_WEIGHT = 1000  # of an edge, for METIS, which wants whole numbers
 
 @dataclass(frozen=True)
 class GraphCut:
-    """The nodes of each silo, ascending rows of the whole graph. kept: the share of edges inside at least one silo."""
+    """Nodes of each silo, as ascending rows of the whole graph.
+
+    kept: the share of edges inside at least one silo.
+    """
 
     method: str
     nodes: tuple[Int64, ...]
@@ -40,7 +45,10 @@ class GraphCut:
 
 
 def cut_by_metis(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
-    """METIS: parts of equal size with few edges between them. SettingsError where pymetis is not installed."""
+    """Cuts by METIS: parts of equal size with few edges between them.
+
+    SettingsError where pymetis is not installed.
+    """
     if importlib.util.find_spec("pymetis") is None:
         raise SettingsError("--method metis: expected pymetis (pip install pymetis), got none; or use growth")
     import pymetis
@@ -61,7 +69,10 @@ def cut_by_metis(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
 
 
 def cut_by_growth(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
-    """Balanced growth: the smallest part takes those free nodes that have most edges to it, until all are taken."""
+    """Cuts by balanced growth: the smallest part takes its nearest free nodes.
+
+    Nearest are those that have most edges to the part.
+    """
     nodes, rng = adjacency.shape[0], np.random.default_rng(seed)
     owners = np.full(nodes, -1, np.int64)
     sizes = np.full(parts, nodes // parts) + (np.arange(parts) < nodes % parts)
@@ -85,7 +96,7 @@ def cut_by_growth(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
 
 
 def cut_at_random(adjacency: sparse.csr_array, parts: int, seed: int) -> Int64:
-    """Drawn, of equal size."""
+    """Draws parts of equal size."""
     return np.random.default_rng(seed).permutation(adjacency.shape[0]) % parts
 
 
@@ -100,12 +111,15 @@ METHODS = (*CUTS, OVERLAPPING)
 
 
 def usual_cut() -> str:
-    """METIS where it is installed, else growth: outputs name which."""
+    """Names the usual cut: METIS where it is installed, else growth."""
     return "metis" if importlib.util.find_spec("pymetis") is not None else "growth"
 
 
 def cut_graph(graph: NodeShard, silos: int, seed: int, method: str | None = None) -> GraphCut:
-    """The nodes of each silo. method: None is the usual one. SettingsError for more silos than nodes."""
+    """Chooses the nodes of each silo.
+
+    method: None is the usual one. SettingsError for more silos than nodes.
+    """
     method = method or usual_cut()
     if method not in METHODS:
         raise SettingsError(f"--method: expected one of {', '.join(METHODS)} for nodes, got {method!r}")
@@ -121,7 +135,7 @@ def cut_graph(graph: NodeShard, silos: int, seed: int, method: str | None = None
 
 
 def _overlapping_samples(graph: NodeShard, silos: int, seed: int) -> tuple[tuple[Int64, ...], str]:
-    """floor(M / 5) parts, and of each five samples of half of its nodes, each with the edges between them."""
+    """Draws five samples of half of the nodes of each of floor(M / 5) parts."""
     if silos < SAMPLES or silos % SAMPLES:
         raise SettingsError(f"--clients: expected a multiple of {SAMPLES} with --method {OVERLAPPING}, got {silos}")
     used = usual_cut()
@@ -132,7 +146,7 @@ def _overlapping_samples(graph: NodeShard, silos: int, seed: int) -> tuple[tuple
 
 
 def share_kept(graph: NodeShard, nodes: Sequence[Int64]) -> float:
-    """The share of edges both of whose ends are in one silo; 1 of a graph without edges."""
+    """Computes the share of edges inside one silo; 1 of a graph without edges."""
     sources, targets, _ = graph.list_edges()
     inside = np.zeros(len(sources), bool)
     for own in nodes:
@@ -143,7 +157,10 @@ def share_kept(graph: NodeShard, nodes: Sequence[Int64]) -> float:
 
 
 def take_nodes(graph: NodeShard, name: str, nodes: Int64) -> NodeShard:
-    """A silo's own graph: these nodes (ascending rows) and the edges between them. Their other edges are foreign."""
+    """Returns a silo's graph: these nodes (ascending rows), with the edges between them.
+
+    Their other edges are foreign.
+    """
     rows = graph.adjacency[nodes]
     outside = np.ones(len(graph.node_ids), bool)
     outside[nodes] = False
@@ -165,8 +182,10 @@ def take_nodes(graph: NodeShard, name: str, nodes: Int64) -> NodeShard:
 def draw_splits(
     labels: Int64, seed: Sequence[int] | int, shares: tuple[float, float, float] = SHARES
 ) -> NDArray[np.int8]:
-    """Draws TRAIN, VALID and TEST of the labelled nodes of one silo, (n,). Where few are labelled one is for
-    training."""
+    """Draws TRAIN, VALID and TEST of the labelled nodes of one silo, (n,).
+
+    Where few are labelled, one is for training.
+    """
     known = np.random.default_rng(seed).permutation(np.flatnonzero(labels != UNKNOWN))
     found = np.full(len(labels), UNLABELLED, np.int8)
     train = max(1, round(shares[0] * len(known)))
@@ -183,7 +202,9 @@ def divide_graph(
     names: Sequence[str] | None = None,
     shares: tuple[float, float, float] = SHARES,
 ) -> list[NodeShard]:
-    """A shard for each silo. split_seed: draws each silo's splits by the shares; None keeps the graph's own splits.
+    """Builds a shard for each silo.
+
+    split_seed: draws each silo's splits by the shares; None keeps the graph's own splits.
 
     Where silos overlap they are drawn once for the whole graph: no silo trains on the test nodes of another.
     """

@@ -1,4 +1,4 @@
-"""A seed -> the graph of accounts of several platforms, with planted rings of fraud and a knob for homophily.
+"""Generates the graph of accounts of several platforms, with planted rings of fraud.
 
 What it plants: frauds stand in rings whose members are joined with each other, in all platforms alike. Beside its ring
 an account has edges by the stochastic block model: a share `homophily` of them, each platform its own, leads to an
@@ -38,8 +38,11 @@ LABELLED = 0.5  # of the accounts
 
 @dataclass(frozen=True)
 class GraphSizes:
-    """accounts: of each platform. homophily: of each platform, repeated where they are more. labelled: share of the
-    accounts whose label is known."""
+    """Sizes of a generated graph.
+
+    accounts: of each platform. homophily: of each platform, repeated where they are more. labelled: share of the
+    accounts whose label is known.
+    """
 
     accounts: int = 700
     homophily: tuple[float, ...] = HOMOPHILY
@@ -50,7 +53,10 @@ USUAL_SIZES = GraphSizes()
 
 
 def generate_graph(seed: int, platforms: int, sizes: GraphSizes = USUAL_SIZES) -> tuple[NodeShard, GraphCut]:
-    """The graph of all platforms, and the accounts of each, the same for the same seed."""
+    """Generates the graph of all platforms, and lists the accounts of each.
+
+    The same seed gives the same graph.
+    """
     rng = np.random.default_rng(seed)
     accounts = platforms * sizes.accounts
     owners = np.arange(accounts) // sizes.accounts
@@ -82,7 +88,7 @@ def _places(owners: Int64, accounts: int) -> Sequence[tuple[int, int]]:
 
 
 def _plant_rings(owners: Int64, platforms: int, rng: np.random.Generator) -> tuple[Int64, Int64]:
-    """Labels (n,), 1 for the members of rings, and the edges within rings, (E, 2)."""
+    """Draws labels (n,), 1 for members of rings, and the rings' edges, (E, 2)."""
     labels, edges = np.zeros(len(owners), np.int64), list[tuple[int, int]]()
     for platform in range(platforms):
         own = rng.permutation(np.flatnonzero(owners == platform))
@@ -100,7 +106,10 @@ def _plant_rings(owners: Int64, platforms: int, rng: np.random.Generator) -> tup
 
 
 def _draw_edges(owners: Int64, labels: Int64, homophily: tuple[float, ...], rng: np.random.Generator) -> Int64:
-    """Edges by the stochastic block model, (E, 2): a partner of the same label with its platform's probability."""
+    """Draws edges by the stochastic block model, (E, 2).
+
+    A partner has the same label with its platform's probability.
+    """
     sources = np.repeat(np.arange(len(owners)), rng.poisson(EDGES, len(owners)))
     same = rng.random(len(sources)) < np.asarray(homophily)[owners[sources] % len(homophily)]
     platforms = int(owners.max()) + 1

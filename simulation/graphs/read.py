@@ -1,4 +1,6 @@
-"""Files of node graphs -> one NodeShard over all nodes. DataError with file and line, never an id or a label.
+"""Reads files of node graphs as one NodeShard over all nodes.
+
+DataError with file and line, never an id or a label.
 
 A pair of tables (nodes and edges) in any format that is read of interactions, or a folder with both; GraphML; or the
 `.npz` files in which Planetoid and the heterophilous graphs of Platonov et al. (2023) are handed on.
@@ -62,7 +64,7 @@ MOST_FEATURES = 1 << 20
 
 @dataclass(frozen=True)
 class GraphOptions(FileOptions):
-    """What a user says of files of a graph.
+    """Options of the files of a graph.
 
     values: column -> the words of it that count, in their order, in all silos alike; of `label`, the classes.
     shared_values: may the columns of words, and the classes, follow from this data alone, as where one data set is
@@ -75,7 +77,7 @@ class GraphOptions(FileOptions):
     IDS: ClassVar = ("node", "source", "target")
 
     def names(self, of: str) -> tuple[str, ...]:
-        """The names, in lower case, by which a field's column goes."""
+        """Lists the names, in lower case, of a field's column."""
         if of not in self.columns:
             return FIELDS.get(of, ())
         return (name,) if (name := self.columns[of].strip().lower()) else ()
@@ -97,7 +99,10 @@ AS_NAMED = GraphOptions()
 
 
 def with_shared_names(options: GraphOptions, features: Sequence[str], classes: Sequence[str]) -> GraphOptions:
-    """The options with the words that a federation's names say: classes, and of `country=DE` a word of a column."""
+    """Adds the words that a federation's names say: classes, and words of columns.
+
+    A name `country=DE` says the word DE of the column country.
+    """
     values = dict(options.values)
     words: dict[str, list[str]] = {}
     for name in features:
@@ -112,7 +117,10 @@ def with_shared_names(options: GraphOptions, features: Sequence[str], classes: S
 
 
 def take_columns(graph: NodeShard, names: Sequence[str]) -> NodeShard:
-    """The graph with these columns of features, in this order. DataError for one that it has not."""
+    """Selects these columns of features, in this order.
+
+    DataError for a column that the graph does not have.
+    """
     if not names or tuple(names) == tuple(graph.feature_names):
         return graph
     places = {name: place for place, name in enumerate(graph.feature_names)}
@@ -135,9 +143,11 @@ def take_columns(graph: NodeShard, names: Sequence[str]) -> NodeShard:
 def read_graph(
     path: Path, edges: Path | None = None, options: GraphOptions = AS_NAMED, *, official: int | None = None
 ) -> NodeShard:
-    """The whole graph of a file, of a folder, or of a pair of files. A split that a table brings is kept; else all
-    labelled nodes are for training until `draw_splits` divides them. official: of `.npz`, which of its own splits.
-    DataError for what is no graph."""
+    """Reads the whole graph of a file, of a folder, or of a pair of files.
+
+    A split that a table brings is kept; else all labelled nodes are for training until `draw_splits` divides them.
+    official: which of the splits of a `.npz` file. DataError for what is no graph.
+    """
     nodes_path, edges_path = locate_graph(path, edges)
     if edges_path is not None:
         return read_tables(nodes_path, edges_path, options)
@@ -149,7 +159,10 @@ def read_graph(
 
 
 def locate_graph(path: Path, edges: Path | None = None) -> tuple[Path, Path | None]:
-    """The file of nodes and that of edges; None for a file that has both. DataError for a folder that lacks one."""
+    """Finds the file of nodes and that of edges; None for a file of both.
+
+    DataError for a folder that lacks one.
+    """
     if not path.exists() or (edges is not None and not edges.exists()):
         raise DataError(f"{edges if path.exists() else path}: expected a file or a folder, got nothing there")
     if edges is not None:
@@ -168,20 +181,23 @@ def locate_graph(path: Path, edges: Path | None = None) -> tuple[Path, Path | No
 
 
 def find_table(folder: Path, stems: Sequence[str]) -> Path | None:
-    """The file of the first of these names that a folder has, in a format that is read."""
+    """Finds a folder's table by the first of these names."""
     files = sorted(file for file in folder.iterdir() if file.is_file() and format_extension(file) in FORMATS)
     return next((file for stem in stems for file in files if file_stem(file).lower() == stem), None)
 
 
 def holds_graph(path: Path) -> bool:
-    """Checks if a path is a graph by its name alone, or a folder with both tables."""
+    """Checks if a path is a graph by its name, or a folder with both tables."""
     if path.is_dir():
         return all(find_table(path, stems[:1]) is not None for stems in (NODE_STEMS, EDGE_STEMS))
     return path.is_file() and format_extension(path) in ("npz", "graphml")
 
 
 def read_npz(path: Path, official: int | None = None) -> NodeShard:
-    """Planetoid (features as CSR, `y`, `train_idx`) or a heterophilous graph (`node_features`, ten masks)."""
+    """Reads a graph of Planetoid, or a heterophilous one.
+
+    Planetoid has features as CSR, `y` and `train_idx`, the other `node_features` and ten masks.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -220,7 +236,10 @@ def read_npz(path: Path, official: int | None = None) -> NodeShard:
 
 
 def _official_split(path: Path, arrays: Mapping[str, Any], nodes: int, number: int) -> NDArray[np.int8]:
-    """The file's own split; a node that is in no part of it counts as one without a label."""
+    """Reads one of the file's own splits.
+
+    A node that is in no part of the split counts as one without a label.
+    """
     masks = "train_masks" in arrays
     names = ("train_masks", "val_masks", "test_masks") if masks else ("train_idx", "val_idx", "test_idx")
     count = len(arrays["train_masks"]) if masks else 1
@@ -233,7 +252,10 @@ def _official_split(path: Path, arrays: Mapping[str, Any], nodes: int, number: i
 
 
 def read_tables(nodes_path: Path, edges_path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
-    """A table of nodes and one of edges. An edge to a node that the first does not have is foreign: another silo's."""
+    """Reads a table of nodes and one of edges.
+
+    An edge to a node that the first table does not have is foreign: another silo's.
+    """
     nodes, edges = _read_table(nodes_path, options, "node"), _read_table(edges_path, options, "source")
     name = file_stem(nodes_path)
     return _build_graph(nodes_path.parent.name if name.lower() in NODE_STEMS else name, nodes, edges, options)
@@ -276,7 +298,11 @@ def _build_graph(name: str, nodes: Table, edges: Table, options: GraphOptions) -
 
 
 def _read_edges(edges: Table, ids: pl.Series, notes: list[str]) -> tuple[sparse.csr_array, ForeignEdges | None]:
-    """Without a column of weights an edge that is listed again, in either direction, counts once; else they add up."""
+    """Reads edges between the nodes, and foreign ones.
+
+    With a column of weights, those of an edge that is listed again, in either direction, add up; without, such an edge
+    counts once.
+    """
     names = [edges.ids_of(of) for of in ("source", "target")]
     table = pl.DataFrame({"low": names[0], "high": names[1], "weight": _read_weights(edges, len(names[0]))})
     weighted = edges.find_column("weight") is not None
@@ -325,7 +351,7 @@ def _read_weights(edges: Table, count: int) -> NDArray[np.float64]:
 
 
 def _parse_numbers(column: pl.Series) -> pl.Series | None:
-    """Float64, null where nothing stands; None for a column of words or dates."""
+    """Parses numbers, null where nothing stands; None for words or dates."""
     texts = column
     if column.dtype == pl.String:
         texts = column.str.strip_chars()
@@ -340,7 +366,10 @@ def _parse_numbers(column: pl.Series) -> pl.Series | None:
 
 
 def _read_labels(nodes: Table, options: GraphOptions, notes: list[str]) -> tuple[Int64, tuple[str, ...]]:
-    """A row of the classes, or UNKNOWN. The classes are those that --values says, else the words that occur."""
+    """Reads labels as rows of the classes, or UNKNOWN.
+
+    The classes are those that --values says, else the words that occur.
+    """
     column = nodes.find_column("label")
     if column is None:
         raise DataError(f"{nodes.path}: expected a column label, got none; --columns label=NAME names another")
@@ -374,7 +403,7 @@ def _read_labels(nodes: Table, options: GraphOptions, notes: list[str]) -> tuple
 
 
 def _order_words(words: Sequence[str]) -> tuple[str, ...]:
-    """As numbers where all are, else as text."""
+    """Sorts words, as numbers where all are numbers."""
     if all(word.lstrip("-").isdecimal() for word in words):
         return tuple(sorted(words, key=int))
     return tuple(sorted(words))
@@ -396,7 +425,10 @@ def _read_splits(nodes: Table, labels: Int64) -> NDArray[np.int8]:
 
 
 def _read_features(nodes: Table, options: GraphOptions, notes: list[str]) -> tuple[sparse.csr_array, tuple[str, ...]]:
-    """Numbers as they are, words as columns of 0 and 1. A number that is missing is 0."""
+    """Reads numbers as they are, and words as columns of 0 and 1.
+
+    A number that is missing is 0.
+    """
     fields = {name for of in ("node", "label", "split") for name in options.names(of)[:1] if name in nodes.columns}
     fields |= {name for of in ("node", "label", "split") if (name := nodes.name_of(of)) is not None}
     blocks, names, missing = list[Any](), list[str](), 0
@@ -437,7 +469,7 @@ def _read_features(nodes: Table, options: GraphOptions, notes: list[str]) -> tup
 
 
 def _mark_words(words: pl.Series, values: Sequence[str]) -> sparse.csr_array:
-    """1 in the column of a row's word, (n, values); a word that is none of them has a row of zeros."""
+    """Marks the column of each row's word by 1, (n, values); other words give zeros."""
     places = {value: place for place, value in enumerate(values)}
     found = np.array([places.get(word or "", -1) for word in words], np.int64)
     rows = np.flatnonzero(found >= 0)
@@ -446,7 +478,10 @@ def _mark_words(words: pl.Series, values: Sequence[str]) -> sparse.csr_array:
 
 
 def read_graphml(path: Path, options: GraphOptions = AS_NAMED) -> NodeShard:
-    """GraphML: the `data` of nodes and edges are columns by the names of their keys. Directions do not count."""
+    """Reads GraphML: `data` of nodes and edges are columns by their keys' names.
+
+    Directions do not count.
+    """
     file = GraphmlFile()
     parser = expat.ParserCreate()
     parser.StartElementHandler, parser.EndElementHandler = file.begin, file.end
@@ -513,7 +548,10 @@ class GraphmlFile:
             self._text.append(text)
 
     def table(self, path: Path, kind: str, options: GraphOptions) -> Table:
-        """All nodes, or all edges, each with its line; the ends and ids under the names of their fields."""
+        """Returns all nodes, or all edges, each with its line.
+
+        Ends and ids stand under the names of their fields.
+        """
         rows, usual = self._rows[kind], self._usual[kind]
         if not rows and kind == "node":
             raise DataError(f"{path}: expected GraphML with nodes, got none")

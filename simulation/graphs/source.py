@@ -1,4 +1,4 @@
-"""What a user names as a graph (a file, a folder, or 'rings') -> shards on the disk."""
+"""Writes the shards of a graph that a user names: a file, a folder, or 'rings'."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RINGS = "rings"
 
 
 class GraphRules(Message):
-    """`lpsfed partition --task nodes --rule key=value`."""
+    """Rules of `lpsfed partition --task nodes --rule key=value`."""
 
     official: int | None = Field(None, ge=0, le=99, description="of .npz data, which of the splits that come with them")
     train: float = Field(SHARES[0], gt=0, lt=1, description="share of a silo's labelled nodes for training")
@@ -57,17 +57,17 @@ class GraphRules(Message):
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """Of training, validation and test."""
+        """Returns the shares of training, validation and test."""
         return self.train, self.valid, 1.0 - self.train - self.valid
 
 
 def parse_graph_rules(changes: dict[str, Any]) -> GraphRules:
-    """SettingsError naming each rule that is unknown or out of range."""
+    """Parses rules. SettingsError for a rule that is unknown or out of range."""
     return validate_settings(GraphRules, changes)
 
 
 def cut_node_shards(data: str, cut: Cut, folder: Path) -> Shards:
-    """Read, divide and write a graph; the summary goes beside the shards."""
+    """Reads, divides and writes a graph, with a summary beside the shards."""
     if cut.split is not None or cut.min_rating not in (None, "usual"):
         raise SettingsError("--split, --min-rating: expected none with nodes, whose labels are split (--rule train=.2)")
     if cut.scenario is not None:
@@ -93,7 +93,7 @@ def cut_node_shards(data: str, cut: Cut, folder: Path) -> Shards:
 
 
 def divide_shards(graph: NodeShard, cut: GraphCut, rules: GraphRules, split_seed: int) -> list[NodeShard]:
-    """A shard for each silo; a split that comes with the data is kept."""
+    """Builds a shard for each silo; a split that comes with the data is kept."""
     names = [f"client-{number}" for number in number_silos(len(cut.nodes))]
     own = rules.official is not None or brings_split(graph)
     return divide_graph(graph, cut, split_seed=None if own else split_seed, names=names, shares=rules.shares)
@@ -105,7 +105,7 @@ def brings_split(graph: NodeShard) -> bool:
 
 
 def split_own_graph(graph: NodeShard, name: str, rules: GraphRules, seed: int = 0) -> NodeShard:
-    """The graph of one silo as its shard, split where the data bring no split."""
+    """Builds the shard of a silo's own graph, with a split drawn where none is."""
     if brings_split(graph):
         return replace(graph, name=name)
     return replace(graph, name=name, splits=draw_splits(graph.labels, seed, rules.shares))
@@ -122,7 +122,7 @@ def _summarise(graph: NodeShard, shards: Sequence[NodeShard], cut: GraphCut, num
 
 
 def _measure_shard(shard: NodeShard) -> dict[str, Any]:
-    """Nodes stand where users do, and the classes where items do."""
+    """Counts nodes as users, and classes as items."""
     splits = {name: len(shard.nodes_of(split)) for name, split in (("train", TRAIN), ("valid", VALID), ("test", TEST))}
     return {
         "client": shard.name,

@@ -138,7 +138,10 @@ def keep_sessions(folder: SiloFolder, name: str, sessions: Sessions) -> tuple[st
 
 @step("writing the shard")
 def keep_nodes(folder: SiloFolder, name: str, graph: NodeShard, rules: GraphRules) -> tuple[str, ...]:
-    """The graph as the silo's shard; what was left out. A split that the data bring is kept, else one is drawn."""
+    """Writes the graph as the silo's shard, and returns what was left out.
+
+    A split that the data bring is kept, else one is drawn.
+    """
     shard = split_own_graph(graph, name, rules)
     if not len(shard.nodes_of(TRAIN)):
         raise DataError(f"{folder.shard}: expected a node with a label for training, got none")

@@ -85,8 +85,10 @@ def _bounding_figures(bounds: Bounds, labels: Labels) -> dict[str, Any]:
 def _silo_figures(
     qualities: Mapping[str, QualityOut], bounds: Bounds, labels: Labels, primary: str, late: Collection[str]
 ) -> list[dict[str, Any]]:
-    """What each silo has alone and what it serves after the run: where a mean gains, a silo may lose. gain: in the
-    measure by which the silo's test data are judged, with its 95 % interval, where the silo has judged it.
+    """Compares what each silo has alone with what it serves after the run.
+
+    Where a mean gains, a silo may lose. gain: in the measure by which the silo's test data are judged, with its 95 %
+    interval, where the silo has judged them.
     """
     found: list[dict[str, Any]] = []
     for name, quality in sorted(qualities.items()):
@@ -104,7 +106,10 @@ def _silo_figures(
 
 
 def _mean_gain(silos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The mean of the silos' gains with its 95 % interval: their test data are different ones. None of no silo."""
+    """Computes the mean of the silos' gains with its 95 % interval; None without silos.
+
+    Silos have different test data.
+    """
     gains = [silo["gain"] for silo in silos if silo.get("gain")]
     if not gains:
         return None
@@ -115,7 +120,7 @@ def _mean_gain(silos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def _sum_bytes(experiment: Experiment) -> dict[str, int]:
-    """What a silo sends for each sum of the run, masked or not, by part."""
+    """Counts the bytes that a silo sends for each sum of the run, by part."""
     method = experiment.agreed_method
     declared = declare_federation(build_strategy(experiment.strategy, method), method, secure=experiment.secure).sums
     rounds = {part: find_sum(method_of_part(method, part)).rounds(one) for part, one in list_sums(method).items()}

@@ -64,7 +64,7 @@ def describe_worth(ways: Sequence[Way]) -> str:
 
 
 def shop_table(shops: Sequence[ShopGain]) -> Table:
-    """Renders what the last run brought each silo, with the ratio's interval over its users, or its nodes."""
+    """Renders what the last run brought each silo, with each ratio's interval."""
     nodes = shops[0].measure in ("auc", "accuracy")
     table = figure_table(
         f"{shops[0].measure.upper()} of each {'silo, its own test nodes' if nodes else 'shop, its own test items'}",

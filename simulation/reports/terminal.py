@@ -175,7 +175,7 @@ def _label_table(said: str, answer: Mapping[str, Any]) -> Table:
 
 
 def answer_table(said: str, answer: Mapping[str, Any]) -> Table:
-    """A list of recommendations, or the label of a node with the neighbours that weigh most."""
+    """Renders recommendations, or a node's label with its most weighing neighbours."""
     if "label" in answer:
         return _label_table(said, answer)
     reasons = any(item.get("reason") for item in answer["items"])

@@ -114,7 +114,9 @@ def find_basis_objection(earlier: Iterable[Stamps], new: Stamps, least: int) -> 
 
 
 def find_list_objection(earlier: Iterable[tuple[Stamps, str]], new: Stamps, listed: str, least: int) -> str | None:
-    """Why a sum over this list of common items must not be made beside sums over other lists; None where it may.
+    """Finds why a sum over this list would tell more than earlier sums over others.
+
+    None where the sum may be made.
 
     An iterated sum weighs a user by how many listed items it has: sums over several lists of an aggregator's own choice
     would tell which items users have together, and Gram sums over several directions more of nodes' features than their
